@@ -1,28 +1,35 @@
-"""The folders of `clean`, and an engine with images."""
+"""What tests of commands stand on: a folder, and for `clean` its folders and an engine."""
 
 from __future__ import annotations
 
 import functools
 import json
-import signal
 from pathlib import Path
 
 import pytest
 
 from envbuilder.containers.engine import connection, interface
-from envbuilder.core import settings
+from envbuilder.core import process, settings
 from envbuilder.core.settings import load as load_settings
 from tests.support.cleaning import Labelled, Report
 from tests.support.command_line import Command
 
 
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test stands in a folder of its own, and the process is not the command's.
+
+    Its guard would end the tests at a later one's signal.
+    """
+    monkeypatch.setattr(process, "install_stop_handlers", lambda *, owns_process: None)
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Labelled:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Labelled:
     made = Labelled()
     monkeypatch.setattr(connection, "connect", made.connect)
     monkeypatch.setattr(interface, "configured_docker", lambda: made.configured)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    monkeypatch.chdir(tmp_path)
     return made
 
 

@@ -45,6 +45,9 @@ environments:
 """
 
 
+FILE = Path("envbuilder.yaml")
+
+
 def locked(profile: Any) -> profile_lock.Lock:
     """A lock that holds version 1.0 of all that a profile requires; `never` cannot be had."""
     names = [re.split("[=<>]", line)[0] for line in profile.requirements]
@@ -68,156 +71,146 @@ def locked(profile: Any) -> profile_lock.Lock:
     )  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project on two small profiles; whatever exists can be locked."""
-    (tmp_path / "envbuilder.yaml").write_text(TEXT)
+    FILE.write_text(TEXT)
     (tmp_path / "profiles").mkdir()
     for name in ("small", "tiny"):
         (tmp_path / f"profiles/{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
     monkeypatch.setattr(Chooser, "ways", lambda *_: ())
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def locks(project: Path) -> set[str]:
-    return {path.name for path in project.glob("envbuilder.lock/*")}
+def locks() -> set[str]:
+    return {path.name for path in Path().glob("envbuilder.lock/*")}
 
 
-def packages(project: Path, name: str) -> set[str]:
-    lock = profile_lock.load(project / f"envbuilder.lock/{name}.json")
+def packages(name: str) -> set[str]:
+    lock = profile_lock.load(Path(f"envbuilder.lock/{name}.json"))
     return {f.name for f in lock.files if f.kind == "wheel"}
 
 
-def test_a_package_is_added_and_locked_everywhere(project: Path, envbuilder: Command) -> None:
+def test_a_package_is_added_and_locked_everywhere(envbuilder: Command) -> None:
     envbuilder("lock")
-    path = project / "envbuilder.yaml"
-    path.chmod(0o640)
+    FILE.chmod(0o640)
     out = envbuilder("add", "more>=1").out
-    assert path.read_text() == TEXT.replace("[leaf]", "[leaf, more>=1]")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert FILE.read_text() == TEXT.replace("[leaf]", "[leaf, more>=1]")
+    assert stat.S_IMODE(FILE.stat().st_mode) == 0o640
     assert out.startswith("envbuilder.yaml: added more>=1\n")
     assert "\ndefault.small: locked, 6 files, 1 changed\n  + more 1.0\n" in out
     assert out.endswith(
         "\ndefault.tiny: locked, 6 files, 1 changed\nnotebooks.tiny: locked, 7 files, 1 changed\n"
     )
-    assert len(locks(project)) == 4
-    assert packages(project, "notebooks.tiny") == {"torch", "leaf", "lab", "more"}
+    assert len(locks()) == 4
+    assert packages("notebooks.tiny") == {"torch", "leaf", "lab", "more"}
 
 
-def test_what_is_not_locked_yet_stays_so(project: Path, envbuilder: Command) -> None:
+def test_what_is_not_locked_yet_stays_so(envbuilder: Command) -> None:
     envbuilder("lock", "--profile", "tiny")
-    before = locks(project)
+    before = locks()
     envbuilder("add", "more")
-    assert locks(project) == before == {"default.tiny.json", "notebooks.tiny.json"}
+    assert locks() == before == {"default.tiny.json", "notebooks.tiny.json"}
 
 
-def test_it_is_removed_again_and_the_text_is_the_same(project: Path, envbuilder: Command) -> None:
+def test_it_is_removed_again_and_the_text_is_the_same(envbuilder: Command) -> None:
     envbuilder("add", "more")
     assert "- more 1.0" in envbuilder("remove", "More").out
-    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert FILE.read_text() == TEXT
 
 
 @pytest.mark.parametrize("arguments", [("add", "more"), ("remove", "leaf")])
 def test_an_edit_that_is_saved_meanwhile_is_not_lost(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    envbuilder: Command,
-    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command, arguments: tuple[str, ...]
 ) -> None:
     envbuilder("lock")
-    before = {path: path.read_text() for path in project.glob("envbuilder.lock/*")}
-    path = project / "envbuilder.yaml"
+    before = {path: path.read_text() for path in Path().glob("envbuilder.lock/*")}
     edited = TEXT.replace("[leaf]", "[leaf, theirs]")
 
     def resolve_while_somebody_saves(profile: Any, *_: Any, **__: Any) -> profile_lock.Lock:
-        path.write_text(edited)
+        FILE.write_text(edited)
         return locked(profile)
 
     monkeypatch.setattr(resolve, "resolve", resolve_while_somebody_saves)
     printed = envbuilder(*arguments, code=2).err
-    assert path.read_text() == edited
+    assert FILE.read_text() == edited
     assert {each: each.read_text() for each in before} == before
     assert "was changed by somebody else meanwhile" in printed
     assert "Run the command again." in printed
 
 
-def test_what_is_replaced_or_left_out_is_told(project: Path, envbuilder: Command) -> None:
+def test_what_is_replaced_or_left_out_is_told(envbuilder: Command) -> None:
     text = f"{TEXT}exclude: [More]\noverrides: {{Other: 'other<2', lab: leaf}}\n"
-    (project / "envbuilder.yaml").write_text(text)
+    FILE.write_text(text)
     for name in ("more", "lab"):
         error = envbuilder("add", name, code=2).err
         assert f"{name} is left out of every environment, by exclude: or overrides: in" in error
         assert "envbuilder.yaml is left as it was.\nRemove that line first.\n" in error
-    assert (project / "envbuilder.yaml").read_text() == text
+    assert FILE.read_text() == text
     output = envbuilder("add", "other>=2", "einops").out
     assert "note: other<2 replaces other>=2, as envbuilder.yaml or a file that it lists" in output
     assert output.count("replaces") == 1
 
 
-def test_one_environment_alone_is_locked(project: Path, envbuilder: Command) -> None:
+def test_one_environment_alone_is_locked(envbuilder: Command) -> None:
     envbuilder("add", "--environment", "notebooks", "more")
-    assert (project / "envbuilder.yaml").read_text() == TEXT + "      - more\n"
-    assert locks(project) == {"notebooks.small.json", "notebooks.tiny.json"}
+    assert FILE.read_text() == TEXT + "      - more\n"
+    assert locks() == {"notebooks.small.json", "notebooks.tiny.json"}
 
 
-def test_what_cannot_be_locked_at_all_changes_nothing(project: Path, envbuilder: Command) -> None:
+def test_what_cannot_be_locked_at_all_changes_nothing(envbuilder: Command) -> None:
     err = envbuilder("add", "never", code=2).err
-    assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert locks(project) == set()
+    assert FILE.read_text() == TEXT
+    assert locks() == set()
     assert "default.small cannot be locked (and for 3 more): seldom does not exist" in err
     assert "envbuilder.yaml is left as it was." in err
 
 
-def test_what_can_be_locked_for_some_profiles_is_added(project: Path, envbuilder: Command) -> None:
+def test_what_can_be_locked_for_some_profiles_is_added(envbuilder: Command) -> None:
     assert envbuilder("add", "seldom", code=2).out.endswith(
         "default.tiny, notebooks.tiny: cannot be locked: seldom does not exist\n"
         "  envbuilder.yaml:3: seldom\n"
     )
-    assert "seldom" in (project / "envbuilder.yaml").read_text()
-    assert "seldom" in packages(project, "default.small")
+    assert "seldom" in FILE.read_text()
+    assert "seldom" in packages("default.small")
 
 
 def test_a_lock_that_can_no_longer_be_made_is_kept(project: Path, envbuilder: Command) -> None:
     envbuilder("lock", "--profile", "tiny")
-    (project / "envbuilder.yaml").write_text(TEXT.replace("[leaf]", "[leaf, seldom]"))
+    FILE.write_text(TEXT.replace("[leaf]", "[leaf, seldom]"))
     out = envbuilder("lock", "--profile", "tiny", code=2).out
     path = project / "envbuilder.lock/default.tiny.json"
     stays = f"cannot be locked now; the lock in {path} is kept: seldom does not exist"
     assert f"default.tiny: {stays}\n  envbuilder.yaml:3: seldom\n" in out
-    assert packages(project, "default.tiny") == {"torch", "leaf"}
+    assert packages("default.tiny") == {"torch", "leaf"}
 
 
 @pytest.mark.parametrize(("package", "code"), [("never", 2), ("seldom", 0)])
-def test_a_project_that_can_be_locked_for_no_profile_is_2(
-    project: Path, package: str, code: int
-) -> None:
-    (project / "envbuilder.yaml").write_text(f"requirements: [{package}]\n")
+def test_a_project_that_can_be_locked_for_no_profile_is_2(package: str, code: int) -> None:
+    FILE.write_text(f"requirements: [{package}]\n")
     assert run("lock") == code
 
 
-def test_check_fails_where_lock_does(project: Path, envbuilder: Command) -> None:
-    (project / "envbuilder.yaml").write_text("requirements: [never]\n")
+def test_check_fails_where_lock_does(envbuilder: Command) -> None:
+    FILE.write_text("requirements: [never]\n")
     envbuilder("lock", code=2)
     assert "✗ default.tiny             unlocked\n" in envbuilder("check", code=2).out
 
 
 @pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])
-def test_a_path_that_does_not_exist_is_2(
-    project: Path, envbuilder: Command, key: str, kind: str
-) -> None:
-    (project / "envbuilder.yaml").write_text(f"{TEXT}{key}: [profiles, missing]\n")
+def test_a_path_that_does_not_exist_is_2(envbuilder: Command, key: str, kind: str) -> None:
+    FILE.write_text(f"{TEXT}{key}: [profiles, missing]\n")
     wrong = f"envbuilder.yaml:9: {key}: 'missing' is not a {kind} of the project\n"
     for command in ("check", "build", "lock"):
         assert wrong in envbuilder(command, code=2).err
 
 
 def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
-    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(probe, "host", lambda: LINUX)
-    (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
+    FILE.write_text("profiles: [tiny]\nrequirements: [seldom]\n")
     envbuilder("lock", code=2)
     error = envbuilder("build", code=2).err
     assert "profile 'tiny' is not locked: linux/amd64 with Python 3.11: seldom does not" in error
@@ -225,7 +218,7 @@ def test_what_stands_in_the_way_of_a_build_is_the_lock_that_failed(
 
 
 def test_a_project_file_that_cannot_be_written_changes_no_lock(
-    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     envbuilder("lock")
     replace = Path.replace
@@ -239,20 +232,20 @@ def test_a_project_file_that_cannot_be_written_changes_no_lock(
     assert (
         "envbuilder.yaml: cannot be written: No space left" in envbuilder("add", "more", code=2).err
     )
-    assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert packages(project, "default.small") == {"torch", "leaf"}
+    assert FILE.read_text() == TEXT
+    assert packages("default.small") == {"torch", "leaf"}
 
 
 @pytest.mark.parametrize("again", [("add", "more"), ("lock",)])
 def test_what_was_killed_before_the_project_file_was_written_is_finished(
-    project: Path, again: tuple[str, ...], envbuilder: Command
+    again: tuple[str, ...], envbuilder: Command
 ) -> None:
     """That file comes last: adding does it all, and locking goes back to what the file says."""
     envbuilder("add", "more")
-    (project / "envbuilder.yaml").write_text(TEXT)
+    FILE.write_text(TEXT)
     envbuilder(*again)
-    is_added = "more" in (project / "envbuilder.yaml").read_text()
-    assert is_added == ("more" in packages(project, "default.small")) == (again[0] == "add")
+    is_added = "more" in FILE.read_text()
+    assert is_added == ("more" in packages("default.small")) == (again[0] == "add")
 
 
 CONFLICT = b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
@@ -276,8 +269,8 @@ def test_what_cannot_be_read_is_made_anew_with_the_others(
     out = envbuilder("lock").out
     assert f"{path}: {reason} (made anew)\n" in out
     assert out.count("made anew") == 1
-    assert len(locks(project)) == 4
-    assert packages(project, "default.small") == {"torch", "leaf"}
+    assert len(locks()) == 4
+    assert packages("default.small") == {"torch", "leaf"}
 
 
 def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
@@ -286,13 +279,13 @@ def test_what_cannot_be_read_is_kept_if_nothing_can_be_locked(
     path = project / "envbuilder.lock/default.tiny.json"
     path.parent.mkdir()
     path.write_bytes(CONFLICT)
-    (project / "envbuilder.yaml").write_text("profiles: [tiny]\nrequirements: [seldom]\n")
+    FILE.write_text("profiles: [tiny]\nrequirements: [seldom]\n")
     assert f"{path}: not a lock: Exp" in envbuilder("lock", code=2).out
     assert path.read_bytes() == CONFLICT
 
 
 def test_what_no_command_could_read_is_not_written(
-    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     wrong = {"state": "unlocked", "obstacle": Reason(text="two\nlines")}
     monkeypatch.setattr(resolve, "resolve", lambda p, *_, **__: replace(locked(p), **wrong))
@@ -300,11 +293,11 @@ def test_what_no_command_could_read_is_not_written(
         "no command could read the new lock, so nothing was written"
         in envbuilder("lock", code=2).err
     )
-    assert not (project / "envbuilder.lock").exists()
+    assert not Path("envbuilder.lock").exists()
 
 
 def test_a_broken_index_changes_nothing(
-    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     monkeypatch.setattr(
         resolve,
@@ -315,33 +308,31 @@ def test_a_broken_index_changes_nothing(
         "envbuilder.yaml is left as it was.\nTry again later."
         in envbuilder("add", "more", code=1).err
     )
-    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert FILE.read_text() == TEXT
 
 
 def test_locks_that_the_project_rules_out_are_removed(project: Path, envbuilder: Command) -> None:
     envbuilder("lock")
-    (project / "envbuilder.yaml").write_text("profiles: [small]\nrequirements: [leaf]\n")
+    FILE.write_text("profiles: [small]\nrequirements: [leaf]\n")
     (project / "envbuilder.lock/notes.tiny.json").write_text("{}")
     envbuilder("lock", "--profile", "small")
-    assert len(locks(project)) == 5
+    assert len(locks()) == 5
     signature = project / "envbuilder.lock/default.tiny.json.intoto.jsonl"
     signature.write_text("{}")
     out = envbuilder("lock").out
-    assert locks(project) == {"default.small.json", "notes.tiny.json"}
+    assert locks() == {"default.small.json", "notes.tiny.json"}
     assert not signature.exists()
     path = project / "envbuilder.lock"
     assert f"removed {path / 'default.tiny.json'}: profiles: in envbuilder.yaml does not" in out
     assert f"removed {path / 'notebooks.small.json'}: envbuilder.yaml has no environment" in out
 
 
-def test_what_is_there_already_is_no_change_and_is_locked(
-    project: Path, envbuilder: Command
-) -> None:
+def test_what_is_there_already_is_no_change_and_is_locked(envbuilder: Command) -> None:
     out = envbuilder("add", "leaf", "torch").out
     assert "note: torch comes from the profile of the hardware" in out
     assert "nothing to change" in out
-    assert (project / "envbuilder.yaml").read_text() == TEXT
-    assert "default.small.json" in locks(project)
+    assert FILE.read_text() == TEXT
+    assert "default.small.json" in locks()
 
 
 @pytest.mark.parametrize(
@@ -358,30 +349,26 @@ def test_what_is_there_already_is_no_change_and_is_locked(
     ],
 )
 def test_a_mistake_is_2_and_changes_nothing(
-    project: Path, arguments: tuple[str, ...], message: str, envbuilder: Command
+    arguments: tuple[str, ...], message: str, envbuilder: Command
 ) -> None:
     assert message in envbuilder(*arguments, code=2).err
-    assert (project / "envbuilder.yaml").read_text() == TEXT
+    assert FILE.read_text() == TEXT
 
 
-def test_without_a_project_init_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_project_init_is_named(envbuilder: Command) -> None:
+    FILE.unlink()
     assert "envbuilder init" in envbuilder("add", "a", code=2).err
 
 
-def test_an_empty_file_is_a_project_once_it_lists_something(
-    project: Path, envbuilder: Command
-) -> None:
-    (project / "envbuilder.yaml").write_text("# nothing yet\n")
+def test_an_empty_file_is_a_project_once_it_lists_something(envbuilder: Command) -> None:
+    FILE.write_text("# nothing yet\n")
     envbuilder("add", "torchvision")
-    text = (project / "envbuilder.yaml").read_text()
+    text = FILE.read_text()
     assert text == "# nothing yet\nrequirements:\n  - torchvision\n"
 
 
 def test_only_the_named_package_is_upgraded(
-    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
     envbuilder("lock", "--profile", "tiny")
     names: list[Any] = []
@@ -400,7 +387,7 @@ def test_only_the_named_package_is_upgraded(
     )
 
 
-def test_nothing_of_what_is_not_locked_can_be_upgraded(project: Path, envbuilder: Command) -> None:
+def test_nothing_of_what_is_not_locked_can_be_upgraded(envbuilder: Command) -> None:
     assert (
         "nothing is locked yet\nLock it:\n  envbuilder lock\n"
         in envbuilder("lock", "--upgrade-package", "leaf", code=2).err
@@ -408,9 +395,8 @@ def test_nothing_of_what_is_not_locked_can_be_upgraded(project: Path, envbuilder
 
 
 def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
-    project: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
-    path = project / "envbuilder.yaml"
     days = []
 
     def resolved(profile: Any, *_: Any, **__: Any) -> profile_lock.Lock:
@@ -419,22 +405,22 @@ def test_a_day_that_the_locks_are_made_as_of_is_the_file_s(
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     assert "envbuilder.yaml: as_of: 2031-01-02\n" in envbuilder("lock", "--as-of", "2031-01-02").out
-    assert path.read_text() == f"{TEXT}as_of: 2031-01-02\n"
+    assert FILE.read_text() == f"{TEXT}as_of: 2031-01-02\n"
     envbuilder("lock", "--as-of", "2032-01-02", "--profile", "tiny")
-    assert path.read_text() == f"{TEXT}as_of: 2032-01-02\n"
+    assert FILE.read_text() == f"{TEXT}as_of: 2032-01-02\n"
     envbuilder("lock", "--as-of", "2033-01-02", "--output-dir", "elsewhere")
-    assert path.read_text() == f"{TEXT}as_of: 2032-01-02\n", "those locks are not the project's"
+    assert FILE.read_text() == f"{TEXT}as_of: 2032-01-02\n", "those locks are not the project's"
     assert days == ["2031-01-02"] * 4 + ["2032-01-02"] * 2 + ["2033-01-02"] * 4
-    path.write_text(before := "requirements: [never]\n")
+    FILE.write_text(before := "requirements: [never]\n")
     envbuilder("lock", "--as-of", "2031-01-02", code=2)
-    assert path.read_text() == before
+    assert FILE.read_text() == before
     for wrong in (("--as-of", "yesterday"), ("--as-of", "2031-01-02", "--backend", "conda")):
         envbuilder("lock", *wrong, code=2)
 
 
 @pytest.mark.parametrize("other", [("--upgrade",), ("--backend", "conda")])
 def test_options_that_exclude_an_upgrade_of_one(
-    project: Path, other: tuple[str, ...], envbuilder: Command
+    other: tuple[str, ...], envbuilder: Command
 ) -> None:
     assert (
         f"cannot be combined with {other[0]}"
@@ -442,12 +428,10 @@ def test_options_that_exclude_an_upgrade_of_one(
     )
 
 
-def test_a_lock_of_nothing_beside_a_file_that_is_not_read(
-    project: Path, envbuilder: Command
-) -> None:
-    (project / "setup.py").write_text("setup(install_requires=['leaf'])")
+def test_a_lock_of_nothing_beside_a_file_that_is_not_read(envbuilder: Command) -> None:
+    Path("setup.py").write_text("setup(install_requires=['leaf'])")
     assert "setup.py" not in envbuilder("lock").out
-    (project / "envbuilder.yaml").write_text("requirements: []\nprofiles: [small]\n")
+    FILE.write_text("requirements: []\nprofiles: [small]\n")
     assert (
         "note: envbuilder.yaml requires nothing, and setup.py lists requirements. Name it:"
         " requirements_from: [setup.py]\n"

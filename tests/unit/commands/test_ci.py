@@ -89,7 +89,6 @@ def test_a_profiles_own_conda_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix: Callable[..., Any]
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "config/profiles/locks"
     folder.mkdir(parents=True)
     cpu = profiles.load("cpu", FOLDERS)
@@ -115,7 +114,6 @@ def test_a_stale_lock_of_a_listed_profile_is_refused(
 def test_shipped_profiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix: Callable[..., Any]
 ) -> None:
-    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.chdir(resources.profiles_dir().parent)
     data = matrix("--runner", "cuda=gpu-box")
     rows = {row["profile"]: row for row in reversed(data["matrix"])}

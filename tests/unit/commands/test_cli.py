@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from envbuilder import __main__, cli
 from envbuilder.builds import pipeline
-from envbuilder.core import console, process
+from envbuilder.core import console
 from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
@@ -32,10 +31,8 @@ HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
 
 
 @pytest.fixture(autouse=True)
-def plain_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def plain_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_help_names_every_command(envbuilder: Command) -> None:
@@ -195,13 +192,10 @@ def test_bad_profiles_are_2_with_the_place(
     assert "Traceback" not in shown
 
 
-def test_completion_beside_a_broken_file_offers_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_beside_a_broken_file_offers_nothing(tmp_path: Path) -> None:
     from envbuilder.commands.options import _complete_environment, _complete_profile
 
     (tmp_path / "envbuilder.yaml").write_text("requirements: [")
-    monkeypatch.chdir(tmp_path)
     for complete in (_complete_environment, _complete_profile):
         assert complete(None, None, "") == []  # type: ignore[arg-type]
 
@@ -230,8 +224,6 @@ def test_it_starts_again_where_text_is_not_utf8(
     encoding: str, options: dict[str, str], again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    # The process is not the command's: its guard would end the tests at a later one's signal.
-    monkeypatch.setattr(process, "install_stop_handlers", lambda *, owns_process: None)
     monkeypatch.setattr(os, "execv", lambda program, argv: started.append(argv))
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
     monkeypatch.setattr(sys, "_xoptions", options)

@@ -4,7 +4,6 @@ same name in tests/integration/network, which runs all of them against a loopbac
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -33,10 +32,8 @@ URLS = {
 
 
 @pytest.fixture(autouse=True)
-def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run", Mock(side_effect=ToolError("not in a unit test")))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_PASSWORD", CANARY)
 
 

@@ -27,9 +27,8 @@ FAST = changed(ADA, usable_bytes=23 * GIB, bandwidth=1008 * 10**9)
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     show(monkeypatch, LINUX)
-    monkeypatch.chdir(tmp_path)
     for name in ("ENVBUILDER_TARGET_GPU", "ENVBUILDER_TARGET_HOST"):
         monkeypatch.delenv(name, raising=False)
 

@@ -90,9 +90,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(with_gpu(CLOSED, containers=Containers()), SEEN)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(probe, "host", found.probe)
     monkeypatch.setattr(surroundings, "look", found.look)
     return found
@@ -165,7 +164,6 @@ def test_a_tree_is_diagnosed_without_this_machine(
     root = tmp_path / "root"
     root.mkdir()
     host_trees.plant(root, host_trees.load(name))
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for place in ((surroundings, "look"), (choice, "choose"), (process, "run")):
         monkeypatch.setattr(*place, Mock(side_effect=AssertionError("this machine was looked at")))

@@ -44,7 +44,6 @@ class Cluster(fleets.RecordedScheduler):
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.chdir(tmp_path)
     known = Cluster(tmp_path / "run")
     monkeypatch.setattr(slurm, "Slurm", lambda partition: known)
     return known
@@ -234,7 +233,6 @@ def test_a_folder_that_jobs_cannot_name_is_refused(
 def test_a_profile_that_does_not_exist_is_2_before_slurm_is_asked(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Command
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "cudda" in fleet("verify", "--profile", "cudda", "--folder", "run", *options, code=2).err
     assert not (tmp_path / "run").exists()
@@ -289,7 +287,6 @@ def test_times_have_a_unit_and_an_end(value: str, cluster: Cluster, fleet: Comma
 def test_without_slurm_the_tool_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Command
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "sinfo is missing" in fleet("verify", code=4).err
 
@@ -363,9 +360,8 @@ def test_many_nodes_are_summed_up(tmp_path: Path, envbuilder: Command) -> None:
     ],
 )
 def test_an_option_that_has_no_meaning_beside_another_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], fleet: Command
+    tmp_path: Path, options: tuple[str, ...], fleet: Command
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     last = next(word for word in options[::-1] if word.startswith("--"))
     assert f"leave out {last}" in fleet("verify", *options, code=2).err

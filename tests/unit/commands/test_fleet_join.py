@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,12 +38,10 @@ class Payload:
 
 
 @pytest.fixture
-def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
+def payload(monkeypatch: pytest.MonkeyPatch) -> Payload:
     pretended = Payload()
     monkeypatch.setattr(process, "run", pretended.run)
     monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    monkeypatch.chdir(tmp_path)
     return pretended
 
 

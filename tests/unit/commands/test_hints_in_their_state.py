@@ -53,10 +53,9 @@ STATES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_what_is_suggested_works_where_it_is_suggested(
-    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files, command = STATES[state]
-    monkeypatch.chdir(tmp_path)
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)

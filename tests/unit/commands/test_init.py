@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 from collections import Counter
@@ -26,20 +27,21 @@ from envbuilder.packages.fetch import Place
 from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
+from tests.support import repositories
 from tests.support.command_line import Command
 from tests.support.folders import names_in
-from tests.support.repositories import lay, notebook
+from tests.support.repositories import notebook
 from tests.support.user_index import refused
 
 Report = Callable[..., dict[str, Any]]
+lay = functools.partial(repositories.lay, Path())
+FILE = Path("envbuilder.yaml")
 README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def nothing_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(init, "_locked", lambda report, _: report)  # which takes a network
-    return tmp_path
 
 
 @pytest.fixture
@@ -110,15 +112,15 @@ def answered(*sources: str, python: str = "3.11") -> Answer:
     return Answer(python, {}, frozenset(sources))
 
 
-def active(folder: Path) -> list[str]:
-    lines = (folder / "envbuilder.yaml").read_text().splitlines()
+def active() -> list[str]:
+    lines = FILE.read_text().splitlines()
     return [line for line in lines if not line.lstrip().startswith("#")]
 
 
-def test_it_prints_what_it_wrote_and_what_comes_next(folder: Path, envbuilder: Command) -> None:
-    lay(folder, {"requirements.txt": "rich>=13\ntorch>=2\n", "train.py": ""})
+def test_it_prints_what_it_wrote_and_what_comes_next(envbuilder: Command) -> None:
+    lay({"requirements.txt": "rich>=13\ntorch>=2\n", "train.py": ""})
     assert envbuilder("init", "--offline").out == (
-        f"wrote {folder / 'envbuilder.yaml'}:\n"
+        f"wrote {FILE.absolute()}:\n"
         "  requirements_from:\n"
         "    - requirements.txt\n"
         "taken: 2 packages of requirements.txt\n"
@@ -126,7 +128,7 @@ def test_it_prints_what_it_wrote_and_what_comes_next(folder: Path, envbuilder: C
         "  envbuilder lock\n"
         "  envbuilder run -- python train.py\n"
     )
-    assert names_in(folder) == {
+    assert names_in(Path()) == {
         "envbuilder.yaml",
         "requirements.txt",
         "train.py",
@@ -143,19 +145,19 @@ def test_it_prints_what_it_wrote_and_what_comes_next(folder: Path, envbuilder: C
     ],
 )
 def test_what_comes_next_can_be_pasted(
-    folder: Path, report: Report, files: dict[str, str], following: str
+    report: Report, files: dict[str, str], following: str
 ) -> None:
-    lay(folder, {"requirements.txt": "rich\n", **files})
+    lay({"requirements.txt": "rich\n", **files})
     assert report("--offline")["next"][-1] == f"envbuilder {following}"
 
 
 def test_no_more_than_a_dozen_packages_are_suggested_and_the_rest_is_counted(
-    folder: Path, report: Report, envbuilder: Command
+    report: Report, envbuilder: Command
 ) -> None:
     names = ["click", "dill", "einops", "fire", "gdown", "nltk", "pandas"]
     names += ["rich", "scipy", "six", "timm", "tqdm", "wandb"]
     text = "\n".join(f"import {name}" for name in names)
-    lay(folder, {"requirements.txt": "numpy\n", "a.py": "", "examples/x.py": text})
+    lay({"requirements.txt": "numpy\n", "a.py": "", "examples/x.py": text})
     printed = "".join(envbuilder("init", "--offline")[1:])
     assert "timm tqdm" in printed
     assert "wandb" not in printed
@@ -163,13 +165,13 @@ def test_no_more_than_a_dozen_packages_are_suggested_and_the_rest_is_counted(
     assert len(report("--offline")["suggested"]) == len(names)
 
 
-def test_the_result_as_json(folder: Path, report: Report) -> None:
+def test_the_result_as_json(report: Report) -> None:
     result = report("--offline")
     assert result == {
         "schema": 2,
-        "file": str(folder / "envbuilder.yaml"),
+        "file": str(FILE.absolute()),
         "written": True,
-        "text": (folder / "envbuilder.yaml").read_text(),
+        "text": FILE.read_text(),
         **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
         **{key: [] for key in ("others", "impossible")},
         "locked": "",
@@ -177,7 +179,7 @@ def test_the_result_as_json(folder: Path, report: Report) -> None:
     }
 
 
-def test_what_becomes_of_each_line(folder: Path, report: Report) -> None:
+def test_what_becomes_of_each_line(report: Report) -> None:
     lines = (
         "torch==2.4.1+cu124",
         "sklearn",
@@ -187,7 +189,7 @@ def test_what_becomes_of_each_line(folder: Path, report: Report) -> None:
         "Write==1.0+cu118",  # what a note says of a line does not depend on the words in it
     )
     docker = "RUN pip install nltk tqdm\n"
-    lay(folder, {"requirements.txt": "\n".join(lines), "README.md": README, "Dockerfile": docker})
+    lay({"requirements.txt": "\n".join(lines), "README.md": README, "Dockerfile": docker})
     result = report("--offline")
     requirements = ["torch==2.4.1", "scikit-learn", "x", "einops", "write==1.0"]
     assert result["taken"] == [
@@ -201,47 +203,47 @@ def test_what_becomes_of_each_line(folder: Path, report: Report) -> None:
     ]
     assert [text[:22] for text in result["dropped"]] == ["requirements.txt:3: -i"]
     assert result["suggested"] == [{"requirement": "nltk", "source": "Dockerfile:1"}]
-    assert "build_from_source: [x]  # their own code runs while they are built" in active(folder)
-    text = (folder / "envbuilder.yaml").read_text()
+    assert "build_from_source: [x]  # their own code runs while they are built" in active()
+    text = FILE.read_text()
     assert "# requirements:\n#   - nltk  # Dockerfile:1\n" in text
     assert "# system_packages: [ffmpeg]  # README.md:3\n" in text
-    assert active(folder)[:2] == ["requirements:", "  - tqdm  # README.md:2"]
+    assert active()[:2] == ["requirements:", "  - tqdm  # README.md:2"]
 
 
 def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_have_it(
-    folder: Path, report: Report
+    report: Report,
 ) -> None:
-    lay(folder, {"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
+    lay({"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
     (needed,) = report("--offline")["needs_you"]
     assert needed == (
         "environment.yml: no Python package of the name: r-ggplot2. Use --backend conda; if the"
         " package index has the same, list it under requirements:."
     )
-    assert "system_packages: [ffmpeg]  # in images" in active(folder)
+    assert "system_packages: [ffmpeg]  # in images" in active()
 
 
-def test_channels_of_a_list_get_their_urls(folder: Path, report: Report) -> None:
+def test_channels_of_a_list_get_their_urls(report: Report) -> None:
     channels = "channels: [pytorch, pyg, conda-forge, defaults]\n"
-    lay(folder, {"environment.yml": f"{channels}dependencies: [numpy, r-ggplot2]\n"})
+    lay({"environment.yml": f"{channels}dependencies: [numpy, r-ggplot2]\n"})
     report("--offline")
-    text = (folder / "envbuilder.yaml").read_text()
+    text = FILE.read_text()
     assert (
         "indexes:  # where the list's channels are\n  pyg: https://conda.anaconda.org/pyg\n" in text
     )
-    assert settings.load({}, folder).configuration.indexes["pyg"].endswith("/pyg")
-    lay(folder, {"environment.yml": f"{channels}dependencies: [pytorch]\n"})
-    (folder / "envbuilder.yaml").unlink()
+    assert settings.load({}, Path.cwd()).configuration.indexes["pyg"].endswith("/pyg")
+    lay({"environment.yml": f"{channels}dependencies: [pytorch]\n"})
+    FILE.unlink()
     report("--offline")
-    assert "indexes:" not in (folder / "envbuilder.yaml").read_text()
+    assert "indexes:" not in FILE.read_text()
 
 
 def test_what_only_conda_has_is_not_called_misspelled(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
     questions(monkeypatch, answered())
     listed = "dependencies: [numpy, mdtraj, {pip: [gone]}]\n"
-    lay(folder, {"environment.yml": listed})
+    lay({"environment.yml": listed})
     needed = report()["needs_you"]
     assert sorted(text.partition(":")[0] for text in needed) == ["gone", "mdtraj"]
     conda_alone = "no package index has it: use --backend conda, or leave it out of the list."
@@ -250,7 +252,7 @@ def test_what_only_conda_has_is_not_called_misspelled(
 
 
 def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
     questions(monkeypatch, answered("mdtraj", "mrcfile", "of-stated", "stated"))
@@ -258,43 +260,43 @@ def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
     conda = (
         "dependencies:\n- mdtraj\n- mrcfile\n- gromacs=2025.4\n- pip: \n  - stated\n  - mrcfile\n"
     )
-    lay(folder, {"environment.yml": conda})
+    lay({"environment.yml": conda})
     needed = report()["needs_you"]
-    (built,) = (line for line in active(folder) if line.startswith("build_from_source"))
+    (built,) = (line for line in active() if line.startswith("build_from_source"))
     assert built.startswith("build_from_source: [mrcfile, of-stated, stated]  #")
     assert any(text.endswith("build_from_source: [mdtraj]") for text in needed)
     assert any("no Python package of the name: gromacs" in text for text in needed)
 
 
-def test_a_module_that_no_table_knows_is_only_named(folder: Path, report: Report) -> None:
-    lay(folder, {"train.py": "import einops, mpi, torch, own.x\n"})
-    lay(folder, {"requirements.txt": "my-own-x\n"})
+def test_a_module_that_no_table_knows_is_only_named(report: Report) -> None:
+    lay({"train.py": "import einops, mpi, torch, own.x\n"})
+    lay({"requirements.txt": "my-own-x\n"})
     result = report("--offline")
-    assert active(folder)[:2] == ["requirements:", "  - einops  # imported by train.py"]
+    assert active()[:2] == ["requirements:", "  - einops  # imported by train.py"]
     (needed,) = result["needs_you"]
     assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
 
 
-def test_a_script_lists_what_it_requires_itself(folder: Path, report: Report) -> None:
+def test_a_script_lists_what_it_requires_itself(report: Report) -> None:
     block = "# /// script\n# dependencies = ['einops', 'jax']\n# ///\nimport einops\n"
-    lay(folder, {"train.py": block, "helper.py": "", "tools/other.py": block})
+    lay({"train.py": block, "helper.py": "", "tools/other.py": block})
     (taken,) = report("--offline")["taken"]
     assert taken["file"] == "train.py"
     assert taken["requirements"] == ["einops", "jax"]
-    assert active(folder) == ["requirements_from:", "  - train.py"]
+    assert active() == ["requirements_from:", "  - train.py"]
 
 
-def test_a_long_list_takes_less_than_a_screen(folder: Path, envbuilder: Command) -> None:
+def test_a_long_list_takes_less_than_a_screen(envbuilder: Command) -> None:
     lines = [f"package-{number}==1.0+cu118" for number in range(100)]
-    lay(folder, {"requirements.txt": "\n".join([*lines, *(f"-f {line}" for line in lines)])})
+    lay({"requirements.txt": "\n".join([*lines, *(f"-f {line}" for line in lines)])})
     printed = envbuilder("init", "--offline").out.splitlines()
     assert len(printed) <= 24
-    assert max(map(len, printed)) <= 80 or str(folder) in max(printed, key=len)
+    assert max(map(len, printed)) <= 80 or str(Path.cwd()) in max(printed, key=len)
     assert "and 198 more: `envbuilder init --json`" in printed
 
 
-def test_what_is_for_other_hardware_is_named_by_it(folder: Path, report: Report) -> None:
-    lay(folder, {"requirements.txt": "torch==2.15.0\nxformers\nflash-attn\ncupy-cuda12x\n"})
+def test_what_is_for_other_hardware_is_named_by_it(report: Report) -> None:
+    lay({"requirements.txt": "torch==2.15.0\nxformers\nflash-attn\ncupy-cuda12x\n"})
     result = report("--offline")
     assert result["dropped"] == ["cpu, mps: without xformers and flash-attn and cupy-cuda12x"]
     assert result["needs_you"] == [
@@ -311,14 +313,14 @@ def test_what_is_for_other_hardware_is_named_by_it(folder: Path, report: Report)
     ],
 )
 def test_where_no_file_lists_anything_texts_and_code_are_the_list(
-    folder: Path, report: Report, files: dict[str, str]
+    report: Report, files: dict[str, str]
 ) -> None:
-    lay(folder, files)
+    lay(files)
     (taken,) = report("--offline")["taken"]
     assert {"einops", "tqdm"} == {line.partition("=")[0] for line in taken["requirements"]}
     assert taken["why"] == "no file lists them"
-    assert active(folder)[0] == "requirements:"
-    assert {line.split()[1].partition("=")[0] for line in active(folder)[1:]} == {"einops", "tqdm"}
+    assert active()[0] == "requirements:"
+    assert {line.split()[1].partition("=")[0] for line in active()[1:]} == {"einops", "tqdm"}
 
 
 RESEARCH = {
@@ -334,13 +336,13 @@ RESEARCH = {
 
 
 def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
-    folder: Path, envbuilder: Command
+    envbuilder: Command,
 ) -> None:
-    lay(folder, RESEARCH)
+    lay(RESEARCH)
     _, _, rest = envbuilder("init", "--offline").out.partition(
         "suggested, in comments:\n  envbuilder add "
     )
-    assert {*active(folder)} == {
+    assert {*active()} == {
         "requirements:",
         "  - fire  # imported by train.py",
         "  - pyyaml  # imported by train.py",
@@ -368,19 +370,19 @@ def test_what_programs_import_is_taken_and_what_examples_alone_do_is_offered(
     ],
 )
 def test_the_framework_is_what_code_imports_or_texts_install(
-    folder: Path, files: dict[str, str], expected: str | None, envbuilder: Command
+    files: dict[str, str], expected: str | None, envbuilder: Command
 ) -> None:
-    lay(folder, {**files, "setup.py": "setup(name='x', install_requires=['rich'])"})
+    lay({**files, "setup.py": "setup(name='x', install_requires=['rich'])"})
     envbuilder("init", "--offline")
-    (stated,) = [line for line in active(folder) if line.startswith("framework:")] or [""]
+    (stated,) = [line for line in active() if line.startswith("framework:")] or [""]
     assert stated.partition("  #")[0] == (f"framework: {expected}" if expected else "")
 
 
-def test_notebooks_alone_are_read_like_texts_and_code(folder: Path, report: Report) -> None:
+def test_notebooks_alone_are_read_like_texts_and_code(report: Report) -> None:
     cells = ("!pip install einops>=0.8 git+https://host.example/x.git", "import einops, cv2, torch")
-    lay(folder, {"demo.ipynb": notebook(*cells)})
+    lay({"demo.ipynb": notebook(*cells)})
     result = report("--offline")
-    assert active(folder) == [
+    assert active() == [
         "requirements:",
         "  - einops>=0.8  # demo.ipynb",
         "  - opencv-python-headless  # imported by demo.ipynb",
@@ -401,38 +403,36 @@ def test_notebooks_alone_are_read_like_texts_and_code(folder: Path, report: Repo
     ],
 )
 def test_a_base_image_is_a_hint_to_the_release_and_no_list(
-    folder: Path, envbuilder: Command, image: str, hint: str
+    envbuilder: Command, image: str, hint: str
 ) -> None:
-    lay(folder, {"Dockerfile": f"FROM {image}\n", "README.md": "pip install tqdm torch\n"})
+    lay({"Dockerfile": f"FROM {image}\n", "README.md": "pip install tqdm torch\n"})
     assert "envbuilder add" not in envbuilder("init", "--offline").out
     comment = f"#   - {hint}  # Dockerfile's base image"
-    assert (comment in (folder / "envbuilder.yaml").read_text().splitlines()) == bool(hint)
-    assert hint not in active(folder)
+    assert (comment in FILE.read_text().splitlines()) == bool(hint)
+    assert hint not in active()
 
 
-def test_what_a_setup_py_computes_needs_the_user_and_the_rest_is_taken(
-    folder: Path, report: Report
-) -> None:
-    lay(folder, {"setup.py": "from x import r\nsetup(install_requires=r)\n"})
-    lay(folder, {"README.md": "pip install .\n", "main.py": "import einops\n"})
+def test_what_a_setup_py_computes_needs_the_user_and_the_rest_is_taken(report: Report) -> None:
+    lay({"setup.py": "from x import r\nsetup(install_requires=r)\n"})
+    lay({"README.md": "pip install .\n", "main.py": "import einops\n"})
     (needed,) = report("--offline")["needs_you"]
     assert needed.startswith("setup.py:2: install_requires is computed")
-    assert active(folder)[1] == "  - einops  # imported by main.py"
-    lay(folder, {"requirements.txt": "rich\n", "envbuilder.yaml": ""})
+    assert active()[1] == "  - einops  # imported by main.py"
+    lay({"requirements.txt": "rich\n", "envbuilder.yaml": ""})
     assert report("--offline")["needs_you"][0].startswith(
         "setup.py:2: install_requires is computed"
     )
 
 
 def test_what_code_alone_imports_is_never_built(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
     questions(monkeypatch, answered("einops", "tqdm"))
     monkeypatch.setattr("envbuilder.commands.init._absent", lambda *_: {})
-    lay(folder, {"README.md": "pip install tqdm\n", "train.py": "import einops, timm\n"})
+    lay({"README.md": "pip install tqdm\n", "train.py": "import einops, timm\n"})
     needed = report()["needs_you"]
-    assert [line.partition("  #")[0] for line in active(folder)] == [
+    assert [line.partition("  #")[0] for line in active()] == [
         "requirements:",
         "  - tqdm",
         "  - timm",
@@ -449,42 +449,40 @@ def test_what_code_alone_imports_is_never_built(
     ],
 )
 def test_what_it_does_not_read_is_said(
-    folder: Path, envbuilder: Command, file: str, text: str, words: str
+    envbuilder: Command, file: str, text: str, words: str
 ) -> None:
-    lay(folder, {file: text})
+    lay({file: text})
     assert words in "".join(envbuilder("init", "--offline")[1:])
 
 
-def test_again_it_changes_nothing_and_says_what_it_would_write(
-    folder: Path, envbuilder: Command
-) -> None:
-    lay(folder, {"requirements.txt": "rich\n"})
+def test_again_it_changes_nothing_and_says_what_it_would_write(envbuilder: Command) -> None:
+    lay({"requirements.txt": "rich\n"})
     envbuilder("init", "--offline")
-    text = (folder / "envbuilder.yaml").read_text()
-    (folder / "envbuilder.yaml").write_text(text.replace("requirements.txt", "list.txt"))
+    text = FILE.read_text()
+    FILE.write_text(text.replace("requirements.txt", "list.txt"))
     printed = envbuilder("init", "--offline").out
     assert "exists already, and stays as it is. A new one would be:\n" in printed
     assert "    - requirements.txt\ntaken: 1 package" in printed
-    assert "list.txt" in (folder / "envbuilder.yaml").read_text()
-    (folder / "envbuilder.yaml").write_text("not: [valid\n")
+    assert "list.txt" in FILE.read_text()
+    FILE.write_text("not: [valid\n")
     envbuilder("init", "--offline", code=2)
-    assert (folder / "envbuilder.yaml").read_text() == "not: [valid\n"
-    (folder / "envbuilder.yaml").write_text("")
+    assert FILE.read_text() == "not: [valid\n"
+    FILE.write_text("")
     envbuilder("init", "--offline")
-    assert "requirements.txt" in (folder / "envbuilder.yaml").read_text()
+    assert "requirements.txt" in FILE.read_text()
 
 
-def test_a_link_that_leads_nowhere_is_never_followed(folder: Path, envbuilder: Command) -> None:
-    (folder / "envbuilder.yaml").symlink_to("elsewhere.yaml")
+def test_a_link_that_leads_nowhere_is_never_followed(envbuilder: Command) -> None:
+    FILE.symlink_to("elsewhere.yaml")
     envbuilder("init", "--offline")
-    assert not (folder / "elsewhere.yaml").exists()
+    assert not Path("elsewhere.yaml").exists()
 
 
-def test_profiles_with_another_torch_are_named(folder: Path, report: Report) -> None:
-    lay(folder, {"requirements.txt": "torch==1.13.1\n"})
+def test_profiles_with_another_torch_are_named(report: Report) -> None:
+    lay({"requirements.txt": "torch==1.13.1\n"})
     names = {each["profile"] for each in report("--offline")["impossible"]}
     assert names == {"zendnn", "xpu"}
-    assert active(folder) == ["requirements_from:", "  - requirements.txt"]
+    assert active() == ["requirements_from:", "  - requirements.txt"]
 
 
 @pytest.mark.parametrize(
@@ -508,11 +506,11 @@ def test_profiles_with_another_torch_are_named(folder: Path, report: Report) -> 
     ],
 )
 def test_where_nothing_fits_the_nearest_is_taken_and_said(
-    folder: Path, report: Report, files: dict[str, str], expected: list[str]
+    report: Report, files: dict[str, str], expected: list[str]
 ) -> None:
-    lay(folder, files)
+    lay(files)
     result = report("--offline")
-    written = active(folder)[2:]
+    written = active()[2:]
     assert len(written) == len(expected)
     for line, words in zip(written, expected, strict=True):
         assert line.startswith(words)
@@ -521,7 +519,7 @@ def test_where_nothing_fits_the_nearest_is_taken_and_said(
 
 
 def test_the_text_is_written_and_read_back_once_however_much_is_tried(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Counter[str]()
     read_back = list[str]()
@@ -539,7 +537,7 @@ def test_the_text_is_written_and_read_back_once_however_much_is_tried(
     counted(draft, "text")
     counted(settings, "decoded")
     counted(init, "_tried")
-    lay(folder, {"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"})
+    lay({"env.yml": "dependencies: [python=3.7, pytorch=1.4]\n"})
     found = report("--offline")
     assert found["written"]
     assert read_back == [found["text"]]
@@ -548,58 +546,58 @@ def test_the_text_is_written_and_read_back_once_however_much_is_tried(
 
 
 def test_old_code_without_versions_gets_releases_of_its_day(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "last_commit", lambda _: date(2022, 11, 10))
-    lay(folder, {"requirements.txt": "numpy\ntqdm\nrich==13\n"})
+    lay({"requirements.txt": "numpy\ntqdm\nrich==13\n"})
     report("--offline")
-    assert active(folder)[2].startswith("as_of: 2022-11-10  # the last commit's day")
-    (folder / "envbuilder.yaml").unlink()
-    lay(folder, {"requirements.txt": "numpy>=1.2,!=1.3\ntqdm>4\nrich>=13\nx<3\n"})
+    assert active()[2].startswith("as_of: 2022-11-10  # the last commit's day")
+    FILE.unlink()
+    lay({"requirements.txt": "numpy>=1.2,!=1.3\ntqdm>4\nrich>=13\nx<3\n"})
     assert "as_of" in report("--offline")["text"], "nothing bounds most of them from above"
-    lay(folder, {"requirements.txt": "numpy\ntqdm==4\nrich==13\n"})
+    lay({"requirements.txt": "numpy\ntqdm==4\nrich==13\n"})
     assert "as_of" not in report("--offline")["text"], "most lines say what they need"
 
 
 def test_names_that_no_index_has_are_excluded_and_said(
-    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     questions(monkeypatch, ways=[Way("3.10", ("rich",), None, frozenset({"of3.10"}))])
-    lay(folder, {"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
+    lay({"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
     captured = envbuilder("init")
-    assert "exclude: [gone]  # no index has them" in active(folder)
+    assert "exclude: [gone]  # no index has them" in active()
     built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
-    assert {built, 'python: "3.10"  # there are wheels of rich for it'} <= {*active(folder)}
+    assert {built, 'python: "3.10"  # there are wheels of rich for it'} <= {*active()}
     assert "gone: no index has it, so it is excluded" in captured.out
     assert "· look up 2 packages on the index\n" in captured.err
-    (folder / "envbuilder.yaml").unlink()
+    FILE.unlink()
     del answers["rich"]
     envbuilder("init")
-    for line in active(folder):
+    for line in active():
         assert not line.startswith("exclude"), "none answered"
 
 
 def test_what_is_outside_of_the_project_is_said_once_and_asked_of_no_index(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     questions(monkeypatch, answered())
     text = '[project]\nname = "x"\ndependencies = ["rich", "other"]\n[tool.uv.sources]\n'
-    lay(folder, {"pyproject.toml": f'{text}other = {{ path = "../other" }}\n'})
-    lay(folder, {"tool/uv.lock": "", "tool/requirements.txt": "tqdm\n"})
+    lay({"pyproject.toml": f'{text}other = {{ path = "../other" }}\n'})
+    lay({"tool/uv.lock": "", "tool/requirements.txt": "tqdm\n"})
     result = report()
     (needed,) = result["needs_you"]
     assert "../other leads out of the project, so other is left out" in needed
-    assert active(folder)[:2] == ["requirements_from:", "  - pyproject.toml"]
-    assert not any(line.startswith("exclude") for line in active(folder))
+    assert active()[:2] == ["requirements_from:", "  - pyproject.toml"]
+    assert not any(line.startswith("exclude") for line in active())
 
 
 def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "torch==2.0.1+cu117\ntorchtext==0.15\nnumba[x]==0.55; python_version > '3'\nrich\n"
-    lay(folder, {"requirements.txt": lines})
+    lay({"requirements.txt": lines})
     linux = Answer("3.10", {"torch": "2.1.2+cpu"}, frozenset({"of-linux"}))
     moved = {
         "linux/amd64": (linux, {"torch": "2.1.2", "torchtext": "0.16.2"}),
@@ -610,7 +608,7 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     result = report()
     nearest = "the nearest that fits the others; requirements.txt:2 has torchtext==0.15"
     mac = 'the next for Macs; requirements.txt:3 has numba[x]==0.55; python_version > "3"'
-    assert active(folder)[2:] == [
+    assert active()[2:] == [
         "build_from_source: [of-linux, of-mac]  # their own code runs while they are built",
         'framework_version: "2.1.2"  # instead of what files say',
         'python: "3.10"  # the nearest for which all packages fit together',
@@ -622,27 +620,27 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
 
 
 def test_nothing_is_written_that_was_tried_in_vain(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
+    monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
-    lay(folder, {"requirements.txt": "torch==2.0.1\ntorchtext==0.15\nrich\n"})
+    lay({"requirements.txt": "torch==2.0.1\ntorchtext==0.15\nrich\n"})
     an_index(monkeypatch)
     questions(monkeypatch)
     nearest = (answered(python="3.10"), {"torchtext": "0.16.2"})
     monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: nearest)
     envbuilder("init", "--json")
-    assert active(folder) == ["requirements_from:", "  - requirements.txt"]
+    assert active() == ["requirements_from:", "  - requirements.txt"]
 
 
 def test_a_second_framework_that_is_too_old_for_any_python_is_left_out_and_said(
-    folder: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay(folder, {"requirements.txt": "torch\ntensorflow<1.16\nrich==14\n"})
+    lay({"requirements.txt": "torch\ntensorflow<1.16\nrich==14\n"})
     an_index(monkeypatch)
     # Of the others none counts: what uses a framework may be built, or moved.
     questions(monkeypatch, old=["tensorflow", "rich"])
     needed = report()["needs_you"]
     old = "what files ask for is too old for Python 3.8 and later"
-    assert f"exclude: [tensorflow]  # {old}" in active(folder)
+    assert f"exclude: [tensorflow]  # {old}" in active()
     assert f"tensorflow: {old}, so it is excluded. What imports it will fail." in needed
 
 
@@ -650,12 +648,12 @@ LOCKED = init._locked
 
 
 def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
-    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise HostError("no profile fits this machine")
 
-    lay(folder, {"requirements.txt": "rich\n"})
+    lay({"requirements.txt": "rich\n"})
     an_index(monkeypatch)
     questions(monkeypatch, answered())
     monkeypatch.setattr(pipeline, "choose", refuse)
@@ -681,12 +679,12 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, give: Callable[[], Answer]) -> lis
 
 
 def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
-    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> Answer:
         raise BuildError("uv could not resolve rich: the index is away")
 
-    lay(folder, {"requirements.txt": "rich==14\n"})
+    lay({"requirements.txt": "rich==14\n"})
     an_index(monkeypatch)
     asked = asked_of(monkeypatch, fail)
     captured = envbuilder("init", code=1)
@@ -694,28 +692,28 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     assert "the index is away" in captured.err
     assert "envbuilder init --offline" in captured.err
     assert asked == ["cpu"]
-    assert (folder / "envbuilder.yaml").exists()
+    assert FILE.exists()
 
 
 def test_what_cannot_be_locked_here_is_said_after_what_was_written(
-    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> init.Report:
         raise InvalidError("default.cpu cannot be locked: for a reason")
 
-    lay(folder, {"requirements.txt": "rich\n"})
+    lay({"requirements.txt": "rich\n"})
     an_index(monkeypatch)
     questions(monkeypatch, answered())
     monkeypatch.setattr(init, "_locked", refuse)
     captured = envbuilder("init", code=2)
     assert "taken: 1 package of requirements.txt" in captured.out
     assert "default.cpu cannot be locked: for a reason" in captured.err
-    assert (folder / "envbuilder.yaml").exists()
+    assert FILE.exists()
     envbuilder("init")  # what exists stays, and is not locked again
 
 
 def test_hardware_with_packages_of_its_own_decides(
-    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch)
     asked = asked_of(monkeypatch, answered)
@@ -725,8 +723,8 @@ def test_hardware_with_packages_of_its_own_decides(
         ("xformers", ["cuda"]),
     ):
         asked.clear()
-        (folder / "envbuilder.yaml").unlink(missing_ok=True)
-        lay(folder, {"requirements.txt": listed})
+        FILE.unlink(missing_ok=True)
+        lay({"requirements.txt": listed})
         envbuilder("init", "--json")
         assert asked == expected
 
@@ -735,44 +733,40 @@ def test_hardware_with_packages_of_its_own_decides(
     "failure", [refused(502), requests.ConnectionError("reset"), requests.Timeout("late")]
 )
 def test_an_index_that_fails_midway_excludes_no_package(
-    folder: Path,
-    report: Report,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: Exception,
+    report: Report, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
     # One after the other: a server that is not reached is asked no more.
     monkeypatch.setattr(upstream, "PARALLEL", 1)
     questions(monkeypatch, answered())
-    lay(folder, {"requirements.txt": "rich\ngone\neinops\n"})
+    lay({"requirements.txt": "rich\ngone\neinops\n"})
     result = report()
-    excluded = [line for line in active(folder) if line.startswith("exclude")]
+    excluded = [line for line in active() if line.startswith("exclude")]
     assert excluded == ["exclude: [gone]  # no index has them"]
     (unsure,) = (line for line in result["needs_you"] if line.startswith("einops: "))
     assert "not known whether an index has it, since one fails (index.example: " in unsure
 
 
-def test_a_file_that_cannot_be_read_is_left_out(folder: Path, report: Report) -> None:
+def test_a_file_that_cannot_be_read_is_left_out(report: Report) -> None:
     lay(
-        folder,
         {"pyproject.toml": "[project\n", "setup.cfg": "[options]\ninstall_requires = rich\n"},
     )
     assert report("--offline")["needs_you"][0].startswith("pyproject.toml:1: not valid TOML")
-    assert active(folder)[:2] == ["requirements_from:", "  - setup.cfg"]
+    assert active()[:2] == ["requirements_from:", "  - setup.cfg"]
 
 
-def test_if_no_file_can_be_read_nothing_is_written(folder: Path, envbuilder: Command) -> None:
-    lay(folder, {"pyproject.toml": "[project\n", "requirements.txt": "a b c\n"})
+def test_if_no_file_can_be_read_nothing_is_written(envbuilder: Command) -> None:
+    lay({"pyproject.toml": "[project\n", "requirements.txt": "a b c\n"})
     err = envbuilder("init", "--offline", code=2).err
-    assert not (folder / "envbuilder.yaml").exists()
+    assert not FILE.exists()
     assert "pyproject.toml:1: not valid TOML" in err
     assert "requirements.txt:1: a b c" in err
 
 
 def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
-    folder: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay(folder, {"requirements.txt": "rich\n"})
+    lay({"requirements.txt": "rich\n"})
     an_index(monkeypatch)
     monkeypatch.setattr(init, "_PATIENCE", 0.05)
     monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))
@@ -781,4 +775,4 @@ def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
     assert "not all is asked, since the index takes its time" in printed.err
     assert "nothing is locked yet" in printed.err
     assert "envbuilder lock" in printed.out
-    assert "requirements.txt" in (folder / "envbuilder.yaml").read_text()
+    assert "requirements.txt" in FILE.read_text()

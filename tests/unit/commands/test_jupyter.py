@@ -80,10 +80,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
 run = functools.partial(command_line.run, "jupyter")
 
 
-def test_outside_of_a_project_it_says_how_to_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, envbuilder: Command
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_outside_of_a_project_it_says_how_to_begin(envbuilder: Command) -> None:
     assert "envbuilder init" in envbuilder("jupyter", code=125).err
 
 

@@ -59,16 +59,13 @@ def new_lock(folder: Path) -> profile_lock.Lock:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     """A project whose lock is of another schema."""
     (tmp_path / "envbuilder.yaml").write_text("")
     (tmp_path / "profiles/locks").mkdir(parents=True)
     (tmp_path / "profiles/tiny.yaml").write_text(PROFILE)
     text = profile_lock.dump(new_lock(tmp_path)).replace('"schema": 2', '"schema": 1')
     (tmp_path / "profiles/locks/tiny.json").write_text(text)
-    for name in ("CACHE", "DATA", "CONFIG"):
-        monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -136,7 +133,7 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     other = replace(lock, targets=(replace(lock.targets[0], files=(older,)),))
     monkeypatch.setattr(resolve, "resolve", lambda *_, **__: other)
     out = envbuilder("lock", "--profile", "tiny").out
-    own = Path("config/profiles/locks/tiny.json").absolute()
+    own = load_settings().config_dir / "profiles/locks/tiny.json"
     assert profile_lock.load(own) == other
     assert "  it is used instead of the lock that came with envbuilder" in out
     assert "  leaf 1.0 → 0.9\n" in out
@@ -159,8 +156,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(target_wheels.Hashes, "__call__", pythons)
-    monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "envbuilder.yaml").write_text("requirements: [rich]\nprofiles: [mps, rocm]\n")
     return locked
 
@@ -422,7 +417,7 @@ def test_what_changed_is_written_and_said(
     path = tmp_path / "default.cpu.conda.json"
     assert locks.settle_conda([entry_of(tmp_path, "cpu")], found, upgrade=False) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"default.cpu: locked, 1 conda package → {path}",
+        "default.cpu: locked, 1 conda package → default.cpu.conda.json",
         "  python 3.11.1 → 3.11.2",
         "  not for linux/arm64 3.11: conda-forge has no x for linux-aarch64",
     ]

@@ -425,10 +425,8 @@ def test_what_an_option_promises_is_there(
 def test_hardware_means_the_profile_of_the_projects_framework(
     command: tuple[str, ...],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     envbuilder: Command,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "envbuilder.yaml").write_text("framework: jax\n")
     printed = envbuilder(*command, "--profile", "cpu", code=2).err
     assert "profile 'jax-cpu' has no lock" in printed

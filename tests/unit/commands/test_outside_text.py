@@ -7,7 +7,6 @@ its own and of limited length, and no failure counts as a defect.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -241,7 +240,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*arguments: Any, **options: Any) -> Any:
         raise ToolError("not in a unit test")
 
-    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
     # Not `process.run`: what runs a command may hold it already, as the default of a parameter.
     monkeypatch.setattr(subprocess, "Popen", missing)
     monkeypatch.setattr(process, "exec_program", missing)

@@ -110,9 +110,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
-) -> Callable[[str], dict[str, str]]:
+def run(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> Callable[[str], dict[str, str]]:
     """`envbuilder run` of a command in an environment that exists; return the variables."""
     host = model.Host(
         os="linux",
@@ -122,9 +120,6 @@ def run(
         cpu=model.Cpu(flags=("avx2",), threads=2),
     )
     monkeypatch.setattr(probe, "host", lambda *args, **options: host)
-    monkeypatch.chdir(tmp_path)
-    for name in ("CACHE", "DATA", "CONFIG"):
-        monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(tmp_path / name.lower()))
     request = Request(profile="cpu", backend="venv", dry_run=True)
     progress = PlainProgress(lambda line: None)
     product = pipeline.prepare(request, load_settings(), progress, running=True).product
@@ -357,10 +352,8 @@ def test_a_command_that_cannot_start_is_refused_before_anything_is_built(
     code: int,
     said: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     envbuilder: Command,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "train.sh").write_text(content)
         (tmp_path / "train.sh").chmod(mode)

@@ -39,7 +39,6 @@ VERIFY = ("verify-signature", "--key", "key.pub")
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signing.lay_key(tmp_path / "key.pem")
     signing.lay_key(tmp_path / "other.pem", "ed25519")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(module.PASSPHRASE, raising=False)
 
 

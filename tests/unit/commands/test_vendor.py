@@ -142,7 +142,6 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(ACCELERATORS, "cpu", cpu)
     monkeypatch.setitem(payload.ACCELERATORS, "acme", OF_PAYLOAD)
     monkeypatch.setenv("ENVBUILDER_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "config/profiles"
     (folder / "locks").mkdir(parents=True)
     (folder / "acme.yaml").write_text(PROFILE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from envbuilder.core import files, process, text
-from envbuilder.core.settings import Settings, load as load_settings
+from envbuilder.core.settings import Settings
 from envbuilder.host import model as host, probe
 from envbuilder.verify import show
 from envbuilder.verify.report import history
@@ -57,18 +56,11 @@ class Payload:
 
 
 @pytest.fixture(autouse=True)
-def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
+def payload(monkeypatch: pytest.MonkeyPatch) -> Payload:
     made = Payload(Clock(monkeypatch))
     monkeypatch.setattr(process, "run", made.run)
     monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    monkeypatch.chdir(tmp_path)
     return made
-
-
-@pytest.fixture
-def own() -> Settings:
-    return load_settings()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from envbuilder.commands.watch import Watching
 from envbuilder.core import console, process
 from envbuilder.core.errors import BuildError, InvalidError, ToolError
 from envbuilder.core.files import MARKER
-from envbuilder.core.settings import Settings, load
+from envbuilder.core.settings import Settings
 from envbuilder.verify.report import history
 from envbuilder.watch import judge, model
 from envbuilder.watch.model import Loader, Watched
@@ -33,13 +33,7 @@ Run = Callable[..., int]
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.chdir(tmp_path)
-    return load()
-
-
-@pytest.fixture
-def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(own: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`run(Watching(…), code=…, processes=…)`: watch a command that ends so, and saw that."""
 
     def start(
@@ -68,7 +62,7 @@ def run(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
         expects = SimpleNamespace(device="cuda", kernels=("zentorch::",))
         profile = SimpleNamespace(name="cuda", expects=expects)
         build: Any = SimpleNamespace(
-            settings=settings, environment=environment, backend="venv", profile=profile
+            settings=own, environment=environment, backend="venv", profile=profile
         )
         return watching.run(build, WORDS, NOTHING)
 
@@ -101,10 +95,10 @@ def test_the_code_is_the_commands_own_or_5(
     device: str | None,
     ends: int,
     run: Run,
-    settings: Settings,
+    own: Settings,
 ) -> None:
     assert run(Watching(device=device), code=code, processes=processes) == ends
-    (path,) = settings.watches_dir.glob("*.json")
+    (path,) = own.watches_dir.glob("*.json")
     kept = model.read(path)
     assert (kept.exit_code, kept.profile, kept.lock) == (code, "cuda", "cd" * 32)
     assert kept.command == ("python", "train.py", "caf\\udce9", "--hf-token", "…")
@@ -126,18 +120,18 @@ def test_the_report_is_written_where_it_is_wanted(
 def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
     run: Run,
     tmp_path: Path,
-    settings: Settings,
+    own: Settings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, page = watch.places(tmp_path / "there", tmp_path / "page.html")
     (tmp_path / "there").mkdir()  # meanwhile, by the command
-    settings.data_dir.mkdir(parents=True)
-    settings.watches_dir.write_text("")
+    own.data_dir.mkdir(parents=True)
+    own.watches_dir.write_text("")
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
     assert run(Watching(file=file, page=page), code=3, processes=(observed(),)) == 3
     error = capsys.readouterr().err
-    assert f"warning: {settings.watches_dir}: the report cannot be stored" in error
+    assert f"warning: {own.watches_dir}: the report cannot be stored" in error
     assert f"warning: {tmp_path / 'there'}: exists, and is another kind of file" in error
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
@@ -184,11 +178,11 @@ def test_it_is_compared_with_the_last_one(run: Run, capsys: pytest.CaptureFixtur
     assert "about as fast" in capsys.readouterr().err
 
 
-def test_a_command_that_does_not_start_leaves_no_report(run: Run, settings: Settings) -> None:
+def test_a_command_that_does_not_start_leaves_no_report(run: Run, own: Settings) -> None:
     with pytest.raises(ToolError):
         run(Watching(), code=ToolError("nosuch: not found"))
-    assert not settings.watches_dir.exists()
-    assert [*(settings.data_dir / "runs").iterdir()] == [settings.data_dir / "runs" / MARKER]
+    assert not own.watches_dir.exists()
+    assert [*(own.data_dir / "runs").iterdir()] == [own.data_dir / "runs" / MARKER]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +196,7 @@ def test_a_command_that_does_not_start_leaves_no_report(run: Run, settings: Sett
 def test_wrong_arguments_are_125_before_anything_is_built(
     arguments: tuple[str, ...],
     words: str,
-    settings: Settings,
+    own: Settings,
     envbuilder: Command,
     tmp_path: Path,
 ) -> None:

@@ -230,13 +230,10 @@ def test_grandchildren_go_with_their_parent(tmp_path: Path) -> None:
 def test_an_exception_in_the_caller_ends_the_child() -> None:
     started = time.monotonic()
     # A test run in the background inherits SIGINT as ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            process.run(python("import time; time.sleep(60)"))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        process.run(python("import time; time.sleep(60)"))
     assert time.monotonic() - started < 30
 
 
@@ -269,13 +266,10 @@ def test_a_signal_while_a_child_is_born_still_ends_it(monkeypatch: pytest.Monkey
         return child
 
     monkeypatch.setattr(subprocess, "Popen", disturbed)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            process.run(python("import time; time.sleep(60)"))
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        process.run(python("import time; time.sleep(60)"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert born[0].poll() is not None
 
 
@@ -286,7 +280,8 @@ def test_verbose_shows_no_program_text_and_no_variables() -> None:
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in process.STOP_SIGNALS}
+    changed = (*process.STOP_SIGNALS, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in changed}
     yield
     signal.set_wakeup_fd(-1)
     for number, handler in before.items():
@@ -373,13 +368,10 @@ def test_a_process_of_ours_ends_even_if_its_cleanup_hangs(
 
 def test_a_signal_of_another_kind_does_not_end_a_process_of_ours(exit_of_ours: Exit) -> None:
     seen: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
-    try:
-        process.install_stop_handlers(owns_process=True)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert not exit_of_ours.happened.wait(0.3)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    process.install_stop_handlers(owns_process=True)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert not exit_of_ours.happened.wait(0.3)
     assert seen == [signal.SIGUSR1]
     with pytest.raises(process.TerminatedError):
         os.kill(os.getpid(), signal.SIGTERM)

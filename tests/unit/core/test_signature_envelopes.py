@@ -28,6 +28,10 @@ def changed(envelope: Envelope, **values: Any) -> Envelope:
     return signatures.parse_envelope(json.dumps(document).encode(), "it")
 
 
+def signer(envelope: Envelope, *trusted: PrivateKey) -> signatures.PublicKey:
+    return signatures.signer(envelope, [each.public for each in trusted], "it")
+
+
 def test_the_specification_s_own_encoding() -> None:
     """From the test vector in dsse's protocol.md."""
     expected = b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
@@ -39,13 +43,13 @@ def test_the_trusted_key_that_signed_is_returned(key: PrivateKey, other: Private
         msgspec.json.encode(signatures.signed_envelope(b"x", KIND, key)), "it"
     )
     assert envelope.content == b"x"
-    assert signatures.signer(envelope, [other.public, key.public], "it").id == key.public.id
+    assert signer(envelope, other, key).id == key.public.id
     with pytest.raises(UnknownKeyError) as raised:
-        signatures.signer(envelope, [other.public], "it")
+        signer(envelope, other)
     assert key.public.id in raised.value.message
     assert other.public.id in raised.value.message
     with pytest.raises(UnknownKeyError):
-        signatures.signer(envelope, [], "it")
+        signer(envelope)
 
 
 def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: PrivateKey) -> None:
@@ -57,9 +61,9 @@ def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: P
         changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}]),
     ):
         with pytest.raises(ChangedPayloadError, match="was changed"):
-            signatures.signer(forged, [key.public], "it")
+            signer(forged, key)
         with pytest.raises(UnknownKeyError):
-            signatures.signer(forged, [other.public], "it")
+            signer(forged, other)
 
 
 def test_the_key_id_decides_nothing(key: PrivateKey, other: PrivateKey) -> None:
@@ -70,13 +74,13 @@ def test_the_key_id_decides_nothing(key: PrivateKey, other: PrivateKey) -> None:
         signatures=[{"keyid": key.public.id, "sig": made}],
     )
     with pytest.raises(ChangedPayloadError):
-        signatures.signer(claims, [key.public], "it")
-    assert signatures.signer(claims, [other.public], "it").id == other.public.id
+        signer(claims, key)
+    assert signer(claims, other).id == other.public.id
     for unnamed in ({"sig": made}, {"keyid": "", "sig": made}, {"keyid": None, "sig": made}):
         envelope = changed(claims, signatures=[unnamed])  # as cosign writes it
-        assert signatures.signer(envelope, [other.public], "it").id == other.public.id
+        assert signer(envelope, other).id == other.public.id
         with pytest.raises(UnknownKeyError, match="or it was changed"):
-            signatures.signer(envelope, [key.public], "it")
+            signer(envelope, key)
 
 
 def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) -> None:
@@ -84,7 +88,7 @@ def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) ->
     assert signatures.also_signed(envelope, key) is envelope
     both = signatures.also_signed(envelope, other)
     for one in (key, other):
-        assert signatures.signer(both, [one.public], "it").id == one.public.id
+        assert signer(both, one).id == one.public.id
     damaged = changed(envelope, signatures=[{"keyid": key.public.id, "sig": ""}])
     assert len(signatures.also_signed(damaged, key).signatures) == 1
     others = [{"keyid": str(n), "sig": ""} for n in range(16)]
@@ -103,7 +107,7 @@ def test_unknown_keys_are_ignored_and_both_alphabets_read(key: PrivateKey) -> No
     more = [{**json.loads(msgspec.json.encode(envelope))["signatures"][0], "cert": "…"}]
     read = changed(envelope, payload=url_safe, signatures=more, something={"else": 1})
     assert read.content == content
-    assert signatures.signer(read, [key.public], "it").id == key.public.id
+    assert signer(read, key).id == key.public.id
 
 
 VALID = {"payloadType": KIND, "payload": "eA==", "signatures": [{"keyid": "", "sig": "eA=="}]}
@@ -159,7 +163,7 @@ def test_hostile_envelopes_are_refused(content: bytes) -> None:
 def test_an_envelope_without_signatures_is_nobody_s(key: PrivateKey) -> None:
     envelope = signatures.parse_envelope(json.dumps({**VALID, "signatures": []}).encode(), "it")
     with pytest.raises(UnknownKeyError):
-        signatures.signer(envelope, [key.public], "it")
+        signer(envelope, key)
 
 
 @given(st.binary(max_size=200), st.text(max_size=40))

@@ -27,6 +27,9 @@ from tests.support.folders import read_json
 KIND = "urn:test:v1"
 DIGEST = {"sha256": "a" * 64}
 SUBJECT = Subject(name="it", digest=DIGEST)
+STATEMENT = signatures.make_statement([SUBJECT], KIND, {})
+OTHER = {"sha256": "b" * 64}
+ELSEWHERE = signatures.make_statement([Subject(digest=OTHER)], KIND, {})
 
 
 def judged(
@@ -40,8 +43,12 @@ def judged(
     return signatures.accepted(envelope, [trusted.public], KIND, DIGEST, "it")[1]
 
 
+def require(files: list[Path], *trusted: PrivateKey) -> signatures.Signed:
+    return signatures.require_signed("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
+
+
 def test_a_statement_about_the_bytes_in_hand_is_accepted(key: PrivateKey) -> None:
-    further = Subject(name="more", digest={"sha512": "c" * 128, "sha256": "b" * 64})
+    further = Subject(name="more", digest={"sha512": "c" * 128, **OTHER})
     signed = judged(signatures.make_statement([further, SUBJECT], KIND, {}), key, key)
     assert signed == signatures.Signed(
         name="it", digest=f"sha256:{'a' * 64}", type=KIND, keyid=key.public.id
@@ -49,23 +56,21 @@ def test_a_statement_about_the_bytes_in_hand_is_accepted(key: PrivateKey) -> Non
 
 
 def test_cosign_s_older_statements_are_accepted(key: PrivateKey) -> None:
-    document = json.loads(signatures.make_statement([SUBJECT], KIND, {}))
+    document = json.loads(STATEMENT)
     document["_type"] = "https://in-toto.io/Statement/v0.1"
     assert judged(json.dumps(document).encode(), key, key).keyid == key.public.id
 
 
 def test_each_refusal_has_its_own_error(key: PrivateKey, other: PrivateKey) -> None:
-    good = signatures.make_statement([SUBJECT], KIND, {})
     payload = base64.b64encode(signatures.make_statement([SUBJECT], KIND, {"a": 1})).decode()
-    elsewhere = signatures.make_statement([Subject(digest={"sha256": "b" * 64})], KIND, {})
     cases = {
-        UnknownKeyError: lambda: judged(good, other, key),
-        ChangedPayloadError: lambda: judged(good, key, key, payload=payload),
+        UnknownKeyError: lambda: judged(STATEMENT, other, key),
+        ChangedPayloadError: lambda: judged(STATEMENT, key, key, payload=payload),
         WrongTypeError: lambda: judged(
             signatures.make_statement([SUBJECT], "urn:other", {}), key, key
         ),
-        OtherSubjectError: lambda: judged(elsewhere, key, key),
-        UnsignedError: lambda: signatures.require_signed("it", [], [key.public], KIND, DIGEST),
+        OtherSubjectError: lambda: judged(ELSEWHERE, key, key),
+        UnsignedError: lambda: require([], key),
     }
     messages = set()
     for error, case in cases.items():
@@ -86,11 +91,10 @@ def test_the_subject_s_algorithm_must_match(key: PrivateKey) -> None:
 
 
 def test_the_payload_type_is_part_of_what_is_accepted(key: PrivateKey) -> None:
-    good = signatures.make_statement([SUBJECT], KIND, {})
     with pytest.raises(WrongTypeError, match="text/plain"):
-        judged(good, key, key, payload_type="text/plain")
+        judged(STATEMENT, key, key, payload_type="text/plain")
     with pytest.raises(ChangedPayloadError):  # and cannot be exchanged afterwards
-        judged(good, key, key, payloadType="text/plain")
+        judged(STATEMENT, key, key, payloadType="text/plain")
 
 
 @pytest.mark.parametrize(
@@ -132,27 +136,21 @@ def test_the_payload_is_not_read_before_its_signature(key: PrivateKey, other: Pr
 def test_of_several_the_error_closest_to_acceptance_is_raised(
     key: PrivateKey, other: PrivateKey, tmp_path: Path
 ) -> None:
-    elsewhere = signatures.make_statement([Subject(digest={"sha256": "b" * 64})], KIND, {})
     purpose = signatures.make_statement([SUBJECT], "urn:other", {})
     refused = {
         UnknownKeyError: signatures.signed_envelope(purpose, signatures.PAYLOAD_TYPE, other),
         WrongTypeError: signatures.signed_envelope(purpose, signatures.PAYLOAD_TYPE, key),
-        OtherSubjectError: signatures.signed_envelope(elsewhere, signatures.PAYLOAD_TYPE, key),
+        OtherSubjectError: signatures.signed_envelope(ELSEWHERE, signatures.PAYLOAD_TYPE, key),
     }
     path = tmp_path / "it.intoto.jsonl"
     for error, envelope in refused.items():  # each is closer than those before it
         lines = path.read_bytes() if path.exists() else b""
         path.write_bytes(msgspec.json.encode(envelope) + b"\n" + lines)
         with pytest.raises(error):
-            signatures.require_signed("it", [path], [key.public], KIND, DIGEST)
-    good = signatures.signed_envelope(
-        signatures.make_statement([SUBJECT], KIND, {}), signatures.PAYLOAD_TYPE, key
-    )
+            require([path], key)
+    good = signatures.signed_envelope(STATEMENT, signatures.PAYLOAD_TYPE, key)
     path.write_bytes(path.read_bytes() + msgspec.json.encode(good))
-    assert (
-        signatures.require_signed("it", [path], [key.public], KIND, DIGEST)[1].keyid
-        == key.public.id
-    )
+    assert require([path], key).keyid == key.public.id
 
 
 def test_the_same_statement_has_the_same_bytes() -> None:
@@ -164,13 +162,6 @@ def test_the_same_statement_has_the_same_bytes() -> None:
 
 
 # --- Signature files next to what they sign
-
-
-STATEMENT = signatures.make_statement([Subject(name="it", digest=DIGEST)], KIND, {})
-
-
-def require(files: list[Path], *trusted: PrivateKey) -> signatures.Signed:
-    return signatures.require_signed("it", files, [k.public for k in trusted], KIND, DIGEST)[1]
 
 
 def test_one_line_that_several_keys_sign(key: PrivateKey, tmp_path: Path) -> None:
@@ -241,7 +232,6 @@ def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) ->
         signatures.write_signatures(path / "x", STATEMENT, key)
 
 
-OTHER = {"sha256": "b" * 64}
 DOCUMENT = json.loads(STATEMENT)
 REFUSED: dict[str, dict[str, Any]] = {
     "another subject": {**DOCUMENT, "subject": [{"name": "it", "digest": OTHER}]},
