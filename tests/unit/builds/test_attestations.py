@@ -34,6 +34,7 @@ from tests.support.pipeline import a_build
 from tests.support.progress import SILENT
 from tests.support.provenance import read
 from tests.support.recorded import replaced
+from tests.support.repositories import lay
 from tests.unit.builds.backends.test_backends import docker_plan, shipped, venv_plan
 
 DIGEST = "sha256:" + "ab" * 32
@@ -194,9 +195,8 @@ def test_a_base_made_of_locked_packages_is_its_packages(found: Settings) -> None
 def test_what_is_installed_in_a_venv_beside_the_lock_is_in_its_bill(
     venv: plan.Plan, found: Settings
 ) -> None:
-    info = Path(venv.artifact.ref, "lib/python3.11/site-packages/pip-25.0.dist-info")
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Name: pip\nVersion: 25.0\n")
+    info = "lib/python3.11/site-packages/pip-25.0.dist-info"
+    lay(Path(venv.artifact.ref), {f"{info}/METADATA": "Name: pip\nVersion: 25.0\n"})
     assert "pkg:pypi/pip@25.0" in json.dumps(documents(venv, found)[0])
 
 

@@ -26,6 +26,7 @@ from tests.support.packed import zipped
 from tests.support.programs import completed
 from tests.support.progress import SILENT
 from tests.support.recorded import replaced
+from tests.support.repositories import lay
 
 REAL_POPEN = subprocess.Popen
 
@@ -84,9 +85,7 @@ def put_in_place(found: Settings, work: Path, name: str, text: str = "") -> None
 
 
 def test_what_another_process_built_meanwhile_is_left_alone(found: Settings) -> None:
-    target = found.envs_dir / "x/file"
-    target.parent.mkdir(parents=True)
-    target.write_text("in use")
+    target = lay(found.envs_dir, {"x/file": "in use"}) / "x/file"
     step = plan.Write(what="write", path=str(target), text="again")
     assert execute(planned(found, step), found, SILENT, lambda: True) is False
     assert target.read_text() == "in use"
@@ -180,8 +179,7 @@ def test_what_is_replaced_is_never_half_there(
 ) -> None:
     """A kill while the old environment is being removed must not leave a part of it."""
     target = found.envs_dir / "x"
-    target.mkdir(parents=True)
-    (target / MARKER).write_text("old")
+    lay(target, {MARKER: "old"})
     removed: list[str] = []
     real = shutil.rmtree
 
@@ -218,9 +216,7 @@ def test_what_envbuilder_did_not_make_is_not_replaced(
 
 
 def test_what_a_killed_build_left_is_not_used(found: Settings, work: Path) -> None:
-    left = work / "env/old"
-    left.parent.mkdir(parents=True)
-    left.write_text("half")
+    lay(work, {"env/old": "half"})
     put_in_place(found, work, "new")
     assert names_in(found.envs_dir / "x") == {"new"}
 

@@ -18,6 +18,7 @@ from envbuilder.packages.conda import lock as conda
 from envbuilder.packages.debian import suite
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project.release import bases
+from tests.support.repositories import lay
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
 NAMES = profiles.names(FOLDERS)
@@ -65,9 +66,7 @@ def test_rendered_files_are_the_golden_ones(
         assert image == {place + f.name: f.content for f in alone if f.name != "payload.pyz"}
         files = tuple(f for f in files if f.name not in image)
     if rewrite_golden:
-        for file in files:
-            (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file.name).write_bytes(file.content)
+        lay(folder, {file.name: file.content for file in files})
     assert {f.name: f.content.decode() for f in files} == {
         p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()
     }
@@ -91,8 +90,7 @@ def test_an_interpreter_of_the_lock_in_a_dockerfile(
     first = next(render.render(profile, lock, "dockerfile", "3.10", urls))
     path = repository / "tests/golden/python310/dockerfile/Dockerfile"
     if rewrite_golden:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(first.content)
+        lay(path.parent, {path.name: first.content})
     assert first.content.decode() == path.read_text()
 
 

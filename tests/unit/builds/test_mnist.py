@@ -26,6 +26,7 @@ from envbuilder.payload.training import dataset
 from tests.support.folders import names_in
 from tests.support.packed import Content, entry, tar
 from tests.support.programs import completed
+from tests.support.repositories import lay
 
 RAW = {name: f"the bytes of {name}".encode() * 9 for name in dataset.MNIST_SHA256}
 PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in RAW.items()}
@@ -82,13 +83,6 @@ def obtain(settings: Settings) -> tuple[mnist.Dataset, str]:
 
 def cache(settings: Settings) -> Path:
     return settings.cache_dir / "datasets/mnist"
-
-
-def lay(folder: Path, files: dict[str, bytes]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def is_full(settings: Settings, found: mnist.Dataset) -> bool:

@@ -18,6 +18,7 @@ from envbuilder.core.settings import Definition, Settings
 from envbuilder.project.package import FOLDER, Package
 from tests.support.folders import names_in
 from tests.support.projects import project_settings
+from tests.support.repositories import lay
 
 ADDER = Package(name="My.Adder", version="1.0-beta", commands={"add": "adder.cli:main.run"})
 
@@ -201,10 +202,9 @@ def test_what_is_locked_or_excluded_or_unknown_is_not_suggested(
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: bool) -> None:
-    (tmp_path / "lib/adder").mkdir(parents=True)
-    (tmp_path / "lib/adder/__init__.py").write_text("")
     text = "[project]\nname = 'adder'\n[project.scripts]\nadd = 'adder:main'\n"
-    (tmp_path / "pyproject.toml").write_text(f"{text}[tool.pdm.build]\npackage-dir = 'lib'\n")
+    text += "[tool.pdm.build]\npackage-dir = 'lib'\n"
+    lay(tmp_path, {"lib/adder/__init__.py": "", "pyproject.toml": text})
     settings = project_settings(tmp_path, f"install_project: {str(wanted).lower()}\n")
     found = access.of_project(settings)
     if not wanted:
@@ -235,9 +235,7 @@ def test_commands_of_a_project_find_it_from_any_folder(tmp_path: Path, wanted: b
 )
 def test_a_missing_module_has_an_answer(tmp_path: Path, name: str | None, expected: str) -> None:
     (tmp_path / "src/mine").mkdir(parents=True)
-    for file in ("top.py", "common/utils.py", "a/b/deep/__init__.py"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text("")
+    lay(tmp_path, dict.fromkeys(("top.py", "common/utils.py", "a/b/deep/__init__.py"), ""))
     nothing: dict[str, object] = {"packages": {}, "excluded": {}, "locked": [], "add": ""}
     answer = sitecustomize.advice(name, {**nothing, "project": str(tmp_path)})
     assert answer.startswith(expected)

@@ -14,6 +14,7 @@ from envbuilder.builds.project_layer import ProjectLayer
 from envbuilder.containers.oci import layer
 from envbuilder.core.errors import BuildError
 from tests.support.projects import project_settings
+from tests.support.repositories import lay
 
 TEXT = """\
 files: [train.py, src]
@@ -29,10 +30,7 @@ EPOCH = 1_790_000_000
 
 
 def planned(folder: Path, environment: str = "default", text: str = TEXT) -> ProjectLayer | None:
-    (folder / "src/pkg").mkdir(parents=True, exist_ok=True)
-    (folder / "tests").mkdir(exist_ok=True)
-    for name in ("train.py", "src/pkg/a.py", "src/.env", "tests/t.py"):
-        (folder / name).write_text("x")
+    lay(folder, dict.fromkeys(("train.py", "src/pkg/a.py", "src/.env", "tests/t.py"), "x"))
     (folder / "train.py").chmod(0o700)
     settings = project_settings(folder, text)
     return project_layer.planned(replace(settings, environment=environment))

@@ -25,6 +25,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
 from envbuilder.profiles.lock import File
 from tests.support.packed import zipped
+from tests.support.repositories import lay
 
 LOCKS = resources.profiles_dir() / "locks"
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=1, max_size=8)
@@ -266,14 +267,13 @@ def test_a_metadata_file_without_bounds_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_prefix_says_what_is_installed_in_it(tmp_path: Path) -> None:
-    site = tmp_path / "lib/python3.11/site-packages"
-    for folder, content in (
-        ("torch-2.13.0+cpu.dist-info", b"Name: torch\nVersion: 2.13.0+cpu\nLicense: MIT\n"),
-        ("Jinja2-3.1.6.dist-info", b"Name: Jinja2\nVersion: 3.1.6\n"),
-        ("broken-1.dist-info", b"\xff\xfe"),
-    ):
-        (site / folder).mkdir(parents=True)
-        (site / folder / "METADATA").write_bytes(content)
+    of_torch = "Name: torch\nVersion: 2.13.0+cpu\nLicense: MIT\n"
+    files = {
+        "torch-2.13.0+cpu.dist-info/METADATA": of_torch,
+        "Jinja2-3.1.6.dist-info/METADATA": "Name: Jinja2\nVersion: 3.1.6\n",
+        "broken-1.dist-info/METADATA": b"\xff\xfe",
+    }
+    lay(tmp_path / "lib/python3.11/site-packages", files)
     found = sbom.installed(tmp_path)
     assert [(c.purl, c.licences) for c in found] == [
         ("pkg:pypi/jinja2@3.1.6", ()),

@@ -22,6 +22,8 @@ from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.parallel import agreement, launch, parallel, shares
 from envbuilder.payload.parallel.agreement import Ended
 from envbuilder.payload.report import PASSED, CheckError
+from tests.support.repositories import lay
+from tests.unit.payload.test_threads import siblings
 
 GLOO, NCCL = launch.INTERFACE_VARIABLES
 
@@ -120,10 +122,7 @@ def test_cores_go_whole_to_one_rank_each(cores: int, ranks: int) -> None:
 
 
 def test_cores_are_read_from_the_topology(tmp_path: Path) -> None:
-    for cpu, siblings in {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}.items():
-        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(siblings)
+    lay(tmp_path, siblings("0,2", "1,3"))
     everything = frozenset(range(4))
     assert shares.fetch_cores(tmp_path, everything) == [(0, 2), (1, 3)]
     # One that may not be used, and one that nothing is known about.

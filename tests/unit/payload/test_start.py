@@ -12,6 +12,7 @@ from envbuilder.payload import cli, start
 from envbuilder.payload.parallel import launch
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import ActualStart, Start
+from tests.support.repositories import lay
 
 PROMISE = Start(
     as_found=False,
@@ -94,8 +95,7 @@ def test_variables_of_the_environment_and_of_drivers_are_right(environ: dict[str
 
 
 def test_links_are_resolved_where_paths_are_compared(tmp_path: Path) -> None:
-    (tmp_path / "real/bin").mkdir(parents=True)
-    (tmp_path / "real/bin/python3.11").touch()
+    lay(tmp_path, {"real/bin/python3.11": ""})
     (tmp_path / "real/bin/python").symlink_to("python3.11")
     (tmp_path / "link").symlink_to("real")
     promise = Start(

@@ -29,6 +29,7 @@ from envbuilder.profiles.lock import Lock
 from tests.support import project_layers
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.pipeline import a_build
+from tests.support.repositories import lay
 from tests.support.shipped import shipped_lock, shipped_profile
 from tests.unit.builds.backends import test_conda, test_docker
 from tests.unit.builds.backends.test_conda import commands
@@ -378,8 +379,7 @@ def test_an_environment_is_compared_once_however_often_its_payload_starts(
     made = venv_plan("cpu", found)
     build = a_build(found, CPU)
     environment: venv.NativeEnvironment | None = venv.NativeEnvironment(build, TARGET, made)
-    (environment.prefix / resources.OWN).mkdir(parents=True)
-    (environment.prefix / resources.OWN / "payload.pyz").write_bytes(pack.payload_pyz())
+    lay(environment.prefix / resources.OWN, {"payload.pyz": pack.payload_pyz()})
     integrity.close(environment.prefix, {})
     compared: list[Path] = []
     compare = integrity.require_unchanged

@@ -22,6 +22,7 @@ from envbuilder.packages.conda import lock, lock as conda_lockfile, prefixes
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from tests.support.conda_locks import package
 from tests.support.pipeline import a_build
+from tests.support.repositories import lay
 from tests.support.shipped import shipped_lock, shipped_profile
 
 CPU = shipped_profile("cpu")
@@ -209,9 +210,7 @@ def prepared(
     found: Settings, lock: conda_lockfile.Lock | None, host: Host = HOST, **asked: Any
 ) -> conda.CondaEnvironment:
     if lock is not None:
-        place = found.config_dir / "profiles/locks/cpu.conda.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(conda_lockfile.dump(lock))
+        lay(found.config_dir, {"profiles/locks/cpu.conda.json": conda_lockfile.dump(lock)})
     running = asked.pop("running", False)
     build = a_build(found, CPU, WHEELS, host=host, running=running, request=Request(**asked))
     return conda.prepare(build)
@@ -370,10 +369,8 @@ def test_an_environment_that_was_moved_is_none(found: Settings) -> None:
 
 
 def test_scripts_hold_what_packages_want_and_are_bound_to_their_place(tmp_path: Path) -> None:
-    folder = tmp_path / "etc/conda/env_vars.d"
-    folder.mkdir(parents=True)
-    (folder / "a.json").write_text('{"A": "1", "B": "it\'s"}')
-    (folder / "b.json").write_text('{"A": "2"}')
+    files = {"a.json": '{"A": "1", "B": "it\'s"}', "b.json": '{"A": "2"}'}
+    lay(tmp_path / "etc/conda/env_vars.d", files)
     scripts = prefixes.write_activation(
         lock.WriteActivation(
             what="",
@@ -400,8 +397,6 @@ def test_scripts_hold_what_packages_want_and_are_bound_to_their_place(tmp_path: 
     "text", ["[]", "{", '{"A B": "1"}', '{"A": 1}', '{"A": "\\u0000"}', '{"$(id)": "1"}']
 )
 def test_variables_of_packages_are_checked(tmp_path: Path, text: str) -> None:
-    folder = tmp_path / "etc/conda/env_vars.d"
-    folder.mkdir(parents=True)
-    (folder / "evil.json").write_text(text)
+    lay(tmp_path / "etc/conda/env_vars.d", {"evil.json": text})
     with pytest.raises(BuildError, match=r"evil\.json"):
         prefixes.package_variables(tmp_path)

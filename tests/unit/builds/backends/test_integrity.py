@@ -20,21 +20,19 @@ from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, VerifyError
 from tests.support.programs import completed
 from tests.support.recorded import replaced
+from tests.support.repositories import lay
 
 HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "env"
-    (folder / "bin").mkdir(parents=True)
+    files = {"bin/tool": "hello", "lib/module.py": "hello", "pyvenv.cfg": "home = /usr/bin\n"}
+    folder = lay(tmp_path / "env", files)
     (folder / "bin/python").symlink_to("/usr/bin/python3")
-    (folder / "bin/tool").write_text("hello")
     (folder / "bin/tool").chmod(0o755)
-    (folder / "lib/empty").mkdir(parents=True)
-    (folder / "lib/module.py").write_text("hello")
+    (folder / "lib/empty").mkdir()
     (folder / "lib/module.py").chmod(0o644)
-    (folder / "pyvenv.cfg").write_text("home = /usr/bin\n")
     return folder
 
 
@@ -153,10 +151,8 @@ def test_a_file_that_cannot_be_read_is_named(sealed: Path, monkeypatch: pytest.M
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     """An interpreter outside of the environment, with its library, as Debian installs them."""
-    base = tmp_path / "base"
-    for path in ("lib/copy.py", "lib/__pycache__/copy.pyc", "lib/site-packages/x.py", "python3.11"):
-        (base / path).parent.mkdir(parents=True, exist_ok=True)
-        (base / path).write_text("hello")
+    paths = ("lib/copy.py", "lib/__pycache__/copy.pyc", "lib/site-packages/x.py", "python3.11")
+    base = lay(tmp_path / "base", dict.fromkeys(paths, "hello"))
     (tmp_path / "etc").write_text("hello")
     (base / "lib/sitecustomize.py").symlink_to(tmp_path / "etc")
     (base / "lib/broken").symlink_to("nowhere")
@@ -218,8 +214,8 @@ def test_a_changed_base_interpreter_is_named_without_blame(
 def test_what_an_environment_does_not_load_of_its_base_may_change(
     on_base: Path, base: Path
 ) -> None:
-    for path in ("lib/__pycache__/copy.pyc", "lib/site-packages/x.py", "lib/site-packages/y.pth"):
-        (base / path).write_text("changed")
+    paths = ("lib/__pycache__/copy.pyc", "lib/site-packages/x.py", "lib/site-packages/y.pth")
+    lay(base, dict.fromkeys(paths, "changed"))
     require_unchanged(on_base)
 
 
@@ -328,14 +324,19 @@ def test_files_that_hold_the_location_are_listed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "ours"),
-    [("", True), (integrity.MARKER, True), (f"{resources.OWN}/x", True), ("notes.txt", False)],
+    ("paths", "ours"),
+    [
+        ([], True),
+        ([integrity.MARKER], True),
+        ([f"{resources.OWN}/x"], True),
+        (["notes.txt"], False),
+    ],
+    ids=["empty", "marker", "own", "notes"],
 )
-def test_only_what_envbuilder_made_may_be_replaced(tmp_path: Path, path: str, ours: bool) -> None:
-    if path:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text("")
-    assert integrity.is_sealed(tmp_path) is ours
+def test_only_what_envbuilder_made_may_be_replaced(
+    tmp_path: Path, paths: list[str], ours: bool
+) -> None:
+    assert integrity.is_sealed(lay(tmp_path, dict.fromkeys(paths, ""))) is ours
 
 
 def test_the_digest_is_the_same_wherever_the_interpreter_lies(sealed: Path) -> None:

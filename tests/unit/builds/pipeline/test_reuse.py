@@ -24,6 +24,7 @@ from envbuilder.core.settings import Definition, Settings
 from envbuilder.host import model as host
 from tests.support.folders import read_json
 from tests.support.pipeline import FITS, PLAIN, SHIPPED, Said, add, fails, go
+from tests.support.repositories import lay
 
 build_venv = functools.partial(go, profile="cpu", backend="venv")
 
@@ -123,8 +124,7 @@ def test_what_is_missing_is_built_and_what_exists_is_reused(
 def test_what_made_the_base_is_told_with_what_made_the_rest(found: Settings) -> None:
     build = prepared(found)
     folder = found.cache_dir / "bases/debian"
-    folder.mkdir(parents=True)
-    (folder / "made-by.json").write_text('{"mmdebstrap": "1.3.5"}')
+    lay(folder, {"made-by.json": '{"mmdebstrap": "1.3.5"}'})
     base = plan.MakeBase(
         what="make", identity="0" * 64, ref="debian", suite="bookworm", platform="linux/amd64",
         files=(), epoch=0, unpacked=False, layout=str(folder),
@@ -224,11 +224,8 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
     """Also by an upgrade of the system, which removes the interpreter that it links to."""
     build = prepared(found, said)
     prefix = Path(build.plan.artifact.ref)
-    for path in ("torch/__init__.py", "torch-2.13.0.dist-info/RECORD", "six.py"):
-        (prefix / SITE / path).parent.mkdir(parents=True, exist_ok=True)
-        (prefix / SITE / path).write_text("x")
-    (prefix / SITE / "torch/lib").mkdir()
-    (prefix / SITE / "torch/lib/libtorch.so").write_text("large")
+    installed = ("torch/lib/libtorch.so", "torch-2.13.0.dist-info/RECORD", "six.py")
+    lay(prefix / SITE, dict.fromkeys(("torch/__init__.py", *installed), "x"))
     (prefix.parent / "python3.11").touch()
     (prefix / "bin").mkdir()
     (prefix / "bin/python").symlink_to(prefix.parent / "python3.11")
@@ -276,9 +273,8 @@ def test_a_base_that_cannot_be_had_names_the_profile_that_needs_none(
         Mock(side_effect=BuildError("docker.io does not answer", "Name another.")),
     )
     request = Request(profile="cpu", backend="docker", python="3.11", base_image=base_image)
-    own = found.config_dir / "profiles"
-    own.mkdir(parents=True)
-    (own / "broken.yaml").write_text("extends: nothing\n")  # the reason given stays the first one
+    # The reason given stays the first one.
+    lay(found.config_dir, {"profiles/broken.yaml": "extends: nothing\n"})
     with pytest.raises(BuildError) as caught:
         prepare(request, found, Said(), running=False)
     assert ("--profile cpu-debian" in caught.value.hint) == (base_image is None)

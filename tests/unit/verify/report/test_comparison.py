@@ -22,6 +22,7 @@ from envbuilder.verify.report import comparison, history
 from tests.support.command_line import Command
 from tests.support.json_values import json_values
 from tests.support.reports import CUDA, epoch, loaded, whole, written
+from tests.support.repositories import lay
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +130,7 @@ def test_compare_as_a_table_is_80_wide(tmp_path: Path, compare: Command) -> None
     written(tmp_path / "r/a.json", device__name="A CPU with a very long name " * 3)
     written(tmp_path / "r/b.json", **CUDA, baseline={"seconds": 12345.0})
     written(tmp_path / "r/c.json", quick=True)
-    (tmp_path / "r/.hidden.json").write_text("damaged")
-    (tmp_path / "r/notes.txt").write_text("no report")
+    lay(tmp_path / "r", {".hidden.json": "damaged", "notes.txt": "no report"})
     shown = compare("r", "r/a.json").out
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
@@ -160,8 +160,7 @@ def test_compare_for_machines(tmp_path: Path, compare: Command) -> None:
 
 def test_damaged_reports_are_all_named(tmp_path: Path, compare: Command) -> None:
     written(tmp_path / "r/good.json")
-    (tmp_path / "r/empty.json").write_text("")
-    (tmp_path / "r/other.json").write_text('{"schema": 2}')
+    lay(tmp_path / "r", {"empty.json": "", "other.json": '{"schema": 2}'})
     (tmp_path / "no").mkdir()
     said = compare("r", "no", "-o", "out", code=2).err
     assert "empty.json: damaged" in said
