@@ -203,7 +203,7 @@ def resolved(
             origin=entry.origin,
             upgrade_packages=packages,
             read=diagnosis.read,
-            answers=diagnosis.answers,
+            memory=diagnosis.memory,
             explain=partial(diagnosis.blockers, places=entry.places),
             doubt=partial(diagnosis.passed_over, places=entry.places),
             elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),

@@ -10,6 +10,7 @@ import re
 import threading
 from contextlib import ExitStack
 from datetime import date, timedelta
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -21,9 +22,9 @@ from packaging.version import Version
 
 from envbuilder.core.errors import counted
 from envbuilder.locks.target_wheels import without
-from envbuilder.packages import upstream
+from envbuilder.packages import fetch, upstream
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import Answers, Found, UnresolvableError
+from envbuilder.packages.python.uv import Found, Memory, UnresolvableError
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.requirements import applies, distribution
@@ -82,10 +83,14 @@ class Diagnosis:
         self._lock = threading.RLock()
         self._indexes: dict[str, upstream.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
-        self.answers: Answers = {}
-        """What uv answered so far."""
         self.read = upstream.Pages().read
         """Returns a page of an index that a profile names."""
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What uv was asked so far."""
+        listed = [place.url for place in fetch.places() if not place.flat]
+        return Memory(answers={}, indexes=tuple(listed))
 
     def __enter__(self) -> Self:
         return self

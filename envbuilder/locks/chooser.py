@@ -195,7 +195,7 @@ class Chooser:
                 self._offers,
                 process.run,
                 os.environ,
-                self._diagnosis.answers,
+                self._diagnosis.memory,
             ) as started:
                 uv = overriding(started, asked, platform, python)
                 uv = replace(uv, options=(*uv.options, *options))

@@ -25,7 +25,7 @@ from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, is_current
 from envbuilder.packages.python import wheel_conflicts
-from envbuilder.packages.python.uv import Answers, Found, Offer, Runner, UnresolvableError, Uv
+from envbuilder.packages.python.uv import Found, Memory, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles.lock import (
     File,
@@ -88,7 +88,7 @@ def resolve(
     explain: Explain | None = None,
     doubt: Doubt = lambda *_: (),
     elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
-    answers: Answers | None = None,
+    memory: Memory | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
@@ -99,12 +99,12 @@ def resolve(
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
     reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
     earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
-    platform. `answers`: what uv answered in this command. Packages that have no wheel are built, if
+    platform. `memory`: what the command asked before. Packages that have no wheel are built, if
     the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
     `InvalidError` if the bytes of a local wheel differ from what its index or a claim states.
     """
     start = partial(
-        target_wheels.resolver, settings=settings, run=run, environ=environ, answers=answers
+        target_wheels.resolver, settings=settings, run=run, environ=environ, memory=memory
     )
     offers = upstream.offers(
         profile.indexes, settings, pip.links(pip.sources(environ), environ), on_progress, read

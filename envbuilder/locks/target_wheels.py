@@ -22,8 +22,8 @@ from envbuilder.core.errors import escaped
 from envbuilder.packages import upstream
 from envbuilder.packages.python import indexes, wheel_conflicts
 from envbuilder.packages.python.uv import (
-    Answers,
     Found,
+    Memory,
     Offer,
     Runner,
     UnresolvableError,
@@ -99,10 +99,10 @@ def resolver(
     offers: Iterable[Offer],
     run: Runner,
     environ: Mapping[str, str],
-    answers: Answers | None = None,
+    memory: Memory | None = None,
 ) -> Iterator[Uv]:
     """Yield uv for a profile's resolutions, with an index of what is offered."""
-    with started(settings, run, environ, offers, profile.indexes, answers) as uv:
+    with started(settings, run, environ, offers, profile.indexes, memory) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
         names = sorted(left_out(profile))

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 Runner = Callable[..., process.Completed]
 
+_KEPT = 300
+"""Seconds for which the page of a package is not read again: several questions see the same.
+PyPI says 600."""
+_YEAR = 365 * 24 * 3600
+"""Seconds for which the metadata of a wheel is not read again; its URL names its hash."""
+
 
 class Offer(Struct, frozen=True, kw_only=True):
     """One wheel that the index offers."""
@@ -67,8 +73,11 @@ class StaticIndex(Struct, frozen=True, kw_only=True):
     """By the URL that uv reports for a wheel, unquoted."""
 
 
-def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
-    """Write the offers into a folder, with the uv.toml that states their claimed requirements."""
+def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
+    """Write the offers into a folder, with the uv.toml that states their claimed requirements.
+
+    It also lets uv keep pages of `others`, the user's indexes, for a while.
+    """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
     by_url = {}
@@ -89,7 +98,8 @@ def write_index(offers: Iterable[Offer], folder: Path) -> StaticIndex:
         (root / name / "index.html").write_text(
             f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>\n", encoding="utf-8"
         )
-    (folder / "uv.toml").write_text("".join(claims.values()), encoding="utf-8")
+    kept = [_kept(url, number) for number, url in enumerate(others) if _is_public(url)]
+    (folder / "uv.toml").write_text("".join([*claims.values(), *kept]), encoding="utf-8")
     return StaticIndex(url=root.as_uri(), offers=by_url)
 
 
@@ -109,6 +119,23 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
             return {}  # uv reports what is wrong with it
         settings.write_text(f"{text}\n{settings.read_text(encoding='utf-8')}", encoding="utf-8")
     return {"UV_CONFIG_FILE": str(settings)}
+
+
+def _is_public(url: str) -> bool:
+    """Return whether an index is elsewhere, and its URL holds no login to be written down."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" and "@" not in parts.netloc
+
+
+def _kept(url: str, number: int) -> str:
+    """Return an entry of uv.toml about an index whose server may not say how long its pages hold.
+
+    `explicit`: it is no index beside those that uv is told to use, which decide what is found.
+    """
+    return (
+        f'[[index]]\nname = "kept-{number}"\nurl = {json.dumps(url)}\nexplicit = true\n'
+        f'cache-control = {{ api = "max-age={_KEPT}", files = "max-age={_YEAR}, immutable" }}\n'
+    )
 
 
 def _url(offer: Offer, folder: Path) -> str:
@@ -311,8 +338,13 @@ class _Question(NamedTuple):
     constraints: Sequence[str]
 
 
-Answers = dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
-"""What uv answered to each question during a command, by all that decides it."""
+class Memory(Struct, kw_only=True):
+    """What a command keeps from one question to uv to the next."""
+
+    answers: dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
+    """By all that decides them."""
+    indexes: tuple[str, ...] = ()
+    """URLs of the user's indexes, whose pages are not read for each question."""
 
 
 class Uv(Struct, frozen=True, kw_only=True):
@@ -327,7 +359,7 @@ class Uv(Struct, frozen=True, kw_only=True):
     """Written into `folder`, so that uv reads its uv.toml."""
     options: tuple[str, ...] = ()
     """More options of uv, for each run."""
-    answers: Answers
+    memory: Memory
     """What it answered before, which is not asked again."""
 
     def compile(
@@ -384,15 +416,16 @@ class Uv(Struct, frozen=True, kw_only=True):
             *map(self._content, self.options),
             *self.index.offers.values(),
         )
-        if asked not in self.answers:
+        answers = self.memory.answers
+        if asked not in answers:
             try:
                 written = self._output(question, how, "pylock.toml", "--no-annotate")
             except UnresolvableError as error:
-                self.answers[asked] = error
+                answers[asked] = error
             else:
                 wheels = parse_pylock(written, question.platform, question.python)
-                self.answers[asked] = tuple(map(self._resolved, wheels))
-        answer = self.answers[asked]
+                answers[asked] = tuple(map(self._resolved, wheels))
+        answer = answers[asked]
         if isinstance(answer, UnresolvableError):
             raise answer
         return answer
@@ -522,17 +555,18 @@ def started(
     environ: Mapping[str, str],
     offers: Iterable[Offer] | None = None,
     named: Iterable[str] = (),
-    answers: Answers | None = None,
+    memory: Memory | None = None,
 ) -> Iterator[Uv]:
     """Yield uv in a scratch folder, with the user's own index and what is offered.
 
     Without `offers` no other index is searched. `named`: distributions that come from one of these
-    alone. `answers`: what uv answered in this command, to which its new answers are added.
+    alone. `memory` is of the command, and gets each answer.
     """
+    memory = memory or Memory(answers={})
     sources = pip.sources(environ)
     with tempfile.TemporaryDirectory(prefix="envbuilder-lock-") as name:
         work = Path(name)
-        index = write_index(offers or (), work)
+        index = write_index(offers or (), work, memory.indexes)
         urls = () if offers is None else (index.url,)
         yield Uv(
             run=run,
@@ -542,7 +576,7 @@ def started(
             | index_variables(work, environ),
             find_links=links(pip.links(sources, environ), named, work),
             index=index,
-            answers={} if answers is None else answers,
+            memory=memory,
         )
 
 

@@ -16,7 +16,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.locks import blockers, resolve
 from envbuilder.locks.chooser import Chooser
 from envbuilder.packages import upstream
-from envbuilder.packages.python.uv import Answers, Offer
+from envbuilder.packages.python.uv import Memory, Offer
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile, Resolution
@@ -121,14 +121,14 @@ def test_what_uv_answered_in_a_command_is_not_asked_again(default: Default, own:
         questions.append(" ".join(argv))
         return process.run(argv, **options)
 
-    answers: Answers = {}
-    first = default.lock(profile(), own, run=run, answers=answers)
+    memory = Memory(answers={})
+    first = default.lock(profile(), own, run=run, memory=memory)
     number = len(questions)
     assert number > 1
-    assert default.lock(profile(), own, run=run, answers=answers) == first
+    assert default.lock(profile(), own, run=run, memory=memory) == first
     assert len(questions) == number
     excluded = Resolution(exclude=("leaf",))
-    less = default.lock(profile(resolution=excluded), own, run=run, answers=answers)
+    less = default.lock(profile(resolution=excluded), own, run=run, memory=memory)
     assert versions(less) == {"top": "1.0", "uv": "0.13.8"}
     assert len(questions) > number
 

@@ -148,7 +148,7 @@ def test_an_index_that_does_not_answer_is_4_and_named(tmp_path: Path) -> None:
         environment={},
         find_links=(),
         index=uv.write_index([], tmp_path),
-        answers={},
+        memory=uv.Memory(answers={}),
     )
     with pytest.raises(uv.UnreachableError) as caught:
         question.compile(["six"], "linux/amd64", "3.11", {})
