@@ -49,7 +49,6 @@ from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framewo
 
 if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
-    from envbuilder.packages.upstream import Index
     from envbuilder.profiles.profile import Profile
     from envbuilder.project.lines import Line
     from envbuilder.project.release import Offered
@@ -235,7 +234,6 @@ def _report(
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
     choice, suggested, unclear = _with_unlisted(choice, hints, imports, main, local_package)
     offered = ReleaseOptions().offered
-    absent = dict[str, str]()
     unsure = dict[str, str]()
     own_settings = load_settings()
     ask: Ask | None = None
@@ -243,15 +241,11 @@ def _report(
         from envbuilder.locks import target_wheels
 
         ask = partial(chooser.Chooser, settings=own_settings, diagnosis=diagnosis)
-        index = diagnosis.index()
-        absent = _absent(choice, index)
-        unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
         offered = target_wheels.Hashes(own_settings, diagnosis.read)
     facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
         framework=_main_framework(choice, used),
-        exclude=absent,
         suggested=suggested[:_MOST_SUGGESTED],
         system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),
@@ -262,10 +256,12 @@ def _report(
     facts = fit.facts
     unbuilt: Sequence[str] = ()
     failure: EnvbuilderError | None = None
-    if choice.lines and ask:
+    if choice.lines and diagnosis and ask:
         try:
             with _interrupted(until):
                 facts, unbuilt = _resolvable(choice, facts, place, ask)
+            index = diagnosis.index()
+            unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
             choice = msgspec.structs.replace(
                 choice, unlisted=tuple(u for u in choice.unlisted if u.name not in unbuilt)
             )
@@ -503,12 +499,15 @@ def _fitting(
     answer = questions.answer(adapted, python, before=before)
     if isinstance(answer, chooser.Answer):
         return facts, answer.sources
-    if kind != "mps":
+    exclude = _absent(choice, facts, questions, answer.named)
+    if kind != "mps" and not exclude:
         others = filter(frameworks.of_name, {line.name for line in choice.lines})
-        if old := questions.too_old({*others} - {*facts.exclude}):
-            exclude = facts.exclude | dict.fromkeys(sorted(old), _TOO_OLD)
-            less = msgspec.structs.replace(facts, exclude=exclude)
-            return _fitting(choice, less, place, kind, ask)
+        old = questions.too_old({*others} - {*facts.exclude})
+        exclude = dict.fromkeys(sorted(old), _TOO_OLD)
+    if exclude:
+        less = msgspec.structs.replace(facts, exclude=facts.exclude | exclude)
+        return _fitting(choice, less, place, kind, ask)
+    if kind != "mps":
         limits = variants.limits
         way = next(questions.ways(python, limits.constraints, limits.pythons), None)
         if way:
@@ -687,16 +686,25 @@ def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> Projec
     )
 
 
-def _absent(choice: draft.Choice, index: Index) -> dict[str, str]:
-    """Return the packages that no index has, with the reason; none if not even one is found."""
+def _absent(
+    choice: draft.Choice,
+    facts: draft.Draft,
+    questions: chooser.Chooser,
+    suspected: Collection[str],
+) -> dict[str, str]:
+    """Return the packages that no index has, with the reason.
+
+    None unless one that is `suspected` is so, and if not even one package is found.
+    """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
-    names = [line.name for line in asked[:_MOST_ASKED]]
+    names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
+    if not questions.absent([name for name in names if name in suspected]):
+        return {}
     with console.progress().task(f"look up {counted(len(names), 'package')} on the index"):
-        index.prefetch(names)
-    absent = [n for n in names if not index.releases(n) and n not in index.problems]
+        absent = questions.absent(names)
     condas = conda.distributions(_condas(choice))
-    whys = {name: _CONDAS if name in condas else _ABSENT for name in absent}
-    return whys if {*absent} < {*names} else {}
+    whys = {name: _CONDAS if name in condas else _ABSENT for name in sorted(absent)}
+    return whys if absent < {*names} else {}
 
 
 def _channels(choice: draft.Choice) -> dict[str, str]:

@@ -29,7 +29,7 @@ from envbuilder.project import release
 from envbuilder.project.lines import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.core.settings import Settings
     from envbuilder.locks.blockers import Diagnosis
@@ -184,8 +184,8 @@ class Chooser:
         """
         build = profile.resolution.build
         platform = profile.platforms[0]
-        sources = self.sources | self._never_built(profile)
-        for _ in range(_MOST_SOURCES):
+        sources = self.sources
+        for number in range(_MOST_SOURCES):
             asked = without(profile, sources)
             packages = counted(len(asked.requirements), "package")
             self._report(f"{profile.name}: asking for {packages} with Python {python}")
@@ -208,7 +208,10 @@ class Chooser:
                 else:
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
+            # Of these, uv names one by one.
             more = set[str]()
+            if number == 0:
+                more |= self._never_built(profile) - sources
             for name in refusal.named - sources:
                 fitting = self._fitting(profile, name)
                 if any(each.sdist for each in fitting) and not self._having(fitting):
@@ -222,19 +225,23 @@ class Chooser:
         return refusal
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
-        """Return the packages to build of whose releases that fit nobody has made a wheel.
-
-        uv would name them one by one.
-        """
+        """Return the packages to build of whose releases that fit nobody has made a wheel."""
         build = profile.resolution.build
-        listed = map(distribution, profile.requirements)
+        listed = tuple(map(distribution, profile.requirements))
         names = listed if build is True else build or ()
+        self._diagnosis.index(profile.resolution.as_of).prefetch(names)
         alone = set[str]()
         for name in names:
             fitting = self._fitting(profile, name)
             if any(each.sdist for each in fitting) and not any(each.wheels for each in fitting):
                 alone.add(name)
         return frozenset(alone)
+
+    def absent(self, names: Collection[str]) -> frozenset[str]:
+        """Return the packages that no index has."""
+        index = self._diagnosis.index()
+        index.prefetch(names)
+        return frozenset(n for n in names if not index.releases(n) and n not in index.problems)
 
     def too_old(self, names: Iterable[str]) -> frozenset[str]:
         """Return the packages whose releases that fit have neither a source nor, here, a wheel."""

@@ -7,7 +7,7 @@ import functools
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,7 @@ from envbuilder.locks import chooser
 from envbuilder.locks.chooser import Answer, Way
 from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
+from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
@@ -75,34 +76,40 @@ def an_index(monkeypatch: pytest.MonkeyPatch, **pages: bytes | Exception) -> dic
 
 def questions(
     monkeypatch: pytest.MonkeyPatch,
-    answer: Answer | str = "no",
+    answer: Answer | None = None,
     ways: Sequence[Way] = (),
     old: Collection[str] = (),
     moved: Mapping[str, tuple[Answer, dict[str, str]]] | None = None,
+    absent: Collection[str] = (),
 ) -> None:
-    """Let uv give these answers; `moved`: platform → the answer where pins stand in the way."""
+    """Let uv give these answers; `moved`: platform → the answer where pins stand in the way.
 
-    class Chooser:
-        sources = frozenset[str]()
+    It refuses without one, and names the packages that are `absent` as long as it is asked for
+    them.
+    """
 
-        def __init__(self, profile: Profile, **_: object) -> None:
-            self.platform = profile.platforms[0]
-
-        def too_old(self, names: Collection[str]) -> frozenset[str]:
+    class Chooser(chooser.Chooser):
+        def too_old(self, names: Iterable[str]) -> frozenset[str]:
             return frozenset(old).intersection(names)
 
-        def answer(self, profile: Profile, python: str, **_: object) -> Answer | str:
-            if not moved or self.platform not in moved:
-                return answer
-            nearest, versions = moved[self.platform]
+        def answer(self, profile: Profile, *_: str, **__: object) -> Answer | UnresolvableError:
+            listed = map(requirement.distribution, profile.requirements)
+            missing = frozenset(absent).intersection(listed)
+            refusal = UnresolvableError("no", named=missing)
+            if missing:
+                return refusal
+            platform = profile.platforms[0]
+            if not moved or platform not in moved:
+                return answer or refusal
+            nearest, versions = moved[platform]
             taken = {requirement.distribution(text) for text in profile.resolution.overrides}
-            return nearest if taken >= versions.keys() - {"torch"} else answer
+            return nearest if taken >= versions.keys() - {"torch"} else refusal
 
         def ways(self, *_: object) -> Iterator[Way]:
             return iter(ways)
 
         def moved(self, *_: object) -> tuple[Answer, dict[str, str]] | None:
-            return (moved or {}).get(self.platform)
+            return (moved or {}).get(self._profile.platforms[0])
 
     monkeypatch.setattr(chooser, "Chooser", Chooser)
 
@@ -241,7 +248,7 @@ def test_what_only_conda_has_is_not_called_misspelled(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
-    questions(monkeypatch, answered())
+    questions(monkeypatch, answered(), absent=("gone", "mdtraj"))
     listed = "dependencies: [numpy, mdtraj, {pip: [gone]}]\n"
     lay({"environment.yml": listed})
     needed = report()["needs_you"]
@@ -563,7 +570,8 @@ def test_names_that_no_index_has_are_excluded_and_said(
     envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
-    questions(monkeypatch, ways=[Way("3.10", ("rich",), None, frozenset({"of3.10"}))])
+    ways = [Way("3.10", ("rich",), None, frozenset({"of3.10"}))]
+    questions(monkeypatch, ways=ways, absent=["gone"])
     lay({"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
     captured = envbuilder("init")
     assert "exclude: [gone]  # no index has them" in active()
@@ -738,7 +746,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
     an_index(monkeypatch, rich=b"<a href=rich-1-py3-none-any.whl></a>", einops=failure)
     # One after the other: a server that is not reached is asked no more.
     monkeypatch.setattr(upstream, "PARALLEL", 1)
-    questions(monkeypatch, answered())
+    questions(monkeypatch, answered(), absent=("gone", "einops"))
     lay({"requirements.txt": "rich\ngone\neinops\n"})
     result = report()
     excluded = [line for line in active() if line.startswith("exclude")]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from envbuilder.core.settings import load
 from envbuilder.locks.blockers import Diagnosis
 from envbuilder.locks.chooser import Answer, Chooser
-from envbuilder.packages import upstream
+from envbuilder.packages import fetch, upstream
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import UnresolvableError, Uv
@@ -172,6 +172,7 @@ def test_each_question_is_reported_with_its_count(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(upstream, "offers", lambda *_: ())
     monkeypatch.setattr(Uv, "compile", answer)
+    monkeypatch.setattr(fetch, "places", tuple)
     questions = Chooser(CPU, SETTINGS, Diagnosis(SETTINGS), report=reported.append)
     assert isinstance(questions.answer(CPU, "3.10"), UnresolvableError)
     assert reported == ["cpu: asking for 1 package with Python 3.10"]
