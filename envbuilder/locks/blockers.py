@@ -89,8 +89,7 @@ class Diagnosis:
     @cached_property
     def memory(self) -> Memory:
         """What uv was asked so far."""
-        listed = [place.url for place in fetch.places() if not place.flat]
-        return Memory(answers={}, indexes=tuple(listed))
+        return Memory(answers={}, indexes=tuple(p.url for p in fetch.places() if not p.flat))
 
     def __enter__(self) -> Self:
         return self

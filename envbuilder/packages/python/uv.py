@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 
 Runner = Callable[..., process.Completed]
 
-_KEPT = 300
-"""Seconds for which the page of a package is not read again: several questions see the same.
-PyPI says 600."""
-_YEAR = 365 * 24 * 3600
-"""Seconds for which the metadata of a wheel is not read again; its URL names its hash."""
+_KEPT = """\
+[[index]]
+name = "kept-{}"
+url = {}
+explicit = true
+cache-control = {{ api = "max-age=300", files = "max-age=31536000, immutable" }}
+"""
+"""An entry of uv.toml: several questions see the same page of a package, as PyPI has it for 600
+seconds; what a wheel requires never changes. `explicit`: it is no index beside those in use."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -98,8 +102,8 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
         (root / name / "index.html").write_text(
             f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>\n", encoding="utf-8"
         )
-    kept = [_kept(url, number) for number, url in enumerate(others) if _is_public(url)]
-    (folder / "uv.toml").write_text("".join([*claims.values(), *kept]), encoding="utf-8")
+    settings = "".join(claims.values()) + _kept(others)
+    (folder / "uv.toml").write_text(settings, encoding="utf-8")
     return StaticIndex(url=root.as_uri(), offers=by_url)
 
 
@@ -121,21 +125,17 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     return {"UV_CONFIG_FILE": str(settings)}
 
 
-def _is_public(url: str) -> bool:
-    """Return whether an index is elsewhere, and its URL holds no login to be written down."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" and "@" not in parts.netloc
+def _kept(indexes: Iterable[str]) -> str:
+    """Return entries of uv.toml for indexes elsewhere, which may not say how long pages hold.
 
-
-def _kept(url: str, number: int) -> str:
-    """Return an entry of uv.toml about an index whose server may not say how long its pages hold.
-
-    `explicit`: it is no index beside those that uv is told to use, which decide what is found.
+    One with a login is left out: it would be written down.
     """
-    return (
-        f'[[index]]\nname = "kept-{number}"\nurl = {json.dumps(url)}\nexplicit = true\n'
-        f'cache-control = {{ api = "max-age={_KEPT}", files = "max-age={_YEAR}, immutable" }}\n'
-    )
+    entries = ""
+    for number, url in enumerate(indexes):
+        parts = urlsplit(url)
+        if parts.scheme == "https" and "@" not in parts.netloc:
+            entries += _KEPT.format(number, json.dumps(url))
+    return entries
 
 
 def _url(offer: Offer, folder: Path) -> str:
@@ -410,21 +410,16 @@ class Uv(Struct, frozen=True, kw_only=True):
             yield Requirers(name, version, tuple(packages))
 
     def _wheels(self, question: _Question, how: str) -> tuple[Found, ...]:
-        asked = (
-            *(str(part) for part in question),
-            how,
-            *map(self._content, self.options),
-            *self.index.offers.values(),
-        )
+        options = map(self._content, self.options)
+        asked = (*map(str, question), how, *options, *self.index.offers.values())
         answers = self.memory.answers
         if asked not in answers:
             try:
                 written = self._output(question, how, "pylock.toml", "--no-annotate")
-            except UnresolvableError as error:
-                answers[asked] = error
-            else:
                 wheels = parse_pylock(written, question.platform, question.python)
                 answers[asked] = tuple(map(self._resolved, wheels))
+            except UnresolvableError as error:
+                answers[asked] = error
         answer = answers[asked]
         if isinstance(answer, UnresolvableError):
             raise answer

@@ -156,3 +156,18 @@ def test_an_index_that_does_not_answer_is_4_and_named(tmp_path: Path) -> None:
     assert caught.value.message == (
         "the index index.example cannot be reached: Connection refused (os error 111)"
     )
+
+
+def test_pages_are_kept_of_indexes_elsewhere_without_a_login(tmp_path: Path) -> None:
+    indexes = (
+        "https://index.example/simple",
+        "https://me:secret@index.example/simple",
+        "http://127.0.0.1:3141/simple",
+    )
+    uv.write_index([], tmp_path, indexes)
+    text = (tmp_path / "uv.toml").read_text()
+    (entry,) = tomllib.loads(text)["index"]
+    assert entry["url"] == "https://index.example/simple"
+    assert entry["explicit"]
+    assert entry["cache-control"]["api"] == "max-age=300"
+    assert "secret" not in text
