@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from envbuilder import cli
+
+FILE = Path("envbuilder.yaml")
+"""The file of a project, for who stands in its folder."""
 
 
 class Ended(NamedTuple):

@@ -24,25 +24,21 @@ from tests.support import conda_locks, signing
 from tests.support.bundles import QUIET, WHEEL, made_of, part, sha, unpack
 from tests.support.tools import tools
 
-# --- tools
+
+@pytest.fixture
+def library(found: Settings) -> Library:
+    return Library([found.config_dir / "profiles"])
 
 
 def test_each_platform_gets_its_tools_even_without_a_target(
-    parts: tuple[Part, ...], found: Settings
+    parts: tuple[Part, ...], library: Library
 ) -> None:
     """A Mac builds the image for Linux."""
-    folders = [found.config_dir / "profiles"]
-    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], Library(folders))
+    (one,) = contents.select(["tiny"], ["linux/amd64", "macos/arm64"], [], library)
     assert [t.platform for t in one.targets] == ["linux/amd64"]
     assert [f.file for f in one.tools] == [
         tools()[p].file for p in ("linux/amd64", "macos/arm64")
     ]  # fmt: skip
-
-
-# --- damage
-
-
-# --- writing
 
 
 # --- taking it in
@@ -191,16 +187,15 @@ def conda_lock(found: Settings, **changes: Any) -> conda_lockfile.Lock:
 
 
 def test_a_conda_lock_and_its_packages_go_along(
-    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path, library: Library
 ) -> None:
     lock = conda_lock(found)
-    folders = [found.config_dir / "profiles"]
     Store(found.store_dir).take(sha(b"python"), [b"python"])
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library(folders))
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], library)
     assert wanted[0].conda == lock.targets
     locked = contents.locked_files(wanted, found, QUIET)
     with_conda = (
-        *contents.texts(wanted, Library(folders)),
+        *contents.texts(wanted, library),
         *contents.of_files(locked, found, []),
         part("wheels/envbuilder_ml-1-py3-none-any.whl", b"itself", "wheel"),
     )
@@ -214,11 +209,11 @@ def test_a_conda_lock_and_its_packages_go_along(
 
 
 def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
-    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path
+    parts: tuple[Part, ...], found: Settings, there: Settings, tmp_path: Path, library: Library
 ) -> None:
     stale = conda_lock(found, inputs="0" * 64)
     with pytest.raises(InvalidError, match="conda lock of 'tiny' is stale"):
-        contents.select(["tiny"], ["linux/amd64"], [], Library([found.config_dir / "profiles"]))
+        contents.select(["tiny"], ["linux/amd64"], [], library)
     text = conda_lockfile.dump(stale).encode()
     evil = (*parts, part("locks/tiny.conda.json", text, "lock"))
     path = tmp_path / "stale.tar"
@@ -228,14 +223,13 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
     assert not there.store_dir.exists()
 
 
-def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], found: Settings) -> None:
-    folders = [found.config_dir / "profiles"]
+def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], library: Library) -> None:
     with pytest.raises(InvalidError, match=r"not for linux/arm64"):
-        contents.select(["tiny"], ["linux/arm64"], [], Library(folders))
+        contents.select(["tiny"], ["linux/arm64"], [], library)
     with pytest.raises(InvalidError, match=r"no files for linux/amd64 with Python 3\.12"):
-        contents.select(["tiny"], ["linux/amd64"], ["3.12"], Library(folders))
+        contents.select(["tiny"], ["linux/amd64"], ["3.12"], library)
     with pytest.raises(InvalidError, match="unknown profile"):
-        contents.select(["tiy"], ["linux/amd64"], [], Library(folders))
+        contents.select(["tiy"], ["linux/amd64"], [], library)
 
 
 # --- signatures
@@ -283,14 +277,14 @@ def test_a_bundle_that_must_be_signed(
 
 
 def test_the_signature_of_a_lock_travels_with_it(
-    found: Settings, there: Settings, parts: tuple[Part, ...], tmp_path: Path
+    found: Settings, there: Settings, parts: tuple[Part, ...], tmp_path: Path, library: Library
 ) -> None:
     folder = found.config_dir / "profiles"
     key = signing.lay_key(tmp_path / "key.pem")
     lock = folder / "locks/tiny.json"
     signed(lock, sha(lock.read_bytes()), key, LOCK_TYPE)
-    wanted = contents.select(["tiny"], ["linux/amd64"], [], Library([folder]))
-    texts = contents.texts(wanted, Library([folder]))
+    wanted = contents.select(["tiny"], ["linux/amd64"], [], library)
+    texts = contents.texts(wanted, library)
     assert [p.member.path for p in texts if p.member.kind == "lock"] == [
         "locks/tiny.json",
         "locks/tiny.json.intoto.jsonl",

@@ -20,7 +20,7 @@ from envbuilder.locks.chooser import Chooser
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
 from tests.support.broken_hosts import LINUX
-from tests.support.command_line import Command, run
+from tests.support.command_line import FILE, Command, run
 from tests.support.tools import tools
 
 PROFILE = """\
@@ -43,9 +43,6 @@ environments:
     requirements:
       - lab
 """
-
-
-FILE = Path("envbuilder.yaml")
 
 
 def locked(profile: Any) -> profile_lock.Lock:

@@ -16,7 +16,7 @@ from envbuilder.core import resources
 from envbuilder.host import probe
 from envbuilder.profiles import lock as profile_lock
 from tests.support.broken_hosts import LINUX
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.projects import LOCK, lay_locked, write_lock
 
 FOLDERS = (resources.profiles_dir(),)
@@ -62,8 +62,8 @@ def test_a_fresh_lock(project: Path, check: Command) -> None:
         ("profiles: [cpu]\npython: '3.11'\nenvironments: {test: {}}\n", "it is not locked"),
     ],
 )
-def test_what_changed_since(project: Path, check: Command, text: str, words: str) -> None:
-    (project / "envbuilder.yaml").write_text(text)
+def test_what_changed_since(check: Command, text: str, words: str) -> None:
+    FILE.write_text(text)
     printed = check(code=2).out
     assert words in printed
     # Making the locks again does not help where the file itself is wrong.
@@ -72,7 +72,7 @@ def test_what_changed_since(project: Path, check: Command, text: str, words: str
 
 def test_conda_packages_without_a_lock(project: Path, check: Command) -> None:
     text = "profiles: [cpu]\nrequirements_from: [environment.yml]\n"
-    (project / "envbuilder.yaml").write_text(text)
+    FILE.write_text(text)
     (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
     write_lock(project)
     assert "its conda packages are not locked" in check(code=2).out
@@ -129,7 +129,7 @@ def test_a_lock_that_somebody_altered(project: Path, check: Command, change: str
     text = (
         "profiles: [cpu]\npython: '3.11'\nrequirements: ['rich; platform_machine == \"x86_64\"']\n"
     )
-    (project / "envbuilder.yaml").write_text(text)
+    FILE.write_text(text)
     write_lock(project)
     path = project / "envbuilder.lock/default.cpu.json"
     data = json.loads(path.read_text())
@@ -150,9 +150,9 @@ def test_a_damaged_lock(project: Path, check: Command) -> None:
     assert "✗ default.cpu              damaged" in check(code=2).out
 
 
-def test_a_profile_that_is_not_listed_may_be_impossible(project: Path, check: Command) -> None:
+def test_a_profile_that_is_not_listed_may_be_impossible(check: Command) -> None:
     text = "python: '3.11'\nrequirements: [\"torch==1.0; sys_platform == 'darwin'\"]\n"
-    (project / "envbuilder.yaml").write_text(text)
+    FILE.write_text(text)
     printed = check(code=2).out
     assert "✓ default.cpu " in printed
     assert "– default.mps              impossible" in printed
@@ -175,8 +175,8 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Command) 
     ]
 
 
-def test_what_to_do_about_a_profile_that_does_not_fit(project: Path, check: Command) -> None:
-    (project / "envbuilder.yaml").write_text("profiles: [cpu]\nrequirements: ['torch==1.0']\n")
+def test_what_to_do_about_a_profile_that_does_not_fit(check: Command) -> None:
+    FILE.write_text("profiles: [cpu]\nrequirements: ['torch==1.0']\n")
     assert "list them, as in profiles: [cpu, cuda]\n" in check(code=2).out
 
 
@@ -200,17 +200,15 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
         ("", "this is no project"),
     ],
 )
-def test_a_file_of_which_no_environment_can_be_made(
-    project: Path, check: Command, text: str, words: str
-) -> None:
-    (project / "envbuilder.yaml").write_text(text)
+def test_a_file_of_which_no_environment_can_be_made(check: Command, text: str, words: str) -> None:
+    FILE.write_text(text)
     assert words in check(code=2).err
 
 
-def test_an_environment_that_fits_no_profile(project: Path, check: Command) -> None:
-    text = (project / "envbuilder.yaml").read_text()
+def test_an_environment_that_fits_no_profile(check: Command) -> None:
+    text = FILE.read_text()
     other = "environments: {other: {requirements_from: [gone.txt]}}\n"
-    (project / "envbuilder.yaml").write_text(text + other)
+    FILE.write_text(text + other)
     printed = check(code=2).out
     first, second, *_ = printed.splitlines()
     assert first.split()[:3] == ["✓", "default.cpu", "claimed"]

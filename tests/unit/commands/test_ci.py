@@ -22,7 +22,7 @@ from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.packages.fetch import Place
 from envbuilder.profiles import profile as profiles
 from envbuilder.project import variants
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import lay_locked, write_lock
 from tests.support.shipped import FOLDERS
@@ -78,9 +78,7 @@ def test_conda_packages_that_nothing_else_can_hold_must_be_locked(
     project: Path, ci: Command
 ) -> None:
     (project / "environment.yml").write_text("dependencies: [python=3.11, ffmpeg]\n")
-    (project / "envbuilder.yaml").write_text(
-        "profiles: [cpu]\npython: '3.11'\nrequirements_from: [environment.yml]\n"
-    )
+    FILE.write_text("profiles: [cpu]\npython: '3.11'\nrequirements_from: [environment.yml]\n")
     write_lock(project)
     assert "profile 'cpu' has no conda lock" in ci("--json", code=2).err
 
@@ -101,13 +99,8 @@ def test_a_profiles_own_conda_lock(
     )
 
 
-def test_a_stale_lock_of_a_listed_profile_is_refused(
-    project: Path,
-    ci: Command,
-) -> None:
-    (project / "envbuilder.yaml").write_text(
-        "profiles: [cpu]\npython: '3.11'\nrequirements: [rich]\n"
-    )
+def test_a_stale_lock_of_a_listed_profile_is_refused(project: Path, ci: Command) -> None:
+    FILE.write_text("profiles: [cpu]\npython: '3.11'\nrequirements: [rich]\n")
     assert "stale" in ci("--json", code=2).err
 
 
@@ -143,8 +136,8 @@ def test_names_from_outside_are_checked(options: list[str], message: str, ci: Co
     assert message in ci("--json", *options, code=2).err
 
 
-FILE = ".github/workflows/environments.yml"
-PINS = FILE.replace(".yml", ".requirements.txt")
+WORKFLOW = ".github/workflows/environments.yml"
+PINS = WORKFLOW.replace(".yml", ".requirements.txt")
 WHEEL = f"ci/envbuilder_ml-{__version__}-py3-none-any.whl"
 
 
@@ -159,37 +152,37 @@ def released(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_written_checked_and_written_again(
     project: Path, released: None, ci: Command
 ) -> None:
-    options = ("--platform", "linux/amd64", "--runner", "cpu=epyc", "--quick", "--output", FILE)
+    options = ("--platform", "linux/amd64", "--runner", "cpu=epyc", "--quick", "--output", WORKFLOW)
     ci(*options, "--check", code=2)
-    assert ci(*options) == (0, f"{FILE}\n{PINS}\n", "")
-    text = (project / FILE).read_text()
+    assert ci(*options) == (0, f"{WORKFLOW}\n{PINS}\n", "")
+    text = (project / WORKFLOW).read_text()
     command = (
         "envbuilder ci --provider github --platform linux/amd64 --runner cpu=epyc --quick"
-        f" --output {FILE}"
+        f" --output {WORKFLOW}"
     )
     assert f"#   {command}\n" in text
     assert f"run: {command} --check\n" in text
     assert ci(*options, "--check") == (0, "", "")
-    (project / FILE).write_text(f"{text}  more: {{}}\n")
+    (project / WORKFLOW).write_text(f"{text}  more: {{}}\n")
     ci(*options, "--check", code=2)
-    assert "is stale" in ci("--output", FILE, "--check", code=2).err
-    ci("--output", FILE)
-    assert (project / FILE).read_text() != text
+    assert "is stale" in ci("--output", WORKFLOW, "--check", code=2).err
+    ci("--output", WORKFLOW)
+    assert (project / WORKFLOW).read_text() != text
 
 
 def test_jobs_install_every_file_by_its_hash(project: Path, released: None, ci: Command) -> None:
-    ci("--output", FILE)
+    ci("--output", WORKFLOW)
     lines = (project / PINS).read_text().splitlines()
     assert lines[1:] == [
-        f"#   envbuilder ci --provider github --output {FILE}",
+        f"#   envbuilder ci --provider github --output {WORKFLOW}",
         f"envbuilder-ml=={__version__} --hash=sha256:{hashlib.sha256(b'released').hexdigest()}",
         "click==8.2 --hash=sha256:00",
     ]
-    assert f"pip install --require-hashes -r {PINS}\n" in (project / FILE).read_text()
+    assert f"pip install --require-hashes -r {PINS}\n" in (project / WORKFLOW).read_text()
     (project / PINS).write_text(f"envbuilder-ml=={__version__}\n")
-    assert "requirements.txt: is stale" in ci("--output", FILE, "--check", code=2).err
+    assert "requirements.txt: is stale" in ci("--output", WORKFLOW, "--check", code=2).err
     (project / PINS).unlink()
-    ci("--output", FILE, "--check", code=2)
+    ci("--output", WORKFLOW, "--check", code=2)
 
 
 def test_without_a_release_and_a_wheel_nothing_is_written(
@@ -205,11 +198,11 @@ def test_without_a_release_and_a_wheel_nothing_is_written(
         yield upstream.Index([Place(url="https://index.example/simple")], read, lambda _: [])
 
     monkeypatch.setattr(upstream, "opened", opened)
-    for options in ((), ("--output", FILE)):
+    for options in ((), ("--output", WORKFLOW)):
         printed = ci(*options, code=2).err
         assert f"no package index has envbuilder-ml {__version__}" in printed
         assert "--wheel" in printed
-    assert not (project / FILE).exists()
+    assert not (project / WORKFLOW).exists()
 
 
 def test_without_output_it_is_printed(project: Path, released: None, ci: Command) -> None:
@@ -237,13 +230,13 @@ def test_a_wheel_is_of_this_version_and_in_this_folder(
     (project / "ci").mkdir()
     for name in (wheel, "ci/envbuilder_ml-9.9-py3-none-any.whl", "ci/other-0.1.0-py3-none-any.whl"):
         (project / name).write_bytes(b"")
-    options = ("--wheel", wheel, "--output", FILE)
+    options = ("--wheel", wheel, "--output", WORKFLOW)
     ci(*options)
     digest = hashlib.sha256(b"").hexdigest()
     assert f"\n./{wheel} --hash=sha256:{digest}\n" in (project / PINS).read_text()
-    assert f" --wheel {wheel} " in (project / FILE).read_text()
+    assert f" --wheel {wheel} " in (project / WORKFLOW).read_text()
     ci(*options, "--check")
-    ci("--output", FILE, "--check", code=2)
+    ci("--output", WORKFLOW, "--check", code=2)
     for other in (
         "ci/envbuilder_ml-9.9-py3-none-any.whl",
         "ci/other-0.1.0-py3-none-any.whl",
@@ -260,7 +253,7 @@ def test_this_repositorys_workflow_is_what_the_command_writes(
     monkeypatch.chdir(repository)
     (line,) = [
         line.removeprefix("#   envbuilder ci --provider github ")
-        for line in (repository / FILE).read_text().splitlines()
+        for line in (repository / WORKFLOW).read_text().splitlines()
         if line.startswith("#   envbuilder")
     ]
     assert ci(*line.split(), "--check") == (0, "", "")

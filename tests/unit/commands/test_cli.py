@@ -25,7 +25,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.host import model as host, probe
 from envbuilder.verify import start
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 
 HERE = host.Host(os="linux", machine="x86_64", platform="linux/amd64")
 
@@ -155,7 +155,7 @@ def test_render_writes_only_over_its_own(tmp_path: Path, envbuilder: Command) ->
 
 def test_check_of_a_profile_says_fresh_and_stale(tmp_path: Path, envbuilder: Command) -> None:
     assert "fresh" in envbuilder("check", "cpu").out
-    (tmp_path / "envbuilder.yaml").write_text("")
+    FILE.write_text("")
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yaml").write_text(
         "extends: cpu\ndescription: Mine\nrequirements: ['torch==2.13.0+cpu', numpy]\n"
@@ -184,7 +184,7 @@ def test_check_of_a_profile_says_fresh_and_stale(tmp_path: Path, envbuilder: Com
 def test_bad_profiles_are_2_with_the_place(
     tmp_path: Path, text: str, said: str, envbuilder: Command
 ) -> None:
-    (tmp_path / "envbuilder.yaml").write_text("")
+    FILE.write_text("")
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yaml").write_text(text)
     shown = envbuilder("build", "--profile", "mine", code=2).err
@@ -192,10 +192,10 @@ def test_bad_profiles_are_2_with_the_place(
     assert "Traceback" not in shown
 
 
-def test_completion_beside_a_broken_file_offers_nothing(tmp_path: Path) -> None:
+def test_completion_beside_a_broken_file_offers_nothing() -> None:
     from envbuilder.commands.options import _complete_environment, _complete_profile
 
-    (tmp_path / "envbuilder.yaml").write_text("requirements: [")
+    FILE.write_text("requirements: [")
     for complete in (_complete_environment, _complete_profile):
         assert complete(None, None, "") == []  # type: ignore[arg-type]
 

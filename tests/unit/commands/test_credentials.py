@@ -12,7 +12,7 @@ import pytest
 from envbuilder import cli
 from envbuilder.core import http, process
 from envbuilder.core.errors import ToolError
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 
 CANARY = "c4nary"
 URLS = {
@@ -65,7 +65,7 @@ def test_no_credential_gets_out(
         monkeypatch.setenv("ENVBUILDER_INDEX_DEBIAN", url)
     elif where == "file":
         text = json.dumps({"indexes": {"pytorch-cpu": url, "debian-security": url}})
-        (tmp_path / "envbuilder.yaml").write_text(text)
+        FILE.write_text(text)
     elif where == "pip":
         monkeypatch.setenv("PIP_INDEX_URL", url)
         monkeypatch.setenv("PIP_EXTRA_INDEX_URL", url)

@@ -19,7 +19,7 @@ from envbuilder.profiles.library import Library
 from envbuilder.project import variants
 from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 
 REAL = probe.host
 SHIPPED = Library((resources.profiles_dir(),))
@@ -262,9 +262,7 @@ def test_a_hidden_gpu_is_in_the_json(
     assert cuda["environment"]["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_one_framework_is_shown_and_the_others_are_a_word(
-    detected: Command, tmp_path: Path
-) -> None:
+def test_one_framework_is_shown_and_the_others_are_a_word(detected: Command) -> None:
     out = detected().out
     assert "framework: torch; others: `--framework jax`, `--framework tensorflow`" in out
     assert "jax-cpu" not in out
@@ -273,7 +271,7 @@ def test_one_framework_is_shown_and_the_others_are_a_word(
     assert "framework: jax; others: `--framework torch`, `--framework tensorflow`" in jax
     fits = json.loads(detected("--framework", "jax", "--json").out)["fits"]
     assert {fit["profile"] for fit in fits} == {"jax-cpu", "jax-cuda", "jax-xpu"}
-    (tmp_path / "envbuilder.yaml").write_text("requirements: [flax]\n")
+    FILE.write_text("requirements: [flax]\n")
     project = " ".join(detected().out.split())
     assert "framework: jax, because envbuilder.yaml:1 requires flax; others: " in project
     assert "→ profile cpu: " in detected("--framework", "torch").out

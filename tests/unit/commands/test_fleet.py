@@ -31,6 +31,10 @@ class Cluster(fleets.RecordedScheduler):
     def nodes(self) -> tuple[Node, ...]:
         return NODES
 
+    def text(self, name: str = "n1") -> str:
+        """The script of a job."""
+        return folders.script(self.folder, name).read_text()
+
     def jobs(self, run: str) -> dict[str, Any]:
         for job, (name, _) in self.submitted.items():
             path = folders.result_path(self.folder, name, job)
@@ -66,7 +70,7 @@ def test_every_usable_node_has_a_job_and_a_row(cluster: Cluster, verify: Command
     assert "3 nodes: 2 verified, 1 drained" in done.out
     assert "n3: drained: drained: fan" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
-    text = folders.script(cluster.folder, "n1").read_text()
+    text = cluster.text()
     assert text.rstrip().endswith("-- --profile cpu --quick")
 
 
@@ -147,11 +151,9 @@ def test_proven_nodes_train_together(
     assert "1 of 1 group of nodes trained together." in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     # What was proven is what trains: not the default of a node, which may be docker.
-    assert (
-        "--profile cpu --quick --backend venv" in folders.script(cluster.folder, "n1").read_text()
-    )
+    assert "--profile cpu --quick --backend venv" in cluster.text()
     (group,) = (name for name, _ in cluster.submitted.values() if name.startswith("ddp-"))
-    text = folders.script(cluster.folder, group).read_text()
+    text = cluster.text(group)
     assert "fleet join --profile cpu --backend venv \\\n" in text
     assert "trained together" in (tmp_path / "fleet.html").read_text()
     shown = json.loads(envbuilder("compare", "run", "--json").out)["summary"]
@@ -174,7 +176,7 @@ def test_a_group_that_fails_is_5(cluster: Cluster, fleet: Command, verify: Comma
 
 def test_a_dry_run_writes_the_scripts_of_nodes(cluster: Cluster, verify: Command) -> None:
     done = verify("--dry-run", "--ddp")
-    assert "-- --profile cpu --backend venv" in folders.script(cluster.folder, "n1").read_text()
+    assert "-- --profile cpu --backend venv" in cluster.text()
     assert [line.rpartition("/")[2] for line in done.out.split()] == ["n1.sbatch", "n2.sbatch"]
     assert cluster.submitted == {}
 
@@ -255,7 +257,7 @@ def test_an_interpreter_is_the_one_that_is_meant_here(
     """Jobs start in another folder. A link is not followed: its place tells the environment."""
     (tmp_path / "mine").symlink_to("/usr/bin/python3")
     verify("--python", python, "--dry-run")
-    text = folders.script(cluster.folder, "n1").read_text()
+    text = cluster.text()
     assert text.rstrip().endswith(f"--python {passed.format(tmp_path)}")
 
 
@@ -264,7 +266,7 @@ def test_a_folder_of_the_user_is_the_same_on_the_nodes(
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_DATA_DIR", "data")
     verify("--dry-run")
-    text = folders.script(cluster.folder, "n1").read_text()
+    text = cluster.text()
     assert f"export ENVBUILDER_DATA_DIR={tmp_path}/data\n" in text
 
 
@@ -276,7 +278,7 @@ def test_a_run_elsewhere_is_for_the_project_that_it_was_started_in(
     (project / "envbuilder.yaml").write_text("profile: cpu\n")
     monkeypatch.chdir(project)
     fleet("verify", "--folder", str(cluster.folder), "--dry-run")
-    assert f"cd {project} || exit 1\n" in folders.script(cluster.folder, "n1").read_text()
+    assert f"cd {project} || exit 1\n" in cluster.text()
 
 
 @pytest.mark.parametrize("value", ["0s", "5", "5d", "-1m", "200h", "9999999s", ""])

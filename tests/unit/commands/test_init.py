@@ -29,14 +29,13 @@ from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
 from tests.support import repositories
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.folders import names_in
-from tests.support.repositories import notebook
 from tests.support.user_index import refused
 
 Report = Callable[..., dict[str, Any]]
 lay = functools.partial(repositories.lay, Path())
-FILE = Path("envbuilder.yaml")
+LIST = Path("requirements.txt")
 README = "```\npip install einops tqdm torch\napt-get install ffmpeg\n```\n"
 
 
@@ -145,8 +144,8 @@ def test_it_prints_what_it_wrote_and_what_comes_next(envbuilder: Command) -> Non
 @pytest.mark.parametrize(
     ("files", "following"),
     [
-        ({"play.ipynb": notebook("import rich")}, "jupyter"),
-        ({"play.ipynb": notebook("import rich"), "lib/x.py": ""}, "run -- python"),
+        ({"play.ipynb": repositories.notebook("import rich")}, "jupyter"),
+        ({"play.ipynb": repositories.notebook("import rich"), "lib/x.py": ""}, "run -- python"),
         ({"setup.py": "setup(entry_points={'console_scripts': ['go=a:b']})"}, "run -- go"),
         ({"setup.py": "setup()", "train.py": ""}, "run -- python train.py"),
     ],
@@ -277,7 +276,7 @@ def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
 
 def test_a_module_that_no_table_knows_is_only_named(report: Report) -> None:
     lay({"train.py": "import einops, mpi, torch, own.x\n"})
-    lay({"requirements.txt": "my-own-x\n"})
+    LIST.write_text("my-own-x\n")
     result = report("--offline")
     assert active()[:2] == ["requirements:", "  - einops  # imported by train.py"]
     (needed,) = result["needs_you"]
@@ -295,7 +294,7 @@ def test_a_script_lists_what_it_requires_itself(report: Report) -> None:
 
 def test_a_long_list_takes_less_than_a_screen(envbuilder: Command) -> None:
     lines = [f"package-{number}==1.0+cu118" for number in range(100)]
-    lay({"requirements.txt": "\n".join([*lines, *(f"-f {line}" for line in lines)])})
+    LIST.write_text("\n".join([*lines, *(f"-f {line}" for line in lines)]))
     printed = envbuilder("init", "--offline").out.splitlines()
     assert len(printed) <= 24
     assert max(map(len, printed)) <= 80 or str(Path.cwd()) in max(printed, key=len)
@@ -303,7 +302,7 @@ def test_a_long_list_takes_less_than_a_screen(envbuilder: Command) -> None:
 
 
 def test_what_is_for_other_hardware_is_named_by_it(report: Report) -> None:
-    lay({"requirements.txt": "torch==2.15.0\nxformers\nflash-attn\ncupy-cuda12x\n"})
+    LIST.write_text("torch==2.15.0\nxformers\nflash-attn\ncupy-cuda12x\n")
     result = report("--offline")
     assert result["dropped"] == ["cpu, mps: without xformers and flash-attn and cupy-cuda12x"]
     assert result["needs_you"] == [
@@ -338,7 +337,7 @@ RESEARCH = {
     "models/more.py": "import torchvision\nimport h5py\n",
     "examples/sample.py": "import tqdm\n",
     "examples/show.py": "import matplotlib\n",
-    "plot.ipynb": notebook("%pip install ipywidgets\nimport seaborn, torch"),
+    "plot.ipynb": repositories.notebook("%pip install ipywidgets\nimport seaborn, torch"),
 }
 
 
@@ -387,7 +386,7 @@ def test_the_framework_is_what_code_imports_or_texts_install(
 
 def test_notebooks_alone_are_read_like_texts_and_code(report: Report) -> None:
     cells = ("!pip install einops>=0.8 git+https://host.example/x.git", "import einops, cv2, torch")
-    lay({"demo.ipynb": notebook(*cells)})
+    lay({"demo.ipynb": repositories.notebook(*cells)})
     result = report("--offline")
     assert active() == [
         "requirements:",
@@ -463,7 +462,7 @@ def test_what_it_does_not_read_is_said(
 
 
 def test_again_it_changes_nothing_and_says_what_it_would_write(envbuilder: Command) -> None:
-    lay({"requirements.txt": "rich\n"})
+    LIST.write_text("rich\n")
     envbuilder("init", "--offline")
     text = FILE.read_text()
     FILE.write_text(text.replace("requirements.txt", "list.txt"))
@@ -486,7 +485,7 @@ def test_a_link_that_leads_nowhere_is_never_followed(envbuilder: Command) -> Non
 
 
 def test_profiles_with_another_torch_are_named(report: Report) -> None:
-    lay({"requirements.txt": "torch==1.13.1\n"})
+    LIST.write_text("torch==1.13.1\n")
     names = {each["profile"] for each in report("--offline")["impossible"]}
     assert names == {"zendnn", "xpu"}
     assert active() == ["requirements_from:", "  - requirements.txt"]
@@ -556,13 +555,13 @@ def test_old_code_without_versions_gets_releases_of_its_day(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "last_commit", lambda _: date(2022, 11, 10))
-    lay({"requirements.txt": "numpy\ntqdm\nrich==13\n"})
+    LIST.write_text("numpy\ntqdm\nrich==13\n")
     report("--offline")
     assert active()[2].startswith("as_of: 2022-11-10  # the last commit's day")
     FILE.unlink()
-    lay({"requirements.txt": "numpy>=1.2,!=1.3\ntqdm>4\nrich>=13\nx<3\n"})
+    LIST.write_text("numpy>=1.2,!=1.3\ntqdm>4\nrich>=13\nx<3\n")
     assert "as_of" in report("--offline")["text"], "nothing bounds most of them from above"
-    lay({"requirements.txt": "numpy\ntqdm==4\nrich==13\n"})
+    LIST.write_text("numpy\ntqdm==4\nrich==13\n")
     assert "as_of" not in report("--offline")["text"], "most lines say what they need"
 
 
@@ -572,7 +571,7 @@ def test_names_that_no_index_has_are_excluded_and_said(
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
     ways = [Way("3.10", ("rich",), None, frozenset({"of3.10"}))]
     questions(monkeypatch, ways=ways, absent=["gone"])
-    lay({"requirements.txt": "rich\ngone>=2\nx @ git+https://host.example/x\n"})
+    LIST.write_text("rich\ngone>=2\nx @ git+https://host.example/x\n")
     captured = envbuilder("init")
     assert "exclude: [gone]  # no index has them" in active()
     built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
@@ -605,7 +604,7 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "torch==2.0.1+cu117\ntorchtext==0.15\nnumba[x]==0.55; python_version > '3'\nrich\n"
-    lay({"requirements.txt": lines})
+    LIST.write_text(lines)
     linux = Answer("3.10", {"torch": "2.1.2+cpu"}, frozenset({"of-linux"}))
     moved = {
         "linux/amd64": (linux, {"torch": "2.1.2", "torchtext": "0.16.2"}),
@@ -630,7 +629,7 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
 def test_nothing_is_written_that_was_tried_in_vain(
     monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
-    lay({"requirements.txt": "torch==2.0.1\ntorchtext==0.15\nrich\n"})
+    LIST.write_text("torch==2.0.1\ntorchtext==0.15\nrich\n")
     an_index(monkeypatch)
     questions(monkeypatch)
     nearest = (answered(python="3.10"), {"torchtext": "0.16.2"})
@@ -642,7 +641,7 @@ def test_nothing_is_written_that_was_tried_in_vain(
 def test_a_second_framework_that_is_too_old_for_any_python_is_left_out_and_said(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay({"requirements.txt": "torch\ntensorflow<1.16\nrich==14\n"})
+    LIST.write_text("torch\ntensorflow<1.16\nrich==14\n")
     an_index(monkeypatch)
     # Of the others none counts: what uses a framework may be built, or moved.
     questions(monkeypatch, old=["tensorflow", "rich"])
@@ -661,7 +660,7 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     def refuse(*_: object, **__: object) -> None:
         raise HostError("no profile fits this machine")
 
-    lay({"requirements.txt": "rich\n"})
+    LIST.write_text("rich\n")
     an_index(monkeypatch)
     questions(monkeypatch, answered())
     monkeypatch.setattr(pipeline, "choose", refuse)
@@ -692,7 +691,7 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     def fail() -> Answer:
         raise BuildError("uv could not resolve rich: the index is away")
 
-    lay({"requirements.txt": "rich==14\n"})
+    LIST.write_text("rich==14\n")
     an_index(monkeypatch)
     asked = asked_of(monkeypatch, fail)
     captured = envbuilder("init", code=1)
@@ -709,7 +708,7 @@ def test_what_cannot_be_locked_here_is_said_after_what_was_written(
     def refuse(*_: object) -> init.Report:
         raise InvalidError("default.cpu cannot be locked: for a reason")
 
-    lay({"requirements.txt": "rich\n"})
+    LIST.write_text("rich\n")
     an_index(monkeypatch)
     questions(monkeypatch, answered())
     monkeypatch.setattr(init, "_locked", refuse)
@@ -732,7 +731,7 @@ def test_hardware_with_packages_of_its_own_decides(
     ):
         asked.clear()
         FILE.unlink(missing_ok=True)
-        lay({"requirements.txt": listed})
+        LIST.write_text(listed)
         envbuilder("init", "--json")
         assert asked == expected
 
@@ -747,7 +746,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
     # One after the other: a server that is not reached is asked no more.
     monkeypatch.setattr(upstream, "PARALLEL", 1)
     questions(monkeypatch, answered(), absent=("gone", "einops"))
-    lay({"requirements.txt": "rich\ngone\neinops\n"})
+    LIST.write_text("rich\ngone\neinops\n")
     result = report()
     excluded = [line for line in active() if line.startswith("exclude")]
     assert excluded == ["exclude: [gone]  # no index has them"]
@@ -774,7 +773,7 @@ def test_if_no_file_can_be_read_nothing_is_written(envbuilder: Command) -> None:
 def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
     envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay({"requirements.txt": "rich\n"})
+    LIST.write_text("rich\n")
     an_index(monkeypatch)
     monkeypatch.setattr(init, "_PATIENCE", 0.05)
     monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +17,7 @@ from envbuilder.builds.request import Planned, advance
 from envbuilder.commands import jupyter as module
 from envbuilder.core import process
 from envbuilder.core.settings import Settings
-from tests.support import command_line
-from tests.support.command_line import Command
+from tests.support.command_line import Command, run
 from tests.support.pipeline import a_build
 from tests.unit.commands.test_add import PROFILE
 
@@ -77,9 +75,6 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[FakeEnvironment]:
     return environments
 
 
-run = functools.partial(command_line.run, "jupyter")
-
-
 def test_outside_of_a_project_it_says_how_to_begin(envbuilder: Command) -> None:
     assert "envbuilder init" in envbuilder("jupyter", code=125).err
 
@@ -104,24 +99,24 @@ def test_the_server_gets_what_was_decided(
     monkeypatch.setattr(jupyter, "prefix", lambda *_: Path("/lab"))
     monkeypatch.setattr(process, "exec_program", lambda argv, env: seen.append(argv))
     monkeypatch.setenv("DISPLAY", ":0")
-    run("--", "--ServerApp.base_url=/x/")
+    run("jupyter", "--", "--ServerApp.base_url=/x/")
     ((_, _, _, text, *more),) = seen
     given = json.loads(text)
     assert more == ["--ServerApp.base_url=/x/"]
     assert (given["browser"], given["folder"]) == (True, str(project))
     argv = given["kernel"]["argv"]
     assert argv[argv.index("--profile") + 1 :][:3] == ["small", "--backend", "venv"]
-    run("--backend", "venv", "--no-browser", "--port", "9000", "notes.ipynb")
+    run("jupyter", "--backend", "venv", "--no-browser", "--port", "9000", "notes.ipynb")
     assert seen[1][4:] == ("--no-browser", "--port", "9000", "notes.ipynb")
 
 
 def test_a_native_kernel_runs_where_the_notebook_is(
     project: Path, planned: list[FakeEnvironment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("--install-kernel") == 0
+    assert run("jupyter", "--install-kernel") == 0
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "kernel.json"
-    run("--project", str(project), "--connection-file", str(file))
+    run("jupyter", "--project", str(project), "--connection-file", str(file))
     command = jupyter.kernel_command(str(file), "/kernel")
     assert planned[-1].ran == [*command, str(tmp_path), str(project)]
     assert (project / "envbuilder.yaml").read_text() == TEXT
@@ -131,13 +126,13 @@ def test_a_native_kernel_runs_where_the_notebook_is(
 def test_one_in_a_container_is_held(
     project: Path, planned: list[FakeEnvironment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("--install-kernel") == 0
+    assert run("jupyter", "--install-kernel") == 0
     monkeypatch.chdir("/")
     held: list[Any] = []
     monkeypatch.setattr(jupyter, "run_kernel", lambda *each: held.append(each) or 7)
     file = Path("kernel.json")
     given = ("--project", str(project), "--connection-file", str(file), "--backend", "docker")
-    assert run(*given) == 7
+    assert run("jupyter", *given) == 7
     ((environment, path, access, beside),) = held
     assert (environment, path, access.ports) == (planned[-1], file, ())
     assert beside == Path("/kernel")

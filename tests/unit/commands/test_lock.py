@@ -28,7 +28,7 @@ from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project.lines import Line
 from tests.support import conda_locks
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
@@ -61,7 +61,7 @@ def new_lock(folder: Path) -> profile_lock.Lock:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project whose lock is of another schema."""
-    (tmp_path / "envbuilder.yaml").write_text("")
+    FILE.write_text("")
     (tmp_path / "profiles/locks").mkdir(parents=True)
     (tmp_path / "profiles/tiny.yaml").write_text(PROFILE)
     text = profile_lock.dump(new_lock(tmp_path)).replace('"schema": 2', '"schema": 1')
@@ -102,7 +102,7 @@ def test_the_way_out_makes_it_again(
 @pytest.fixture
 def shipped(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lock that came with envbuilder for a profile of its own, outside of any project."""
-    (project / "envbuilder.yaml").unlink()
+    FILE.unlink()
     lock = new_lock(project)
     folder = (project / "profiles").rename(project / "shipped")
     (folder / "devices").symlink_to(resources.profiles_dir() / "devices")
@@ -156,7 +156,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
 
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(target_wheels.Hashes, "__call__", pythons)
-    (tmp_path / "envbuilder.yaml").write_text("requirements: [rich]\nprofiles: [mps, rocm]\n")
+    FILE.write_text("requirements: [rich]\nprofiles: [mps, rocm]\n")
     return locked
 
 
@@ -181,11 +181,9 @@ def test_a_profile_with_another_release_says_why(
         assert len(line) <= 80
 
 
-def test_each_lock_is_one_line(
-    elsewhere: list[Profile], tmp_path: Path, envbuilder: Command
-) -> None:
+def test_each_lock_is_one_line(elsewhere: list[Profile], envbuilder: Command) -> None:
     text = "requirements: [torch==2.14.1]\nprofiles: [mps, rocm]\n"
-    (tmp_path / "envbuilder.yaml").write_text(text)
+    FILE.write_text(text)
     assert envbuilder("lock").out == (
         "default.mps: locked, 2.14.1 (macos), Python 3.11, 4 files\n"
         "default.rocm: locked, 2.14.1 (rocm7.2), Python 3.11, 4 files\n"
@@ -204,7 +202,6 @@ default.xpu: cannot be locked: ext==1.0 depends on torch==2.4.1
 @pytest.mark.parametrize("command", [["lock"], ["add", "ext==1.0"]])
 def test_a_release_that_a_package_needs_is_that_of_all_profiles(
     elsewhere: list[Profile],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     envbuilder: Command,
     command: list[str],
@@ -234,7 +231,7 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(Chooser, "ways", ways)
     listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
-    (tmp_path / "envbuilder.yaml").write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
+    FILE.write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
     # xpu is listed, and has no 2.4.1
     out = envbuilder(*command, code=2).out
     assert asked == ["mps"]
@@ -246,9 +243,9 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
 
 
 def test_a_release_that_no_profile_has_is_an_error(
-    elsewhere: list[Profile], tmp_path: Path, envbuilder: Command
+    elsewhere: list[Profile], envbuilder: Command
 ) -> None:
-    (tmp_path / "envbuilder.yaml").write_text('framework_version: "9"\nprofiles: [mps]\n')
+    FILE.write_text('framework_version: "9"\nprofiles: [mps]\n')
     out = envbuilder("lock", code=2).out
     assert "envbuilder.yaml:1: torch==9.*: profile 'mps' has PyTorch 1.12.0 and later" in out
     assert "Allow what it has." in out

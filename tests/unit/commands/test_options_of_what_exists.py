@@ -36,7 +36,7 @@ from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.project import variants
 from tests.support import images, signing
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.engines import FakeEngine
 from tests.support.pipeline import PLAIN, PYTHON
 from tests.support.projects import LOCK
@@ -423,10 +423,8 @@ def test_what_an_option_promises_is_there(
     ],
 )
 def test_hardware_means_the_profile_of_the_projects_framework(
-    command: tuple[str, ...],
-    tmp_path: Path,
-    envbuilder: Command,
+    command: tuple[str, ...], envbuilder: Command
 ) -> None:
-    (tmp_path / "envbuilder.yaml").write_text("framework: jax\n")
+    FILE.write_text("framework: jax\n")
     printed = envbuilder(*command, "--profile", "cpu", code=2).err
     assert "profile 'jax-cpu' has no lock" in printed

@@ -28,7 +28,7 @@ from envbuilder.locks.chooser import Chooser
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Reason
 from envbuilder.profiles.profile import Profile
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.projects import LOCK, lay_locked
 
 RUN = ("run", "--profile", "cpu", "--backend", "venv")
@@ -169,7 +169,7 @@ def test_an_installer_in_a_project_is_refused_before_anything_is_built(
     monkeypatch.setattr(pipeline, "finish", lambda *_: pytest.fail("built"))
     for project, words in ((True, "envbuilder add scipy"), (False, "add_requirements")):
         if not project:
-            (tmp_path / "envbuilder.yaml").unlink()
+            FILE.unlink()
         assert words in envbuilder(*RUN, "--", "pip", "install", "scipy", code=125).err
 
 
@@ -200,7 +200,7 @@ def resolved(
     monkeypatch.delenv("CI", raising=False)
     lay_locked(tmp_path, monkeypatch)
     (tmp_path / "envbuilder.lock/default.cpu.json").unlink()
-    (tmp_path / "envbuilder.yaml").write_text(
+    FILE.write_text(
         "profiles: [cpu, cuda, mps]\npython: '3.11'\nenvironments: {test: {requirements: [b]}}\n"
     )
     return names
@@ -240,7 +240,7 @@ def test_what_is_not_locked_is_locked_for_this_host(
 def test_a_script_that_states_its_requirements_needs_no_project(
     resolved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "envbuilder.yaml").unlink()
+    FILE.unlink()
     block = "# /// script\n# requires-python = '==3.11.*'\n# dependencies = ['einops']\n# ///\n"
     (tmp_path / "train.py").write_text(block)
     words: list[tuple[str, ...]] = []
@@ -268,18 +268,17 @@ def test_a_lock_that_may_not_or_cannot_be_made(
     lock: str,
     why: str,
 ) -> None:
-    path = tmp_path / "envbuilder.yaml"
     if lock == "stale":
         with BUILT:
             cli.main([*RUN, "--", "true"])
-        path.write_text(f"requirements: [a]\n{path.read_text()}")
+        FILE.write_text(f"requirements: [a]\n{FILE.read_text()}")
     if why == "CI":
         monkeypatch.setenv("CI", "true")
     elif why == "signatures":
-        path.write_text(f"signatures: {{locks: [team.pem]}}\n{path.read_text()}")
+        FILE.write_text(f"signatures: {{locks: [team.pem]}}\n{FILE.read_text()}")
     elif why == "never":
         stale = "requirements: [a]\n"
-        path.write_text(f"requirements: [never]\n{path.read_text().removeprefix(stale)}")
+        FILE.write_text(f"requirements: [never]\n{FILE.read_text().removeprefix(stale)}")
     before = {name: (tmp_path / "envbuilder.lock" / name).read_bytes() for name in locks(tmp_path)}
     resolved.clear()
     options = ("--locked",) if why == "--locked" else ()
@@ -294,18 +293,13 @@ def test_a_lock_that_may_not_or_cannot_be_made(
 
 
 def test_a_stale_lock_is_made_again_before_an_installer_is_not(
-    resolved: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    envbuilder: Command,
+    resolved: list[str], capsys: pytest.CaptureFixture[str], envbuilder: Command
 ) -> None:
     printed = envbuilder(*RUN, "--", "pip", "install", "scipy", code=125).err
     assert "envbuilder add scipy" in printed
     assert resolved == []
     for requirements in ("[a]", "[a, b]"):
-        (tmp_path / "envbuilder.yaml").write_text(
-            f"requirements: {requirements}\nprofiles: [cpu]\n"
-        )
+        FILE.write_text(f"requirements: {requirements}\nprofiles: [cpu]\n")
         with BUILT:
             cli.main([*RUN, "--", "true"])
     assert resolved == ["cpu", "cpu"]

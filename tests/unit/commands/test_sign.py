@@ -28,7 +28,7 @@ from envbuilder.containers.oci.layout import (
 from envbuilder.core import resources, signatures
 from envbuilder.core.console import PlainProgress
 from tests.support import signing
-from tests.support.command_line import Command
+from tests.support.command_line import FILE, Command
 from tests.support.folders import read_json
 
 SIGN = ("sign", "--key", "key.pem")
@@ -271,9 +271,9 @@ def test_options_that_do_not_go_together(envbuilder: Command, tmp_path: Path) ->
 def test_the_configuration_s_keys(envbuilder: Command, tmp_path: Path) -> None:
     name = lay("lock", tmp_path)
     envbuilder(*SIGN, name)
-    (tmp_path / "envbuilder.yaml").write_text("signatures:\n  locks: [key.pub]\n")
+    FILE.write_text("signatures:\n  locks: [key.pub]\n")
     envbuilder("verify-signature", name)
-    (tmp_path / "envbuilder.yaml").write_text("signatures:\n  locks: [other.pub]\n")
+    FILE.write_text("signatures:\n  locks: [other.pub]\n")
     envbuilder("verify-signature", name, code=5)
     envbuilder("verify-signature", name, "--key", "key.pub")
 
@@ -282,7 +282,7 @@ def test_the_configuration_s_keys(envbuilder: Command, tmp_path: Path) -> None:
 def test_attestations_have_no_key_in_the_configuration(
     kind: str, envbuilder: Command, tmp_path: Path
 ) -> None:
-    (tmp_path / "envbuilder.yaml").write_text("signatures: {locks: [key.pub], bundles: [key.pub]}")
+    FILE.write_text("signatures: {locks: [key.pub], bundles: [key.pub]}")
     assert "Add --key PUB" in envbuilder("verify-signature", lay(kind, tmp_path), code=2).err
 
 

@@ -18,6 +18,8 @@ from tests.support import fleets
 from tests.support.fleet_runs import entry, summary, unreported
 from tests.support.folders import read_json
 
+PLAN = fleets.plan(fleets.promise())
+
 
 @pytest.mark.parametrize(
     ("key", "value"),
@@ -34,32 +36,31 @@ def test_what_would_make_other_scripts_is_refused(key: str, value: object, tmp_p
     """Scripts of nodes that train together are made of the plan, also when a run goes on."""
     across = fleets.common(tmp_path)
     plan = fleets.plan(fleets.promise(), across=across)
-    folders.create(tmp_path / "run", plan, {})
-    assert folders.read(tmp_path / "run").across == across
-    file = tmp_path / "run" / folders.PLAN
+    folders.create(tmp_path, plan, {})
+    assert folders.read(tmp_path).across == across
+    file = tmp_path / folders.PLAN
     data = read_json(file)
     data["across"][key] = value
     file.write_text(json.dumps(data))
     with pytest.raises(InvalidError, match="not the plan of a run"):
-        folders.read(tmp_path / "run")
+        folders.read(tmp_path)
 
 
 def test_a_time_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    plan = fleets.plan(fleets.promise())
-    folders.create(tmp_path / "run", plan, {})
-    assert folders.read(tmp_path / "run") == plan
-    file = tmp_path / "run" / folders.PLAN
-    file.write_text(file.read_text().replace(plan.started, "20261340T991500Z"))
+    folders.create(tmp_path, PLAN, {})
+    assert folders.read(tmp_path) == PLAN
+    file = tmp_path / folders.PLAN
+    file.write_text(file.read_text().replace(PLAN.started, "20261340T991500Z"))
     with pytest.raises(InvalidError, match="not the plan of a run: time data"):
-        folders.read(tmp_path / "run")
+        folders.read(tmp_path)
 
 
 def test_a_result_that_is_too_large_is_empty(tmp_path: Path) -> None:
-    folders.create(tmp_path / "run", fleets.plan(fleets.promise()), {})
+    folders.create(tmp_path, PLAN, {})
     for node, size in (("n1", judge.LARGEST), ("n2", judge.LARGEST + 1)):
-        with folders.result_path(tmp_path / "run", node, "7").open("wb") as result:
+        with folders.result_path(tmp_path, node, "7").open("wb") as result:
             result.truncate(size)
-    sizes = {n: len(c) for n, c in folders.arrived(tmp_path / "run", {"n1": "7", "n2": "7"})}
+    sizes = {n: len(c) for n, c in folders.arrived(tmp_path, {"n1": "7", "n2": "7"})}
     assert sizes == {"n1": judge.LARGEST, "n2": 0}
 
 
@@ -77,7 +78,7 @@ def owned_by_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_the_user_may_look_into_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "a/run"
-    folders.create(folder, fleets.plan(fleets.promise()), {"n1": "#!/bin/bash\n"})
+    folders.create(folder, PLAN, {"n1": "#!/bin/bash\n"})
     made = [folder, *(path for path in folder.iterdir() if path.is_dir())]
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 5
 
@@ -91,7 +92,7 @@ def test_a_folder_that_a_stranger_made_beforehand_is_refused(
     folder.mkdir()
     owned_by_a_stranger(tmp_path / whose, monkeypatch)
     with pytest.raises(InvalidError, match="neither you nor root"):
-        folders.create(folder, fleets.plan(fleets.promise()), {"n1": ""})
+        folders.create(folder, PLAN, {"n1": ""})
     assert list(folder.iterdir()) == []
 
 
@@ -99,7 +100,7 @@ def test_a_folder_that_a_stranger_made_beforehand_is_refused(
 def test_a_part_that_is_there_already_is_not_used(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(InvalidError, match="holds a run already"):
-        folders.create(tmp_path, fleets.plan(fleets.promise()), {"n1": ""})
+        folders.create(tmp_path, PLAN, {"n1": ""})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_no_part_of_a_run_that_goes_on_is_a_strangers(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    folders.create(folder, fleets.plan(fleets.promise()), {"n1": ""})
+    folders.create(folder, PLAN, {"n1": ""})
     folders.add_job(folder, "n1", "7")
     folders.read(folder)
     owned_by_a_stranger(folder / path, monkeypatch)
