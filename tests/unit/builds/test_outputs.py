@@ -62,11 +62,17 @@ def planned(
     return target, docker.plan_layers(build, target, base, "linux/amd64", None)
 
 
-def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:
+@pytest.fixture
+def ref(server: FakeRegistry) -> str:
+    """Where an image is pushed to."""
+    return f"{server.host}/a:t"
+
+
+def step(ref: str, layout: Layout, found: Settings) -> plan.Push:
     return plan.Push(
         what="push",
         layout=str(layout.folder),
-        ref=f"{server.host}/a:t",
+        ref=ref,
         plain_http=False,
         uploads=str(found.uploads_dir),
         profile="cpu",
@@ -78,12 +84,12 @@ def step(server: FakeRegistry, layout: Layout, found: Settings) -> plan.Push:
 
 
 @pytest.fixture
-def pushed(server: FakeRegistry, tmp_path: Path, found: Settings) -> list[str]:
+def pushed(ref: str, tmp_path: Path, found: Settings) -> list[str]:
     """An image that `outputs.push` brought; what it said."""
     layout = Layout.create(tmp_path / "layout")
     images.image(layout, b"a layer")
     notes: list[str] = []
-    outputs.push(step(server, layout, found), PlainProgress(notes.append))
+    outputs.push(step(ref, layout, found), PlainProgress(notes.append))
     return notes
 
 
@@ -95,22 +101,21 @@ def documents(tmp_path: Path) -> dict[str, str]:
 
 
 def test_what_travelled_is_said_and_what_was_pushed_recorded(
-    server: FakeRegistry, pushed: list[str], found: Settings
+    ref: str, pushed: list[str], found: Settings
 ) -> None:
     assert any("MB in 2 blobs (0 were already there, 0 came from other" in n for n in pushed)
     (record,) = records.read(found.records_dir / FINGERPRINT)
-    assert record.ref == f"{server.host}/a:t"
+    assert record.ref == ref
     assert outputs.pushed_record(record.ref, FINGERPRINT, found) == record
 
 
 def test_a_tag_that_names_something_else_is_not_ours(
-    server: FakeRegistry, pushed: list[str], found: Settings, tmp_path: Path
+    server: FakeRegistry, ref: str, pushed: list[str], found: Settings, tmp_path: Path
 ) -> None:
     other = Layout.create(tmp_path / "other")
     push(server, other, images.image(other, b"another layer"), found)
-    ref = f"{server.host}/a:t"
     assert outputs.pushed_record(ref, FINGERPRINT, found) is None
-    assert outputs.pushed_record(f"{server.host}/a:elsewhere", FINGERPRINT, found) is None
+    assert outputs.pushed_record(f"{ref}-elsewhere", FINGERPRINT, found) is None
     assert outputs.pushed_record(ref, "cd" * 32, found) is None
     with pytest.raises(BuildError, match="names another image than the one"):
         outputs.attach(ref, FINGERPRINT, documents(tmp_path), found, SILENT)
@@ -118,9 +123,8 @@ def test_a_tag_that_names_something_else_is_not_ours(
 
 
 def test_documents_are_attached_once_and_about_the_manifest(
-    server: FakeRegistry, pushed: list[str], found: Settings, tmp_path: Path
+    server: FakeRegistry, ref: str, pushed: list[str], found: Settings, tmp_path: Path
 ) -> None:
-    ref = f"{server.host}/a:t"
     written = documents(tmp_path)
     for _ in range(2):
         outputs.attach(ref, FINGERPRINT, written, found, SILENT)
@@ -153,9 +157,8 @@ def test_a_plan_for_disk_and_registry_does_both(found: Settings) -> None:
 
 
 def test_a_pushed_image_is_known_again(
-    server: FakeRegistry, pushed: list[str], found: Settings
+    server: FakeRegistry, ref: str, pushed: list[str], found: Settings
 ) -> None:
-    ref = f"{server.host}/a:t"
     target, made = planned(found, Request(push=ref))
     image: Any = Output(target, replace(made, fingerprint=FINGERPRINT), found)
     known = image.existing()

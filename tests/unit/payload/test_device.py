@@ -16,6 +16,7 @@ from envbuilder.payload.machine import device, hardware
 from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.payload.report import CheckError
 from tests.support.hip import HipTorch
+from tests.unit.payload.test_accelerators import torch_like
 
 
 class Arrays(numpy.ndarray[Any, Any]):
@@ -23,16 +24,6 @@ class Arrays(numpy.ndarray[Any, Any]):
 
     def numpy(self) -> Any:
         return self
-
-
-def cpu_build() -> Any:
-    return SimpleNamespace(
-        __version__="2.13.0+cpu",
-        version=SimpleNamespace(cuda=None, hip=None, xpu=None),
-        backends=SimpleNamespace(
-            mps=SimpleNamespace(is_built=lambda: False, is_available=lambda: False)
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +37,7 @@ def cpu_build() -> Any:
 )
 def test_a_cpu_build_cannot_drive_an_accelerator(accelerator: str, right: str) -> None:
     with pytest.raises(CheckError) as failed:
-        device.require_build(cpu_build(), accelerator)
+        device.require_build(torch_like("2.13.0+cpu"), accelerator)
     message = str(failed.value)
     assert message.startswith(f"torch 2.13.0+cpu is a cpu build and cannot use {accelerator}; ")
     assert right in message

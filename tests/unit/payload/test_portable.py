@@ -17,14 +17,19 @@ NEWER_METHODS = {"readlink", "removeprefix", "removesuffix", "is_relative_to", "
 """Than Python 3.8, on what has no name of its own: `os.readlink` is older."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_syntax_is_that_of_python_3_8(path: Path) -> None:
-    ast.parse(path.read_text(), str(path), feature_version=(3, 8))
+@pytest.fixture(params=FILES, ids=lambda path: path.name)
+def text(request: pytest.FixtureRequest) -> str:
+    """The text of each module."""
+    path: Path = request.param
+    return path.read_text()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_no_argument_and_no_method_is_newer_than_python_3_8(path: Path) -> None:
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+def test_syntax_is_that_of_python_3_8(text: str) -> None:
+    ast.parse(text, feature_version=(3, 8))
+
+
+def test_no_argument_and_no_method_is_newer_than_python_3_8(text: str) -> None:
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     used = {keyword.arg for call in calls for keyword in call.keywords}
     assert not used & NEWER_ARGUMENTS
     methods = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
@@ -32,15 +37,13 @@ def test_no_argument_and_no_method_is_newer_than_python_3_8(path: Path) -> None:
     assert not called & NEWER_METHODS
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_annotations_are_not_evaluated(path: Path) -> None:
+def test_annotations_are_not_evaluated(text: str) -> None:
     # Without this an annotation such as "X | Y" would be an error in Python 3.8.
-    assert "from __future__ import annotations" in path.read_text()
+    assert "from __future__ import annotations" in text
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_only_the_standard_library_is_imported_at_the_top(path: Path) -> None:
-    for node in ast.parse(path.read_text()).body:
+def test_only_the_standard_library_is_imported_at_the_top(text: str) -> None:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -50,10 +53,7 @@ def test_only_the_standard_library_is_imported_at_the_top(path: Path) -> None:
         assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_imports_of_its_own_are_relative(path: Path) -> None:
+def test_imports_of_its_own_are_relative(text: str) -> None:
     assert "envbuilder." not in "\n".join(
-        line
-        for line in path.read_text().splitlines()
-        if line.lstrip().startswith(("import", "from"))
+        line for line in text.splitlines() if line.lstrip().startswith(("import", "from"))
     )

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from envbuilder.core.errors import VerifyError
-from envbuilder.payload.training import model, train
+from envbuilder.payload.training import train
 from envbuilder.verify import step
 from tests.support.progress import SILENT
 from tests.support.recorded_training import Faults, Numpy, digits, train_and_record
@@ -278,7 +278,3 @@ def test_the_steps_that_are_drawn(images: int, epochs: int) -> None:
         assert min(step.LEAST_STEPS, count * epochs) <= len(numbers) <= step.MOST_DRAWN + 3
     drawn = {step.draw(images, epochs) for _ in range(20)}
     assert len(drawn) > 1 or count < 4
-
-
-def test_parameters_are_those_of_the_published_network() -> None:
-    assert sum(numpy.prod(shape) + shape[-1] for shape in model.WEIGHTS.values()) == 1_199_882

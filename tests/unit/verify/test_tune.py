@@ -186,14 +186,20 @@ def test_a_report_that_is_none_is_refused(report: Any) -> None:
 BETTER = outcome_with(finding(ACTIVE, 1.3), finding(LIBC, 1.2, "no gain"), finding(ONE, 1.1))
 
 
-def finish(outcome: tune.Outcome, *, as_json: bool = True, backend: str = "venv") -> None:
-    found = load_settings(environ={"ENVBUILDER_CONFIG_DIR": "/nonexistent"})
-    tune.finish(outcome, {"profile": "cpu", "backend": backend}, found, as_json=as_json)
+@pytest.fixture
+def finish(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`finish(outcome)`: what is printed at the end of a tuning."""
+
+    def finished(outcome: tune.Outcome, *, as_json: bool = True, backend: str = "venv") -> str:
+        found = load_settings(environ={"ENVBUILDER_CONFIG_DIR": "/nonexistent"})
+        tune.finish(outcome, {"profile": "cpu", "backend": backend}, found, as_json=as_json)
+        return capsys.readouterr().out
+
+    return finished
 
 
-def test_results_are_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    finish(BETTER)
-    data = json.loads(capsys.readouterr().out)
+def test_results_are_one_json_object(finish: Callable[..., str]) -> None:
+    data = json.loads(finish(BETTER))
     assert data["schema"] == 1
     assert data["profile"] == "cpu"
     assert data["noise"] == 0.01
@@ -201,10 +207,9 @@ def test_results_are_one_json_object(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_profile_that_is_printed_can_be_saved(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    finish: Callable[..., str], tmp_path: Path
 ) -> None:
-    finish(BETTER)
-    (tmp_path / "cpu-tuned.yaml").write_text(json.loads(capsys.readouterr().out)["draft"])
+    (tmp_path / "cpu-tuned.yaml").write_text(json.loads(finish(BETTER))["draft"])
     folders = (tmp_path, *search_path(None, tmp_path / "none"))
     own, cpu = (load(name, folders) for name in ("cpu-tuned", "cpu"))
     assert own.environment == {**cpu.environment, "OMP_WAIT_POLICY": "active"}
@@ -229,14 +234,13 @@ def test_keys_are_of_all_winners_only_if_these_help_together() -> None:
     ("outcome", "backend"), [(outcome_with(finding(ONE, 1.3)), "venv"), (BETTER, "external")]
 )
 def test_where_nothing_that_a_profile_can_hold_helps_there_is_none(
-    outcome: tune.Outcome, backend: str, capsys: pytest.CaptureFixture[str]
+    outcome: tune.Outcome, backend: str, finish: Callable[..., str]
 ) -> None:
     """Of another interpreter, nothing is known of the environment of a profile."""
-    finish(outcome, backend=backend)
-    assert json.loads(capsys.readouterr().out)["draft"] is None
+    assert json.loads(finish(outcome, backend=backend))["draft"] is None
 
 
-def test_the_table_fits_a_terminal_and_gives_advice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_fits_a_terminal_and_gives_advice(finish: Callable[..., str]) -> None:
     slow = tune_settings.Setting(name="libc's allocator, keeping memory", group="allocator")
     half = tune_settings.Setting(
         name="bfloat16 autocast", group="precision", advice="torch.autocast(…)"
@@ -246,8 +250,7 @@ def test_the_table_fits_a_terminal_and_gives_advice(capsys: pytest.CaptureFixtur
         tune_settings.Finding(setting=slow, verdict="failed", detail="\x1b[2Jworkers " * 9),
         finding(half, 1.9, "other precision"),
     )
-    finish(outcome, as_json=False)
-    shown = capsys.readouterr().out
+    shown = finish(outcome, as_json=False)
     table = shown.partition("Defaults:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert "\x1b[2J" not in shown

@@ -46,9 +46,9 @@ def image(
 ) -> tuple[container.DockerEnvironment, FakeEngine]:
     """The `cpu` image `trial:1`, which is as the last build recorded it, and its engine."""
     monkeypatch.chdir(tmp_path)
-    environment, engine = built_image(found, (OTHER,))
-    engine.images["trial:1"] = Image(id=OTHER, tags=("trial:1",), labels={})
-    return environment, engine
+    built = built_image(found, (OTHER,))
+    built[1].images["trial:1"] = Image(id=OTHER, tags=("trial:1",), labels={})
+    return built
 
 
 def test_a_command_gets_its_folder_and_says_what_it_is_left_with(

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -55,6 +56,11 @@ def made(
     return path
 
 
+def opened(folder: Path, files: Mapping[str, bytes], **facts: Any) -> Wheel:
+    """A wheel of these files, open to be read."""
+    return Wheel(made(folder, files, **facts), NAME)
+
+
 def read(wheel: Wheel) -> dict[str, bytes]:
     return {name: b"".join(packed.pieces()) for name, packed in wheel.files.items()}
 
@@ -84,7 +90,7 @@ def test_only_metadata_scripts_and_data_are_left_to_the_installer(
         "a-1.0.data/scripts/run": b"#!python\n",
         "other.data/x": b"1",
     }
-    with Wheel(made(tmp_path, {**plain, **installed}, method), NAME) as wheel:
+    with opened(tmp_path, {**plain, **installed}, method=method) as wheel:
         assert read(wheel) == plain
         assert others(wheel, tmp_path) == installed
         assert {n: p.size for n, p in wheel.files.items()} == {n: len(plain[n]) for n in plain}
@@ -95,7 +101,7 @@ def test_only_metadata_scripts_and_data_are_left_to_the_installer(
 def test_the_last_bytes_of_a_file_of_zeros_are_not_lost(tmp_path: Path, more: int) -> None:
     """A match takes so few bits that all input is read before the last output fits."""
     size = archives.PIECE + more
-    with Wheel(made(tmp_path, {"a/lib.so": bytes(size)}), NAME) as wheel:
+    with opened(tmp_path, {"a/lib.so": bytes(size)}) as wheel:
         pieces = [len(piece) for piece in wheel.files["a/lib.so"].pieces()]
     assert sum(pieces) == size
     assert max(pieces) <= archives.PIECE
@@ -157,13 +163,13 @@ def test_a_wheel_may_have_more_members_than_a_zip_without_zip64(tmp_path: Path) 
 
 @pytest.mark.parametrize(("mode", "executable"), [(0o644, False), (0o755, True), (0o601, True)])
 def test_any_right_to_execute_is_kept(tmp_path: Path, mode: int, executable: bool) -> None:
-    with Wheel(made(tmp_path, {"a/run": b"x"}, mode=mode), NAME) as wheel:
+    with opened(tmp_path, {"a/run": b"x"}, mode=mode) as wheel:
         assert wheel.files["a/run"].executable is executable
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../b", "a//b", "./a", "a\\b"])
 def test_a_path_that_means_another_is_left_to_the_installer(tmp_path: Path, name: str) -> None:
-    with Wheel(made(tmp_path, {name: b"x"}), NAME) as wheel:
+    with opened(tmp_path, {name: b"x"}) as wheel:
         assert wheel.files == {}
         assert others(wheel, tmp_path) == {name: b"x"}
 
@@ -313,12 +319,12 @@ def test_a_damaged_script_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("library")
 def test_a_program_is_read_from_the_scripts_of_its_wheel(tmp_path: Path) -> None:
     program = "a-1.0.data/scripts/uv"
-    with Wheel(made(tmp_path, {program: b"ELF" * 1000}), NAME) as wheel:
+    with opened(tmp_path, {program: b"ELF" * 1000}) as wheel:
         assert b"".join(wheel.program("uv").pieces()) == b"ELF" * 1000
         with pytest.raises(BuildError, match="it holds no executable 'uvx'"):
             wheel.program("uvx")
     with (
-        Wheel(made(tmp_path, {program: b"ELF"}, zipfile.ZIP_BZIP2), NAME) as wheel,
+        opened(tmp_path, {program: b"ELF"}, method=zipfile.ZIP_BZIP2) as wheel,
         pytest.raises(BuildError, match="it holds no executable 'uv'"),
     ):
         wheel.program("uv")

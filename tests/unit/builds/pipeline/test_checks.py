@@ -32,6 +32,7 @@ from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
 NO_GPU = "extends: cuda\n"
 COMPILER = "extends: cpu\nsystem_packages: [g++, libtcmalloc-minimal4]\n"
 MAC = "extends: mps\n"
+every_backend = pytest.mark.parametrize("backend", [None, "venv", "docker"])
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -62,7 +63,7 @@ def test_an_unknown_profile_comes_before_the_host(
 
 
 @pytest.mark.parametrize("lock", [None, "none", "stale", "fresh"])
-@pytest.mark.parametrize("backend", [None, "venv", "docker"])
+@every_backend
 def test_the_host_comes_before_the_lock(
     found: Settings, lock: str | None, backend: str | None
 ) -> None:
@@ -81,7 +82,7 @@ def test_what_cannot_exist_here_comes_before_the_lock_of_a_build(
 @pytest.mark.parametrize(
     ("lock", "told"), [(None, "has no lock"), ("none", "nobody did"), ("stale", "is stale")]
 )
-@pytest.mark.parametrize("backend", [None, "venv", "docker"])
+@every_backend
 def test_the_lock_comes_before_the_tools(
     found: Settings, missing_tools: None, lock: str | None, told: str, backend: str | None
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_python_that_the_lock_lacks_comes_before_the_tools(
     assert "no files for linux/amd64 with Python 3.11" in shown
 
 
-@pytest.mark.parametrize("backend", [None, "venv", "docker"])
+@every_backend
 def test_a_required_signature_of_the_lock_comes_before_the_tools(
     found: Settings, missing_tools: None, tmp_path: Path, backend: str | None
 ) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.containers.oci import archive
 from envbuilder.containers.oci.layout import (
@@ -178,11 +179,7 @@ def test_another_folder_is_no_layout(tmp_path: Path) -> None:
 def named(folder: Path) -> Layout:
     layout = image(folder)
     (found,) = layout.index().manifests
-    manifest = Descriptor(
-        media_type=found.media_type, digest=found.digest, size=found.size,
-        annotations=archive.named("envbuilder/x:1"),
-    )  # fmt: skip
-    layout.write_index(index_of(manifest))
+    layout.write_index(index_of(replace(found, annotations=archive.named("envbuilder/x:1"))))
     return layout
 
 

@@ -39,6 +39,7 @@ from tests.support.registry_requests import (
 )
 
 Take = Callable[[str], int]
+Attach = Callable[[str], Descriptor]
 
 
 @pytest.fixture
@@ -273,23 +274,25 @@ def image(send: Send, source: Layout) -> Descriptor:
     return made
 
 
-def attach(
-    server: FakeRegistry, source: Layout, image: Descriptor, found: Settings, kind: str
-) -> Descriptor:
-    content = f"content of {kind}".encode()
-    made = transfer.make_referrer(source, image, kind, content)
+@pytest.fixture
+def attach(server: FakeRegistry, source: Layout, image: Descriptor, found: Settings) -> Attach:
+    """`attach(kind)` attaches a document of this kind to the image."""
 
-    transfer.attach(connect(server), source, made, image, found.uploads_dir, SILENT)
-    return made
+    def attached_now(kind: str) -> Descriptor:
+        made = transfer.make_referrer(source, image, kind, f"content of {kind}".encode())
+        transfer.attach(connect(server), source, made, image, found.uploads_dir, SILENT)
+        return made
+
+    return attached_now
 
 
 @pytest.mark.parametrize("lists", [False, True])
 def test_attachments_are_found_by_the_image_s_digest(
-    server: FakeRegistry, source: Layout, image: Descriptor, found: Settings, lists: bool
+    server: FakeRegistry, source: Layout, image: Descriptor, attach: Attach, lists: bool
 ) -> None:
     server.lists_referrers = lists
     before = server.manifests["a", "t"]
-    made = [attach(server, source, image, found, kind) for kind in (SBOM, PROVENANCE)]
+    made = [attach(kind) for kind in (SBOM, PROVENANCE)]
     assert server.manifests["a", "t"] == before
     assert source.read_manifest(made[0]).subject.digest == image.digest
     listed = attached(connect(server), image.digest)
@@ -299,14 +302,10 @@ def test_attachments_are_found_by_the_image_s_digest(
 
 
 def test_a_list_that_others_write_too(
-    server: FakeRegistry,
-    source: Layout,
-    image: Descriptor,
-    found: Settings,
-    monkeypatch: pytest.MonkeyPatch,
+    server: FakeRegistry, image: Descriptor, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody writes an older list over ours right after it: it is added once more."""
-    attach(server, source, image, found, SBOM)
+    attach(SBOM)
     tag = image.digest.replace(":", "-")
     older = server.manifests["a", tag]
     real = Connection.put_manifest
@@ -320,16 +319,12 @@ def test_a_list_that_others_write_too(
         return done
 
     monkeypatch.setattr(Connection, "put_manifest", put)
-    attach(server, source, image, found, PROVENANCE)
+    attach(PROVENANCE)
     assert len(attached(connect(server), image.digest)) == 2
 
 
 def test_a_registry_that_forgets_the_list_is_named(
-    server: FakeRegistry,
-    source: Layout,
-    image: Descriptor,
-    found: Settings,
-    monkeypatch: pytest.MonkeyPatch,
+    server: FakeRegistry, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Connection.put_manifest
     empty = encode(index_of())
@@ -342,4 +337,4 @@ def test_a_registry_that_forgets_the_list_is_named(
 
     monkeypatch.setattr(Connection, "put_manifest", put)
     with pytest.raises(BuildError, match="loses what is added"):
-        attach(server, source, image, found, SBOM)
+        attach(SBOM)
