@@ -101,16 +101,3 @@ def test_an_unlocked_profile_says_why(name: str) -> None:
     assert lock.why
     with pytest.raises(InvalidError, match="not locked"):
         lockfile.require_usable(shipped_profile(name), lock)
-
-
-@pytest.mark.parametrize("name", LOCKED)
-def test_shipped_locks_are_fresh(name: str) -> None:
-    from envbuilder.locks import resolve
-
-    lock = shipped_lock(name)
-    assert resolve.check(shipped_profile(name), lock) == ()
-
-
-@pytest.mark.parametrize("name", LOCKED)
-def test_locks_name_no_index(name: str) -> None:
-    assert "://" not in (FOLDERS[0] / f"locks/{name}.json").read_text()
