@@ -41,7 +41,8 @@ from envbuilder.core.settings import DEFAULT
 from envbuilder.locks import chooser, compare
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
-from envbuilder.profiles.requirements import SAME, distribution
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.requirements import SAME, distribution, on_hardware
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.setup_files import ComputedError
@@ -358,7 +359,7 @@ def _with_unlisted(
     Taken are what programs cannot start without, companions of the framework, and, if no file lists
     anything, what texts install.
     """
-    row = frameworks.FRAMEWORKS[framework]
+    row = FRAMEWORKS[framework]
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
     if itself:
         seen.add(types.canonical(itself.name))
@@ -466,12 +467,11 @@ def _resolvable(
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
     """Return the hardware that decides, on any machine: CUDA if it has packages of its own."""
-    from envbuilder.locks.target_wheels import left_out
-
-    framework = variants.framework[0]
     names = {line.name for line in variants.contents.requirements}
-    cpu = variants.unadapted(frameworks.first_profile(framework, "cpu"))
-    return "cuda" if names & left_out(cpu) else "cpu"
+    compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
+    if names & compilers or any(on_hardware(name, "cpu") != name for name in names):
+        return "cuda"
+    return "cpu"
 
 
 def _fitting(
@@ -547,7 +547,7 @@ def _moved(
     why = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
     line_of = {line.name: line for line in required}
     overrides = {**facts.overrides}
-    for name in sorted(versions.keys() - frameworks.FRAMEWORKS[adapted.framework].names):
+    for name in sorted(versions.keys() - FRAMEWORKS[adapted.framework].names):
         line = line_of[name]
         text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
         overrides[name] = (text, f"{why}; {line.where} has {line.text}")

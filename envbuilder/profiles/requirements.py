@@ -83,6 +83,7 @@ class _Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
     packages: tuple[str, ...]
     elsewhere: dict[str, types.Distribution]
     macs: dict[types.Distribution, types.Distribution]
+    not_for_macs: tuple[types.Distribution, ...]
 
 
 def table(name: str, form: type[_T]) -> _T:
@@ -100,6 +101,8 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
     That is the package itself, unless it needs other hardware.
     """
     nvidia = _nvidia()
+    if accelerator == "mps" and name in nvidia.not_for_macs:
+        return ""
     if accelerator == "mps":
         name = nvidia.macs.get(name, name)
     if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in nvidia.packages):

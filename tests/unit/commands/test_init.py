@@ -728,6 +728,7 @@ def test_hardware_with_packages_of_its_own_decides(
         ("rich", ["cpu"]),
         ("rich==14", ["cpu", "mps"]),
         ("xformers", ["cuda"]),
+        ("flash_attn", ["cuda"]),
     ):
         asked.clear()
         FILE.unlink(missing_ok=True)
