@@ -11,6 +11,7 @@ import pytest
 from envbuilder.containers.engine import connection, interface
 from envbuilder.core import process, settings
 from envbuilder.core.settings import load as load_settings
+from envbuilder.packages import fetch
 from tests.support.cleaning import Labelled, Report
 from tests.support.command_line import Command
 
@@ -19,9 +20,10 @@ from tests.support.command_line import Command
 def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each test stands in a folder of its own, and the process is not the command's.
 
-    Its guard would end the tests at a later one's signal.
+    Its guard would end the tests at a later one's signal. Nor is uv asked where packages are.
     """
     monkeypatch.setattr(process, "install_stop_handlers", lambda *, owns_process: None)
+    monkeypatch.setattr(fetch, "places", tuple)
     monkeypatch.chdir(tmp_path)
 
 
