@@ -23,6 +23,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Definition, Settings, Signatures
 from envbuilder.locks import resolve
 from envbuilder.profiles import lock as profile_lock, profile as profiles
+from tests.support.folders import read_json
 from tests.support.projects import LOCK
 from tools import refresh_requirements
 
@@ -94,7 +95,7 @@ def install(chosen: jupyter.Choice, data: Path) -> Path:
 def test_a_kernel_is_installed_once_and_removed_again(tmp_path: Path) -> None:
     folder = install(choice(), tmp_path)
     assert folder == tmp_path / "kernels/envbuilder-my-project-default"
-    assert json.loads((folder / "kernel.json").read_text())["language"] == "python"
+    assert read_json(folder / "kernel.json")["language"] == "python"
     assert install(choice(backend="venv"), tmp_path) == folder
     assert "--backend" in (folder / "kernel.json").read_text()
     assert jupyter.remove(choice(), tmp_path) == folder

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +16,7 @@ from envbuilder.builds.inside import sitecustomize
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Definition, Settings
 from envbuilder.project.package import FOLDER, Package
-from tests.support.folders import names_in
+from tests.support.folders import names_in, read_json
 from tests.support.projects import project_settings
 from tests.support.repositories import lay
 
@@ -158,11 +158,11 @@ def test_a_folder_that_no_path_list_can_hold_is_refused(settings: Settings, tmp_
         project_folder.lay(odd, ADDER.texts)
 
 
-def facts_of(settings: Settings, *locked: str) -> dict[str, object]:
+def facts_of(settings: Settings, *locked: str) -> Any:
     """Return what the hook of a project is given."""
     folder = project_folder.lay_hook(settings, locked)
     assert folder
-    return json.loads((folder / "facts.json").read_text())
+    return read_json(folder / "facts.json")
 
 
 def test_the_hook_knows_packages_of_other_names_and_the_project(

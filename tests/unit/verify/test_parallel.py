@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from envbuilder.host.model import Cpu, Host
 from envbuilder.verify import parallel, show
 from envbuilder.verify.report import history, model
 from tests.support.command_line import Command, Ended
+from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.reports import measured, removals, whole
 
@@ -230,10 +230,8 @@ def verify(payload: Payload, envbuilder: Command) -> Command:
     return verified
 
 
-def kept() -> dict[str, Any]:
-    folder = load_settings().reports_dir
-    stored: dict[str, Any] = json.loads(history.entries(folder)[-1].path.read_text())
-    return stored
+def kept() -> Any:
+    return read_json(history.entries(load_settings().reports_dir)[-1].path)
 
 
 def test_without_devices_nothing_is_run_in_parallel(payload: Payload, verify: Command) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from envbuilder.verify import run, show
 from envbuilder.verify.report import model
 from envbuilder.verify.view import curve, templates
 from tests.support.colours import contrast, scheme
+from tests.support.folders import read_json
 from tests.support.json_values import json_values
 from tests.support.pages import POLICY, Seen, changed, checked, epoch, failing, page, whole
 
@@ -90,7 +90,7 @@ def test_drawings_and_tables_say_what_they_show(shown: str) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "zendnn", "cpu-ipex", "cuda-forced-on-cpu"])
 def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
-    data = json.loads((repository / f"docs/evidence/reports/{name}.json").read_text())
+    data = read_json(repository / f"docs/evidence/reports/{name}.json")
     text = show.render(data)
     assert "VERIFIED" in text
     assert ("NOT VERIFIED" in text) == (data["status"] != "passed")

@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
-from envbuilder import cli
 from envbuilder.builds import plan
 from envbuilder.builds.backends import docker
 from envbuilder.builds.image import base as image_base
@@ -24,6 +22,7 @@ from envbuilder.core.settings import Configuration, Settings
 from envbuilder.host.model import Host
 from envbuilder.profiles import lock as lockfile
 from tests.support import project_layers
+from tests.support.command_line import Command
 from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import image
 from tests.support.pipeline import a_build
@@ -227,10 +226,8 @@ def test_a_configured_base_is_taken(found: Settings) -> None:
         (["--builder", "other"], "is not one of"),
     ],
 )
-def test_arguments_are_checked_first(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(cli.cli, ["build", "--profile", "cpu", *arguments])
-    assert done.exit_code == 2
-    assert said in done.output
+def test_arguments_are_checked_first(arguments: list[str], said: str, envbuilder: Command) -> None:
+    assert said in envbuilder("build", "--profile", "cpu", *arguments, code=2).err
 
 
 def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(

@@ -51,8 +51,12 @@ class Engine(FakeEngine):
     def offer(self, ahead: Preloader, *sizes: int) -> None:
         """Offer layers, and wait until a load begins."""
         self.began.clear()
-        ahead.offer(added(*sizes), WORTH, COUNT)
+        offer(ahead, *sizes)
         assert self.began.wait(10)
+
+
+def offer(ahead: Preloader, *sizes: int, left: int = WORTH) -> None:
+    ahead.offer(added(*sizes), left, COUNT)
 
 
 @pytest.fixture
@@ -90,13 +94,13 @@ def test_little_is_not_worth_a_load_and_nothing_is_without_a_name(
     there: Engine, begin: Callable[..., Preloader], size: int, left: int, ref: str
 ) -> None:
     with begin(ref) as ahead:
-        ahead.offer(added(size), left, COUNT)
+        offer(ahead, size, left=left)
     assert there.loaded == []
 
 
 def test_small_layers_add_up(there: Engine, begin: Callable[..., Preloader]) -> None:
     with begin() as ahead:
-        ahead.offer(added(WORTH // 2), WORTH, COUNT)
+        offer(ahead, WORTH // 2)
         there.offer(ahead, WORTH // 2, WORTH // 2)
     assert there.loaded == [2]
 
@@ -107,8 +111,8 @@ def test_an_offer_is_skipped_where_a_larger_one_has_come(
     there.go.clear()
     with begin() as ahead:
         there.offer(ahead, WORTH)
-        ahead.offer(added(*[WORTH] * 2), WORTH, COUNT)
-        ahead.offer(added(*[WORTH] * 3), WORTH, COUNT)
+        offer(ahead, WORTH, WORTH)
+        offer(ahead, WORTH, WORTH, WORTH)
         there.began.clear()
         there.go.set()
         assert there.began.wait(10)
@@ -122,7 +126,7 @@ def test_what_still_waits_in_the_end_is_for_the_whole_image(
     timer = threading.Timer(0.05, there.go.set)
     with begin() as ahead:
         there.offer(ahead, WORTH)
-        ahead.offer(added(*[WORTH] * 2), WORTH, COUNT)
+        offer(ahead, WORTH, WORTH)
         timer.start()
     assert there.loaded == [1]
 

@@ -378,6 +378,13 @@ FILES = st.dictionaries(
 )
 
 
+def named_once(shares: list[tuple[str, ...]]) -> list[str]:
+    """The files of all shares, of which none is in two."""
+    named = [name for share in shares for name in share]
+    assert len(named) == len({*named})
+    return named
+
+
 @given(FILES, st.sampled_from([1, 3, 1000]))
 def test_shares_are_full_but_never_too_full(files: dict[str, int], spread: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -385,8 +392,7 @@ def test_shares_are_full_but_never_too_full(files: dict[str, int], spread: int) 
         limit = CUT * max(1, -(-sum(files.values()) // (spread * CUT)))
         found = list(cut(files))
     assert len(found) <= 2 * spread or spread == 1000
-    named = [name for share in found for name in share]
-    assert len(named) == len({*named})
+    named = named_once(found)
     assert all(share for share in found)
     for share in found:
         assert len(share) == 1 or sum(files[n] for n in share) <= limit
@@ -423,8 +429,7 @@ def test_a_huge_wheel_has_no_huge_layer_and_leaves_layers_to_others() -> None:
     found = list(cut(files))
     assert 20 < len(found) < 2 * wheels.SPREAD
     assert max(sum(files[n] for n in share) for share in found if len(share) > 1) <= 5 * CUT
-    named = [name for share in found for name in share]
-    assert len(named) == len({*named})
+    named = named_once(found)
     assert sum(files[n] for n in files.keys() - {*named}) <= 5 * CUT
     assert found == list(cut(dict(reversed(files.items()))))
 

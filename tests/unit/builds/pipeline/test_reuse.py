@@ -92,21 +92,27 @@ def test_a_shipped_lock_that_is_newer_than_the_users_own_is_noted(
 def finish(made: Any) -> None:
     """What an execution of the plan leaves."""
     prefix = Path(made.artifact.ref)
-    prefix.mkdir(parents=True)
+    prefix.mkdir(parents=True, exist_ok=True)
     integrity.close(prefix, {"fingerprint": made.fingerprint})
 
 
-def test_what_is_missing_is_built_and_what_exists_is_reused(
-    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def finishing(doings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An execution leaves the environment."""
+
     def performed(made: Any, *rest: Any) -> bool:
         doings.append("execute")
         finish(made)
         return True
 
+    monkeypatch.setattr(execute, "execute", performed)
+
+
+def test_what_is_missing_is_built_and_what_exists_is_reused(
+    found: Settings, doings: list[str], finishing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter([100.0, 112.34567])  # from before the fetch until after the attestations
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: next(clock, 0.0)))
-    monkeypatch.setattr(execute, "execute", performed)
     first = build_venv(found)
     assert doings == ["fetch", "execute"]
     assert (first.status, first.seconds) == ("built", 12.346)
@@ -184,19 +190,11 @@ def test_a_build_that_is_removed_again_leaves_the_projects_link_alone(
     ],
 )
 def test_a_prefix_that_is_not_exactly_this_one_is_not_reused(
-    found: Settings, doings: list[str], monkeypatch: pytest.MonkeyPatch, marker: str
+    found: Settings, doings: list[str], finishing: None, marker: str
 ) -> None:
     made = prepared(found).plan
     finish(made)
-    path = Path(made.artifact.ref) / integrity.MARKER
-    path.write_text(marker)
-
-    def performed(made: Any, *rest: Any) -> bool:
-        doings.append("execute")
-        integrity.close(path.parent, {"fingerprint": made.fingerprint})
-        return True
-
-    monkeypatch.setattr(execute, "execute", performed)
+    (Path(made.artifact.ref) / integrity.MARKER).write_text(marker)
     assert build_venv(found).status == "built"
     assert doings == ["fetch", "execute"]
 

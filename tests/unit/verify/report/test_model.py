@@ -21,6 +21,7 @@ from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
 from envbuilder.verify.run import Events, run_payload
+from tests.support.folders import read_json
 from tests.support.programs import completed
 from tests.support.progress import SILENT
 
@@ -55,9 +56,9 @@ EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
     docs = repository / "docs"
-    data = json.loads((docs / f"evidence/reports/{name}.json").read_text())
+    data = read_json(docs / f"evidence/reports/{name}.json")
     assert model.check(data).status == data["status"]
-    schema = json.loads((docs / "reference/report.schema.json").read_text())
+    schema = read_json(docs / "reference/report.schema.json")
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
     validator.validate(data)
