@@ -42,36 +42,24 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 
 @pytest.mark.parametrize(
-    ("status", "pauses"),
+    ("status", "after", "pauses"),
     [
-        *((final, []) for final in (400, 404, 499)),
-        *((busy, [1.0, 2.0, 4.0]) for busy in (408, 425, 429, 500, 503)),
+        *((final, "", []) for final in (400, 404, 499)),
+        *((busy, "", [1.0, 2.0, 4.0]) for busy in (408, 425, 429, 500, 503)),
+        (503, "3", [3.0, 3.0, 4.0]),
+        (503, "30", [30.0, 30.0, 30.0]),
+        (503, "31", []),
+        (503, "²", [1.0, 2.0, 4.0]),
+        (503, "Fri, 31 Dec 1999 23:59:59 GMT", [1.0, 2.0, 4.0]),
     ],
 )
 def test_a_refusal_is_final_and_what_may_pass_is_tried_again(
-    source: Source, status: int, pauses: list[float]
+    source: Source, status: int, after: str, pauses: list[float]
 ) -> None:
-    source.server.fault = lambda e: e.answer(f"{status} No", Content_Length="0")
+    """After the time that the server names, if it does."""
+    headers = {"Retry_After": after} if after else {}
+    source.server.fault = lambda e: e.answer(f"{status} No", Content_Length="0", **headers)
     with pytest.raises(UnavailableError, match=f"^HTTP {status} No$"):
-        source.fetch()
-    assert source.pauses == pauses
-
-
-@pytest.mark.parametrize(
-    ("text", "pauses"),
-    [
-        ("3", [3.0, 3.0, 4.0]),
-        ("30", [30.0, 30.0, 30.0]),
-        ("31", []),
-        ("²", [1.0, 2.0, 4.0]),
-        ("Fri, 31 Dec 1999 23:59:59 GMT", [1.0, 2.0, 4.0]),
-    ],
-)
-def test_a_busy_server_says_how_long_to_wait(
-    source: Source, text: str, pauses: list[float]
-) -> None:
-    source.server.fault = lambda e: e.answer("503 Busy", Content_Length="0", Retry_After=text)
-    with pytest.raises(UnavailableError, match="HTTP 503 Busy"):
         source.fetch()
     assert source.pauses == pauses
 
