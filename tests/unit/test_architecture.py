@@ -42,14 +42,21 @@ def modules(repository: Path) -> tuple[tuple[str, ast.Module], ...]:
     )
 
 
-def imported(tree: ast.AST) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
+@functools.cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Walk through a module once: several rules look at all nodes."""
+    return tuple(ast.walk(tree))
+
+
+@functools.cache
+def imported(tree: ast.AST) -> frozenset[str]:
+    found: set[str] = set()
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return frozenset(found)
 
 
 def test_one_module_starts_programs(repository: Path) -> None:
@@ -61,7 +68,7 @@ def test_one_module_starts_programs(repository: Path) -> None:
             guilty.append(name)
         calls = {
             n.func.attr
-            for n in ast.walk(tree)
+            for n in nodes(tree)
             if isinstance(n, ast.Call)
             and isinstance(n.func, ast.Attribute)
             and isinstance(n.func.value, ast.Name)
@@ -86,11 +93,11 @@ COMMANDS = (
 def starts_of_uv(tree: ast.AST) -> set[int]:
     """Return the lines where uv or pip is found or started other than by `process.run_uv`."""
     isolated: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"process.run_uv", "RunUv"}:
             isolated |= {id(part) for part in ast.walk(node)}
     lines = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Tuple | ast.List | ast.Call) and id(node) not in isolated:
             parts = node.args if isinstance(node, ast.Call) else node.elts
             words = [p.value if isinstance(p, ast.Constant) else None for p in parts]
@@ -133,15 +140,15 @@ def test_one_module_prints(repository: Path) -> None:
         if name in edges or name.startswith(ELSEWHERE):
             continue
         assert not imported(tree) & {"rich.console", "rich.console.Console", "logging"}, name
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
                 continue
             spelled = f"{node.value.id}.{node.attr}"
             assert spelled not in {"click.echo", "click.secho", "click.echo_via_pager"}, name
         streams = {
-            id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+            id(node.value): node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)
         }
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if (
                 isinstance(node, ast.Attribute)
                 and node.attr in {"stdout", "stderr"}
@@ -171,7 +178,7 @@ MSGSPEC = {
 def uses_of_msgspec(tree: ast.AST) -> set[str]:
     """Return what a module uses of msgspec; `json.decode, type` is `json.decode` with a type."""
     uses = {i.partition(".")[2] for i in imported(tree) if i.startswith("msgspec.")}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "msgspec.json.decode":
             uses |= {"json.decode, type"} if node.keywords or len(node.args) != 1 else set()
         elif isinstance(node, ast.Attribute):
@@ -240,7 +247,7 @@ def test_the_payload_imports_nothing_of_ours(repository: Path) -> None:
     for name, tree in modules(repository):
         if not name.startswith("payload/"):
             continue
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import):
                 assert {a.name.split(".")[0] for a in node.names} <= allowed, name
             elif isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -22,7 +22,7 @@ from envbuilder.host import probe
 from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.profiles import choice
 from envbuilder.profiles.choice import choose_best
-from envbuilder.profiles.fit import judge, judge_backends
+from envbuilder.profiles.fit import findings, judge, judge_backends
 from envbuilder.profiles.library import Library
 from envbuilder.project import variants
 from tests.support import host_trees
@@ -41,10 +41,30 @@ class Planned(Exception):  # noqa: N818 (it is no error)
     """Everything up to the plan was passed; with the backend that it would be for."""
 
 
+def once(function: Any) -> Any:
+    """Keep what a function returned for each profile, host, backend and lock: nothing changes."""
+    answers: dict[Any, Any] = {}
+
+    def ask(*arguments: Any, **named: Any) -> Any:
+        key = (*map(id, arguments), *named, *map(id, named.values()))
+        if key not in answers:
+            # The arguments stay, so that no other gets the id of one.
+            answers[key] = (function(*arguments, **named), arguments, named)
+        return answers[key][0]
+
+    return ask
+
+
 @pytest.fixture(autouse=True)
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read twice, and the engine is what the host says."""
+    """Nothing is read or found twice on a host, and the engine is what the host says."""
     monkeypatch.setattr(variants, "library", lambda *_: LIBRARY)
+    monkeypatch.setattr("envbuilder.profiles.fit.findings", once(findings))
+    monkeypatch.setattr(pipeline, "require_own", once(pipeline.require_own))
+    for name in ("judge", "judge_backends"):
+        monkeypatch.setattr(choice, name, once(getattr(choice, name)))
+    for name in ("advice", "names"):
+        monkeypatch.setattr(LIBRARY, name, once(getattr(LIBRARY, name)))
 
     def planned(module: str) -> Any:
         raise Planned(module.rpartition(".")[2])
