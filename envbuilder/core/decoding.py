@@ -231,7 +231,7 @@ def explain(
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
     """Return the location for an error: the file and, if known, the line of a key path."""
-    known = yaml_files.lines(text) if text else {}
+    known = yaml_files.lines(text)
     for depth in range(len(path), 0, -1):
         if line := known.get(tuple(path[:depth])):
             return f"{where}:{line}"

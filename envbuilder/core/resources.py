@@ -22,6 +22,7 @@ OWN = "lib/envbuilder"
 """Folder below a prefix for the payload, the preloaded libraries and the list of files."""
 
 
+@functools.cache
 def folder(name: str) -> Path:
     """Return the shipped folder `name` (`profiles` or `templates`)."""
     packaged = _PACKAGE / "data" / name

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import yaml
@@ -61,18 +63,21 @@ class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
     """Return the single document in `text`, None if it is empty. Raises `StrictYamlError`."""
-    return _Document(text, scalars_as_text=scalars_as_text).data
+    document = _Document(text, scalars_as_text)
+    return deepcopy(document.data)
 
 
 def lines(text: str) -> dict[Path, int]:
     """Return the line of each key and item by path (indexes as text); `load` must accept `text`."""
-    return _Document(text, scalars_as_text=False).lines
+    return _Document(text, False).lines
 
 
+# Profiles extend each other, and each place in a message needs the lines of the whole text.
+@lru_cache(maxsize=64)
 class _Document:
     """A document, built from parser events; values are nested `DEEPEST` levels at most."""
 
-    def __init__(self, text: str, *, scalars_as_text: bool) -> None:
+    def __init__(self, text: str, scalars_as_text: bool) -> None:
         self.data: Any = None
         self.lines: dict[Path, int] = {}
         self._scalars = None if scalars_as_text else _Scalars()

@@ -355,8 +355,8 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
     stems: set[str] = set()
     for folder in folders:
         stems.update(path.stem for path in folder.glob("*.yaml") if _is_profile(path))
-    valid = (n for n in stems if types.is_name(n) and not n.startswith("_"))
-    return tuple(sorted(n for n in valid if n != "indexes"))
+    stems.discard("indexes")
+    return tuple(sorted(n for n in stems if types.is_name(n) and not n.startswith("_")))
 
 
 def _is_profile(path: Path) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -171,20 +171,14 @@ def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
+@cache
 def _fits(version: str, limit: Line) -> bool:
-    from packaging.specifiers import InvalidSpecifier
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
-        return _has_patch(limit.text, version)
+        specifiers = SpecifierSet(limit.text)
     except InvalidSpecifier as error:
         raise InvalidError(f"{limit.where}: Python {shown(limit.text)}: {error}") from error
-
-
-@lru_cache(maxsize=1024)  # the same few limits are asked about for each release
-def _has_patch(limit: str, version: str) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    specifiers = SpecifierSet(limit)
     return any(specifiers.contains(f"{version}.{patch}") for patch in range(100))
 
 
