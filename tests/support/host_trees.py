@@ -30,13 +30,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from envbuilder.core import resources
 from envbuilder.host import model as host, probe, record as recorder
 from envbuilder.host.record import PLANTED, plant
 from envbuilder.profiles.choice import choose_best
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Expects, Profile, Python, Requires, Tools
+from tests.support.shipped import LIBRARY
 from tools import record_host
 
 FOLDER = Path(__file__).parents[1] / "data/hosts"
@@ -201,7 +200,7 @@ PROFILES = tuple(profile(name) for name in _PROFILES)
 @functools.cache
 def locks() -> dict[str, Lock | None]:
     """The shipped locks of profiles of these names: what their wheels need counts here, too."""
-    return Library((resources.profiles_dir(),)).locks(PROFILES)
+    return LIBRARY.locks(PROFILES)
 
 
 def record() -> str:

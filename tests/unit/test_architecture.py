@@ -21,15 +21,15 @@ ELSEWHERE = (
 )
 """Modules that run in other interpreters than envbuilder's."""
 EXECUTORS = {
-    "system",
-    "popen",
-    "fork",
-    "execv",
-    "execve",
-    "execvp",
-    "execvpe",
-    "spawnv",
-    "posix_spawn",
+    "os.system",
+    "os.popen",
+    "os.fork",
+    "os.execv",
+    "os.execve",
+    "os.execvp",
+    "os.execvpe",
+    "os.spawnv",
+    "os.posix_spawn",
 }
 
 
@@ -49,14 +49,19 @@ def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
 
 
 @functools.cache
-def imported(tree: ast.AST) -> frozenset[str]:
-    found: set[str] = set()
+def imported(tree: ast.AST) -> set[str]:
+    found = set()
     for node in nodes(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(found)
+    return found
+
+
+def spelling(node: ast.Attribute) -> str:
+    """Return the spelling of an attribute of a name, such as `os.fork`."""
+    return f"{getattr(node.value, 'id', '')}.{node.attr}"
 
 
 def test_one_module_starts_programs(repository: Path) -> None:
@@ -66,15 +71,8 @@ def test_one_module_starts_programs(repository: Path) -> None:
             continue
         if {i.split(".")[0] for i in imported(tree)} & STARTERS:
             guilty.append(name)
-        calls = {
-            n.func.attr
-            for n in nodes(tree)
-            if isinstance(n, ast.Call)
-            and isinstance(n.func, ast.Attribute)
-            and isinstance(n.func.value, ast.Name)
-            and n.func.value.id == "os"
-        }
-        if calls & EXECUTORS:
+        spelled = {spelling(n) for n in nodes(tree) if isinstance(n, ast.Attribute)}
+        if spelled & EXECUTORS:
             guilty.append(name)
     assert guilty == []
 
@@ -140,20 +138,12 @@ def test_one_module_prints(repository: Path) -> None:
         if name in edges or name.startswith(ELSEWHERE):
             continue
         assert not imported(tree) & {"rich.console", "rich.console.Console", "logging"}, name
-        for node in nodes(tree):
-            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
-                continue
-            spelled = f"{node.value.id}.{node.attr}"
+        attributes = [node for node in nodes(tree) if isinstance(node, ast.Attribute)]
+        streams = {id(node.value): node.attr for node in attributes}
+        for node in attributes:
+            spelled = spelling(node)
             assert spelled not in {"click.echo", "click.secho", "click.echo_via_pager"}, name
-        streams = {
-            id(node.value): node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)
-        }
-        for node in nodes(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr in {"stdout", "stderr"}
-                and ast.unparse(node.value) == "sys"
-            ):
+            if spelled in {"sys.stdout", "sys.stderr"}:
                 assert name == "cli.py" or streams.get(id(node)) == "isatty", name
 
 

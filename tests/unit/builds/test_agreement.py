@@ -23,14 +23,12 @@ from envbuilder.host.model import Containers, Engine, Host
 from envbuilder.profiles import choice
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import findings, judge, judge_backends
-from envbuilder.profiles.library import Library
 from envbuilder.project import variants
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
 from tests.support.progress import SILENT
-from tests.support.shipped import FOLDERS
+from tests.support.shipped import LIBRARY
 
-LIBRARY = Library(FOLDERS)
 PROFILES = LIBRARY.candidates()
 LOCKS = LIBRARY.locks(PROFILES)
 DOCKER = Containers(engines=(Engine(name="docker", socket="/run/docker.sock", state="usable"),))

@@ -12,17 +12,16 @@ import msgspec
 import pytest
 
 from envbuilder.commands import detect
-from envbuilder.core import process, resources
+from envbuilder.core import process
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Gpu, Host, Memory
-from envbuilder.profiles.library import Library
 from envbuilder.project import variants
 from tests.support import host_trees
 from tests.support.broken_hosts import ADA, ARC, GIB, LINUX, changed, with_gpu
 from tests.support.command_line import FILE, Command
+from tests.support.shipped import LIBRARY
 
 REAL = probe.host
-SHIPPED = Library((resources.profiles_dir(),))
 FAST = changed(ADA, usable_bytes=23 * GIB, bandwidth=1008 * 10**9)
 
 
@@ -170,7 +169,7 @@ def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
 ) -> None:
     monkeypatch.setattr(probe, "host", REAL)
     monkeypatch.setattr(process, "run", Mock(side_effect=AssertionError("a process was started")))
-    monkeypatch.setattr(variants, "library", lambda *_: SHIPPED)  # is read once for all
+    monkeypatch.setattr(variants, "library", lambda *_: LIBRARY)  # is read once for all
     root = plant(tmp_path, name)
     out = detected("--root", root).out
     assert max(map(len, out.splitlines())) <= 80

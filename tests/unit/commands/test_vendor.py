@@ -22,10 +22,10 @@ from envbuilder.host.model import ASSUMED, Gpu, Host
 from envbuilder.host.snapshot import Reader, Snapshot
 from envbuilder.payload.machine import accelerators as payload, device
 from envbuilder.profiles import lock as profile_lock
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import load as load_profile, search_path
 from tests.support import host_trees
 from tests.support.command_line import Command
+from tests.support.shipped import LIBRARY
 
 NODE = "dev/acme0"
 PROFILE = """\
@@ -146,7 +146,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "locks").mkdir(parents=True)
     (folder / "acme.yaml").write_text(PROFILE)
     folders = search_path(None, tmp_path / "config")
-    shipped = Library((resources.profiles_dir(),)).lock("cpu")
+    shipped = LIBRARY.lock("cpu")
     assert shipped
     inputs = profile_lock.inputs_digest(load_profile("acme", folders))
     targets = (profile_lock.select(shipped, "linux/amd64", "3.11"),)

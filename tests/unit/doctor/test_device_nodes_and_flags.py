@@ -16,11 +16,9 @@ from envbuilder.doctor.surroundings import Case
 from envbuilder.host import probe
 from envbuilder.host.model import Host
 from envbuilder.profiles.choice import Choice, choose_best, workarounds
-from envbuilder.profiles.library import Library
 from tests.support import host_trees
-from tests.support.shipped import FOLDERS, shipped_profile
+from tests.support.shipped import LIBRARY, shipped_profile
 
-LIBRARY = Library(FOLDERS)
 PROFILES = LIBRARY.candidates()
 LOCKS = LIBRARY.locks(PROFILES)
 TWO = ("0000:01:00.0", "0000:02:00.0")

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import decoding, resources
+from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import judge, model, planning
 from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
+from tests.support.shipped import LIBRARY
 
 EXAMPLE = """\
 profiles:
@@ -28,7 +29,6 @@ H100 = node(
 )
 XE = node("arc1", resources=(model.Resource(name="gpu", type="xe"),))
 EPYC = node("epyc7", resources=(model.Resource(name="nvme"),))
-LIBRARY = Library([resources.profiles_dir()])
 REQUEST = planning.Request(
     profile=None,
     partition=None,

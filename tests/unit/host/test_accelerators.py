@@ -14,10 +14,10 @@ from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.host.gpus.accelerator import Needs, worst
 from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import needs
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Requires, load as load_profile
 from tests.support.broken_hosts import RAPHAEL, changed
 from tests.support.host_trees import PROFILES, profile
+from tests.support.shipped import LIBRARY
 
 BY_NAME = {p.name: p for p in PROFILES}
 
@@ -59,7 +59,6 @@ def test_only_a_native_environment_needs_the_hosts_runtime() -> None:
 
 # AMD
 
-LIBRARY = Library((resources.profiles_dir(),))
 AMD = ACCELERATORS["rocm"]
 SERVED = needs.needs(LIBRARY.profile("rocm"), LIBRARY.lock("rocm"), "linux/amd64")
 NAVI = msgspec.structs.replace(RAPHAEL, name="AMD RX 7900", bus="0000:03:00.0", family="gfx1100")

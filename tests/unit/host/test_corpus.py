@@ -26,10 +26,10 @@ from envbuilder.host.model import Gpu, Host
 from envbuilder.profiles import releases
 from envbuilder.profiles.choice import Choice, choose_best
 from envbuilder.profiles.fit import Fit, judge
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
 from tests.support import host_trees
+from tests.support.shipped import LIBRARY
 
 ORDER = ("fits", "warnings", "no")
 VENDORS = {name: row.vendor for name, row in ACCELERATORS.items()}
@@ -53,10 +53,8 @@ garbage = st.one_of(
 
 @functools.cache
 def shipped() -> tuple[tuple[Profile, ...], Mapping[str, Lock | None]]:
-    folders = (resources.profiles_dir(),)
-    library = Library(folders)
-    profiles = library.candidates()
-    return profiles, library.locks(profiles)
+    profiles = LIBRARY.candidates()
+    return profiles, LIBRARY.locks(profiles)
 
 
 class Judged(NamedTuple):

@@ -6,15 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envbuilder.core import resources, types
+from envbuilder.core import types
 from envbuilder.core.errors import HostError
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles.choice import Choice, choose_best, require_host
 from envbuilder.profiles.fit import judge
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Profile
 from tests.support import host_trees
 from tests.support.host_trees import PROFILES, profile
+from tests.support.shipped import LIBRARY
 from tests.support.tools import lock_of
 
 LINUX = Host(os="linux", machine="x86_64", platform="linux/amd64", cpu=Cpu(flags=("avx2",)))
@@ -28,9 +28,6 @@ ADA = Gpu(
 )
 BY_NAME = {p.name: p for p in PROFILES}
 OLD = {"old 1.0": {"sm_13": 1, "gfx600": 1}}
-
-
-SHIPPED = Library((resources.profiles_dir(),))
 
 
 def with_gpu(*gpus: Gpu, **changes: object) -> Host:
@@ -51,10 +48,10 @@ def test_each_host_has_its_verdicts(name: str) -> None:
     """What a lock says of kernels, drivers and systems is what the profiles of the tests state."""
     host = host_trees.recorded(name)
     expected = host_trees.load(name)
-    shipped = SHIPPED.candidates()
+    shipped = LIBRARY.candidates()
     for candidates, locks in (
         (PROFILES, host_trees.locks()),
-        (shipped, SHIPPED.locks(shipped)),
+        (shipped, LIBRARY.locks(shipped)),
     ):
         choice = choose_best(candidates, host, locks=locks)
         {p.name: p.accelerator for p in candidates}
@@ -131,12 +128,12 @@ def test_numbers_are_those_of_the_gpus_that_the_driver_gives() -> None:
 )
 def test_under_wsl_the_driver_is_that_of_windows(driver: str, verdict: str) -> None:
     """Windows' 527.41 is newer than the 525.60.13 that Linux needs."""
-    (legacy,) = [p for p in SHIPPED.profiles() if p.name == "cuda-legacy"]
+    (legacy,) = [p for p in LIBRARY.profiles() if p.name == "cuda-legacy"]
     host = with_gpu(changed(ADA, driver_version=driver), wsl=True, libc="glibc 2.39")
-    fit = judge(legacy, host, lock=SHIPPED.lock("cuda-legacy"))
+    fit = judge(legacy, host, lock=LIBRARY.lock("cuda-legacy"))
     assert fit.verdict == verdict, fit.reasons
     linux = msgspec.structs.replace(host, wsl=False)
-    assert judge(legacy, linux, lock=SHIPPED.lock("cuda-legacy")).verdict == "fits"
+    assert judge(legacy, linux, lock=LIBRARY.lock("cuda-legacy")).verdict == "fits"
 
 
 def test_only_what_cannot_exist_here_is_impossible() -> None:
@@ -176,7 +173,7 @@ def test_an_unreadable_node_keeps_a_venv_from_it_but_not_docker(tmp_path: Path) 
 
 def refused(name: str, host: Host) -> HostError:
     with pytest.raises(HostError, match="cannot run on this host") as raised:
-        require_host(SHIPPED.profile(name), host, SHIPPED, backend=None, building=False)
+        require_host(LIBRARY.profile(name), host, LIBRARY, backend=None, building=False)
     return raised.value
 
 
@@ -226,19 +223,19 @@ def test_opt_in_profiles_and_the_order_of_a_users_own() -> None:
 def test_profiles_of_other_frameworks_are_judged_by_their_own_wheels(
     framework: types.Framework, sm: str, driver: str, chosen: str, verdict: str
 ) -> None:
-    candidates = SHIPPED.candidates(framework)
+    candidates = LIBRARY.candidates(framework)
     gpu = changed(ADA, sm=sm, driver_version=driver)
     host = with_gpu(gpu, cpu=Cpu(flags=("avx", "avx2")), libc="glibc 2.36")
-    choice = choose_best(candidates, host, locks=SHIPPED.locks(candidates))
+    choice = choose_best(candidates, host, locks=LIBRARY.locks(candidates))
     assert choice.profile == chosen
     assert {f.profile: f.verdict for f in choice.fits}[f"{framework}-cuda"] == verdict
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 def test_a_cpu_without_avx_has_no_other_framework(framework: types.Framework) -> None:
-    candidates = SHIPPED.candidates(framework)
+    candidates = LIBRARY.candidates(framework)
     host = msgspec.structs.replace(LINUX, cpu=Cpu(flags=("sse2", "sse4_1")))
-    choice = choose_best(candidates, host, locks=SHIPPED.locks(candidates))
+    choice = choose_best(candidates, host, locks=LIBRARY.locks(candidates))
     assert choice.profile is None
     fits = {f.profile: f for f in choice.fits}
     assert "no avx (avx missing)" in fits[f"{framework}-cpu"].reasons[0]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from envbuilder.core import resources
 from envbuilder.payload.frameworks import title
 from envbuilder.profiles import frameworks, requirements
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.profile import Profile
+from tests.support.shipped import LIBRARY
 
 
 def test_runtime_libraries_are_not_packages_of_users() -> None:
@@ -40,9 +39,6 @@ def test_runtime_libraries_are_not_packages_of_users() -> None:
         "rocm-docs",
     )
     assert tuple(filter(frameworks.is_runtime, (*libraries, *of_users))) == libraries
-
-
-LIBRARY = Library((resources.profiles_dir(),))
 
 
 @pytest.mark.parametrize("profile", LIBRARY.profiles(), ids=lambda p: p.name)

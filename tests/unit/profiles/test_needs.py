@@ -6,20 +6,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import resources, types
+from envbuilder.core import types
 from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.host.gpus.accelerator import Needs
 from envbuilder.host.model import Cpu, Gpu, Host
 from envbuilder.profiles import needs
 from envbuilder.profiles.choice import choose_best
 from envbuilder.profiles.fit import judge
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import File
 from envbuilder.profiles.profile import Requires
 from tests.support.host_trees import profile
+from tests.support.shipped import LIBRARY
 from tests.support.tools import lock_of, wheel
-
-LIBRARY = Library((resources.profiles_dir(),))
 
 
 @pytest.fixture(autouse=True)

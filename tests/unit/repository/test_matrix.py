@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from envbuilder.core import resources
-from envbuilder.profiles.library import Library
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Profile
+from tests.support.shipped import LIBRARY
 from tools import matrix
 
-LIBRARY = Library((resources.profiles_dir(),))
 RUNS = matrix.evidence().runs
 NAMES = [f"{r.profile} {r.platform} {r.backend} {r.python} {r.state}" for r in RUNS]
 

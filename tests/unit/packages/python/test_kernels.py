@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from envbuilder.core import archives, resources
+from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.python import kernels
 from envbuilder.packages.store import Store
-from envbuilder.profiles.library import Library
 from tests.support import images
 from tests.support.device_code import HOST, amd, bundle, compressed, fatbin
 from tests.support.packed import zipped
+from tests.support.shipped import LIBRARY
 from tests.support.tools import lock_of
 
 ELF = b"\x7fELF".ljust(4096, b"\0")
@@ -97,7 +97,7 @@ def test_a_wheel_is_read_once_and_then_known(
     damaged = images.wheel(store, "damaged", {"x.so": ELF})
     store.path(damaged.sha256).write_bytes(b"PK")
     lock = lock_of(*files, away, damaged)
-    cuda, cpu = (Library((resources.profiles_dir(),)).profile(name) for name in ("cuda", "cpu"))
+    cuda, cpu = (LIBRARY.profile(name) for name in ("cuda", "cpu"))
     code = {"plain 1.0": {}, "old 1.0": {"sm_70": 64}}
     assert kernels.read(cuda, lock.files, store) == code
     assert kernels.read(cpu, lock.files, store) == {}
