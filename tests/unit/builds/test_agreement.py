@@ -27,6 +27,7 @@ from envbuilder.project import variants
 from tests.support import host_trees
 from tests.support.engines import FakeEngine
 from tests.support.progress import SILENT
+from tests.support.recorded import replaced
 from tests.support.shipped import LIBRARY
 
 PROFILES = LIBRARY.candidates()
@@ -56,7 +57,7 @@ def once(function: Any) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read or found twice on a host, and the engine is what the host says."""
-    monkeypatch.setattr(variants, "library", lambda *_: LIBRARY)
+    replaced(monkeypatch, variants, "library", LIBRARY)
     monkeypatch.setattr("envbuilder.profiles.fit.findings", once(findings))
     monkeypatch.setattr(pipeline, "require_own", once(pipeline.require_own))
     for name in ("judge", "judge_backends"):
@@ -78,7 +79,7 @@ def on(monkeypatch: pytest.MonkeyPatch, here: Host) -> None:
             raise ToolError("no container engine answers", "Use --backend venv.")
         return FakeEngine()
 
-    monkeypatch.setattr(probe, "host", lambda *arguments, **options: here)
+    replaced(monkeypatch, probe, "host", here)
     monkeypatch.setattr(interface, "configured_docker", lambda: answers)
     monkeypatch.setattr(connection, "connect", connect)
 

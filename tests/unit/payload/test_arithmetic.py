@@ -10,6 +10,7 @@ import pytest
 from envbuilder.payload.interface import Errors
 from envbuilder.payload.numerics import arithmetic
 from envbuilder.payload.numerics.arithmetic import CASES, PLAIN_CASES, TOLERANCE
+from tests.support.recorded import replaced
 
 
 def test_errors_outside_the_tolerance_are_named() -> None:
@@ -30,7 +31,7 @@ def test_what_a_device_lacks_is_named() -> None:
 
 
 def test_what_a_release_gets_wrong_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "_case_error", lambda *arguments: 0.0)
+    replaced(monkeypatch, arithmetic, "_case_error", 0.0)
 
     def judged(version: str, accelerator: str, dtype: str) -> Errors:
         torch = SimpleNamespace(__version__=version)
@@ -111,7 +112,7 @@ def test_any_other_error_in_a_half_type_is_a_fault(message: str, plain: bool) ->
 def test_tolerances(
     monkeypatch: pytest.MonkeyPatch, dtype: str, stated: str, expected: float
 ) -> None:
-    monkeypatch.setattr(arithmetic, "_case_error", lambda *arguments: 0.0)
+    replaced(monkeypatch, arithmetic, "_case_error", 0.0)
     torch = SimpleNamespace(__version__="2.14.1")
     assert arithmetic.errors(torch, "cpu", dtype, stated).tolerance == expected
 

@@ -11,6 +11,7 @@ from envbuilder.payload import origins
 from envbuilder.payload.origins import Loaded
 from envbuilder.payload.report import CheckError
 from envbuilder.payload.start import AS_FOUND, Start
+from tests.support.recorded import replaced
 
 PREFIX = "/envs/cpu"
 STDLIB = "/usr/lib/python3.11"
@@ -41,6 +42,9 @@ def seen(*libraries: str, modules: dict[str, str] | None = None, **changes: Any)
 
 def judged(*libraries: str, **changes: Any) -> origins.Judgement:
     return origins.judge(seen(*libraries, **changes), lambda: ["libgomp.so.1", "libc10.so"])
+
+
+FOREIGN = seen(modules={"torch": "/other/torch/__init__.py"})
 
 
 def test_what_an_environment_loads_is_its_own() -> None:
@@ -183,18 +187,17 @@ def test_the_name_that_the_loader_looks_for(name: str, stem: str) -> None:
 
 def test_the_check_refuses_and_the_report_says_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
     report: dict[str, Any] = {}
-    monkeypatch.setattr(origins, "look", lambda cache="": seen("/usr/lib/wsl/lib/libcuda.so.1"))
+    replaced(monkeypatch, origins, "look", seen("/usr/lib/wsl/lib/libcuda.so.1"))
     status, detail = origins.check(PROMISE, report, "torch")
     assert (status, "drivers: /usr/lib/wsl/lib/libcuda.so.1" in detail) == ("passed", True)
     assert report["framework"] == OWN["torch"]
     assert report["prefix"] == sys.prefix
     assert report["drivers"] == ["/usr/lib/wsl/lib/libcuda.so.1"]
-    monkeypatch.setattr(origins, "look", lambda cache="": seen(libraries=None))
+    replaced(monkeypatch, origins, "look", seen(libraries=None))
     assert "this system does not list them" in origins.check(PROMISE, {}, "torch")[1]
-    monkeypatch.setattr(origins, "look", lambda cache="": seen("/home/me/libhook.so"))
+    replaced(monkeypatch, origins, "look", seen("/home/me/libhook.so"))
     assert origins.check(PROMISE, {}, "torch")[0] == "warning"
-    foreign = seen(modules={"torch": "/other/torch/__init__.py"})
-    monkeypatch.setattr(origins, "look", lambda cache="": foreign)
+    replaced(monkeypatch, origins, "look", FOREIGN)
     assert origins.failing(PROMISE)
     for refuse in (lambda: origins.check(PROMISE, {}, "torch"), lambda: origins.require(PROMISE)):
         with pytest.raises(CheckError, match="torch was imported from /other"):
@@ -202,8 +205,7 @@ def test_the_check_refuses_and_the_report_says_from_where(monkeypatch: pytest.Mo
 
 
 def test_as_found_is_named_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = seen(modules={"torch": "/other/torch/__init__.py"})
-    monkeypatch.setattr(origins, "look", lambda cache="": foreign)
+    replaced(monkeypatch, origins, "look", FOREIGN)
     report: dict[str, Any] = {}
     status, detail = origins.check(AS_FOUND, report, "torch")
     assert (status, "as found, not judged: torch was imported" in detail) == ("warning", True)

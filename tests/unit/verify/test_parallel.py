@@ -21,6 +21,7 @@ from envbuilder.verify.report import history, model
 from tests.support.command_line import Command, Ended
 from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
+from tests.support.recorded import replaced
 from tests.support.reports import measured, removals, whole
 
 HERE = Host(
@@ -213,8 +214,8 @@ class Payload:
 def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
     made = Payload(Clock(monkeypatch))
     monkeypatch.setattr(process, "run", made.run)
-    monkeypatch.setattr(probe, "host", lambda *args, **options: HERE)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
+    replaced(monkeypatch, probe, "host", HERE)
+    replaced(monkeypatch, signal, "signal", None)
     monkeypatch.chdir(tmp_path)
     return made
 

@@ -33,6 +33,7 @@ from tests.support.engines import BUILDAH, BUILDKIT, FakeEngine
 from tests.support.images import BASE, Member, image
 from tests.support.pipeline import a_build
 from tests.support.progress import SILENT
+from tests.support.recorded import replaced
 from tests.support.shipped import shipped_lock, shipped_profile
 
 LOCK = shipped_lock("cpu")
@@ -48,8 +49,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         folder="/layout",
         manifest=lambda platform: SimpleNamespace(config=SimpleNamespace(digest=DIGEST)),
     )
-    monkeypatch.setattr(images, "export", lambda *args: layout)
-    monkeypatch.setattr(images, "remember", lambda *args: None)
+    replaced(monkeypatch, images, "export", layout)
+    replaced(monkeypatch, images, "remember", None)
     return FakeEngine("mine:1")
 
 

@@ -28,6 +28,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import library
 from tests.support import signing
 from tests.support.pipeline import FITS, PLAIN, Said, add, fails, go
+from tests.support.recorded import replaced
 
 NO_GPU = "extends: cuda\n"
 COMPILER = "extends: cpu\nsystem_packages: [g++, libtcmalloc-minimal4]\n"
@@ -255,7 +256,7 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
     assert doings == ["fetch", f"compare 12 files for 3.11 in {found.store_dir}"]
     same = plan.Artifact(kind="venv", ref="/env", digest="sha256:" + "0" * 64)
     monkeypatch.setattr(NativeEnvironment, "existing", lambda self: same)
-    monkeypatch.setattr(attestations, "ensure", lambda *args, **options: {})
+    replaced(monkeypatch, attestations, "ensure", {})
     assert go(found, profile="cpu", backend="venv").status == "reused"
     assert len(doings) == 2
 
@@ -265,8 +266,8 @@ def test_packages_for_other_gpus_are_named_once(
     found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
-    monkeypatch.setattr(Store, "derived", lambda *_: {"sm_70": 5})
-    monkeypatch.setattr(wheel_conflicts, "require_compatible", lambda *args: None)
+    replaced(monkeypatch, Store, "derived", {"sm_70": 5})
+    replaced(monkeypatch, wheel_conflicts, "require_compatible", None)
     with pytest.raises(BuildError, match="missing after its build"):
         go(found, running=False, said=said, profile=profile, backend="venv")
     named = [line.split()[1] for line in said.lines if "has no kernels for" in line]

@@ -76,13 +76,17 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     return lambda *answers: Bench(monkeypatch, tmp_path, answers)
 
 
-@pytest.mark.parametrize(("location", "url"), [("/up?state=0", "up?state=0&"), ("/up", "up?")])
-def test_a_small_blob_is_sent_as_a_whole(
-    bench: Make, monkeypatch: pytest.MonkeyPatch, location: str, url: str
-) -> None:
+@pytest.fixture
+def as_a_whole(bench: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """`bench`, with a piece that holds the whole blob."""
     monkeypatch.setattr(push, "PIECE", 10)
     monkeypatch.setattr(push, "_PIECE_LIMIT", 10)
-    made = bench(answer(404), answer(202, Location=location), answer(201))
+    return bench
+
+
+@pytest.mark.parametrize(("location", "url"), [("/up?state=0", "up?state=0&"), ("/up", "up?")])
+def test_a_small_blob_is_sent_as_a_whole(as_a_whole: Make, location: str, url: str) -> None:
+    made = as_a_whole(answer(404), answer(202, Location=location), answer(201))
     assert made.send() == Sent(how="sent", bytes=10)
     closed = ("PUT", f"https://far.example/{url}digest={QUERY}")
     assert made.requests == [ABSENT, BEGUN, closed]
@@ -221,11 +225,9 @@ def test_an_upload_of_which_the_registry_has_nothing_goes_on_from_the_start(
 
 
 def test_a_small_blob_of_which_the_registry_has_a_part_goes_on_from_there(
-    bench: Make, monkeypatch: pytest.MonkeyPatch
+    as_a_whole: Make,
 ) -> None:
-    monkeypatch.setattr(push, "PIECE", 10)
-    monkeypatch.setattr(push, "_PIECE_LIMIT", 10)
-    made = bench(
+    made = as_a_whole(
         *begun(), GONE,
         answer(404), answer(204, Range="0-5"), answer(202), answer(201),
     )  # fmt: skip
