@@ -59,11 +59,14 @@ def nothing_real(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read or found twice on a host, and the engine is what the host says."""
     replaced(monkeypatch, variants, "library", LIBRARY)
     monkeypatch.setattr("envbuilder.profiles.fit.findings", once(findings))
-    monkeypatch.setattr(pipeline, "require_own", once(pipeline.require_own))
-    for name in ("judge", "judge_backends"):
-        monkeypatch.setattr(choice, name, once(getattr(choice, name)))
-    for name in ("advice", "names"):
-        monkeypatch.setattr(LIBRARY, name, once(getattr(LIBRARY, name)))
+    for place, name in (
+        (pipeline, "require_own"),
+        (choice, "judge"),
+        (choice, "judge_backends"),
+        (LIBRARY, "advice"),
+        (LIBRARY, "names"),
+    ):
+        monkeypatch.setattr(place, name, once(getattr(place, name)))
 
     def planned(module: str) -> Any:
         raise Planned(module.rpartition(".")[2])

@@ -26,7 +26,8 @@ FAST = changed(ADA, usable_bytes=23 * GIB, bandwidth=1008 * 10**9)
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     show(monkeypatch, LINUX)
     for name in ("ENVBUILDER_TARGET_GPU", "ENVBUILDER_TARGET_HOST"):
         monkeypatch.delenv(name, raising=False)
