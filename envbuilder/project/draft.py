@@ -20,7 +20,16 @@ from envbuilder.core.yaml_files import scalar
 from envbuilder.profiles import frameworks
 from envbuilder.project import forms
 from envbuilder.project.conda import Packages, read_environment_yml
-from envbuilder.project.lines import NOWHERE, Line, Listed, Needed, joined, read_text, url_path
+from envbuilder.project.lines import (
+    NOWHERE,
+    Line,
+    Listed,
+    Needed,
+    exists,
+    joined,
+    read_text,
+    url_path,
+)
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.requirements_txt import read_lines
 from envbuilder.project.scripts import has_list
@@ -206,6 +215,8 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     for line in listed.requirements:
         part = folder / line.name.rpartition("-")[2] / "pyproject.toml"
         is_own = line.name in hints.names or (not line.source and part.is_file())
+        # What is not here would stand in the way of each lock; a submodule's folder is here.
+        is_own = is_own or (line.source.startswith("./") and not exists(folder, line.source))
         is_new = NOWHERE not in line.text and (is_bounded(line) or line.name not in have)
         if is_new and not is_own and _family(line.name) not in bounded:
             lines.setdefault(line.name, line)
