@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import date, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import chain, filterfalse, product
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -252,7 +252,7 @@ def _report(
         indexes=_channels(choice),
     )
     folders = profile_files.search_path(folder, own_settings.config_dir)
-    place = _Place(folder, folders, offered, {})
+    place = _Place(folder, folders, offered, {}, cache(forms.read))
     fit = _fitted(choice, facts, place)
     facts = fit.facts
     unbuilt: Sequence[str] = ()
@@ -412,6 +412,8 @@ class _Place(NamedTuple):
     offered: Offered
     loaded: dict[str, Profile]
     """The profiles that were read so far."""
+    read: Callable[..., lines.Listed]
+    """Returns what a file of requirements lists; each is read once."""
 
 
 class _Fit(NamedTuple):
@@ -682,7 +684,13 @@ def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> Projec
     definition = facts.definition(choice)
     options = ReleaseOptions(place.offered)
     return ProjectProfiles(
-        definition, DEFAULT, place.folder, place.profiles, options, loaded=place.loaded
+        definition,
+        DEFAULT,
+        place.folder,
+        place.profiles,
+        options,
+        loaded=place.loaded,
+        read=place.read,
     )
 
 

@@ -173,10 +173,11 @@ class Diagnosis:
         What has wheels for other Pythons alone, and no source, does not fit this one.
         """
         ranks = upstream.ranks(target)
-        releases = self.index(profile.resolution.as_of).releases(name)
+        releases = self.index(profile.resolution.as_of).fitting(
+            name, allowed(profile, target, name)
+        )
         fitting = []
-        for each in _fitting(profile, target, name, releases):
-            release = releases[each]
+        for each, release in releases.items():
             is_for_others = upstream.pythons([release], target[0])
             usable = release.sdist or release.usable(ranks) or not is_for_others
             if usable and release.is_for(target[1]):
@@ -209,7 +210,8 @@ class Diagnosis:
             return replace(blocker, problem=f"not known, since an index fails ({failing})")
         if not releases:
             return replace(blocker, kind="absent", problem=index.too_late.get(name, ""))
-        fitting = _fitting(profile, target, name, releases)
+        releases = index.fitting(name, allowed(profile, target, name))
+        fitting = [*releases]
         for _, specifier in needs:
             fitting = [*specifier.filter(fitting, True)] or fitting
         ranks = upstream.ranks(target)
@@ -231,7 +233,9 @@ class Diagnosis:
         """Return what a release requires of which there is only the source, if it says so."""
         if blocker is None or blocker.kind != "source":
             return ()
-        sdist = self.index(as_of).releases(blocker.name)[Version(blocker.version)].sdist
+        exact = SpecifierSet(f"=={blocker.version}")
+        (release,) = self.index(as_of).fitting(blocker.name, exact).values()
+        sdist = release.sdist
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
             return ()
         if sdist.file not in self._stated:
@@ -251,29 +255,39 @@ class Diagnosis:
             return self.index(as_of).required_elsewhere(name, version)
 
 
-def _fitting(
-    profile: Profile, target: upstream.Target, name: str, releases: Iterable[Version]
-) -> list[Version]:
-    """Return the releases of a package that a profile's own lines allow, the oldest first."""
+def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSet:
+    """Return which releases of a package a profile's own lines allow on a target."""
     lines = (*profile.requirements, *profile.constraints)
     overrides = [line for line in profile.resolution.overrides if distribution(line) == name]
-    allowed = SpecifierSet()
+    result = SpecifierSet()
     for line in overrides or lines:
+        if distribution(line) != name:
+            continue
         need = Requirement(line)
-        if distribution(line) == name and applies(need.marker, *target):
-            allowed &= need.specifier
-    return sorted(allowed.filter(releases))
+        if applies(need.marker, *target):
+            result &= need.specifier
+    return result
 
 
 def _needs(name: str, refusal: UnresolvableError) -> list[tuple[str, SpecifierSet]]:
     """Return who requires a package in the words of uv, and which versions."""
-    pattern = rf"([\w.-]+?)(?:==(\S+))? depends on {re.escape(name)}(?![\w-])(\S*)"
+    package = r"([A-Za-z][\w.-]*?)(?:==(\S+)|[<>!~]\S+)?"
+    pattern = rf"(?<!\S){package} depends? on {re.escape(name)}(?![\w-])(\S*)"
     needs = []
     for package, version, versions in re.findall(pattern, refusal.reason.proof):
         specifier = re.match(r"(?:[<>=!~]=?[\w.*+!]+,?)*", versions)
         text = specifier[0].strip(",.") if specifier else ""
         needs.append((f"{package} {version}".strip(), SpecifierSet(text)))
     return needs
+
+
+def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
+    """Return the packages for which others are too old, without those for which nothing helps.
+
+    What is passed over for one that has neither a wheel nor a source is all that there is.
+    """
+    versions = {*chain.from_iterable(each.instead for each in blockers if each.kind == "wheel")}
+    return tuple(each for each in blockers if not versions.issuperset(each.instead))
 
 
 class PassedOverError(UnresolvableError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import date
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -19,9 +19,10 @@ from packaging.version import Version
 
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import counted, first
+from envbuilder.locks.blockers import PassedOverError, allowed, too_old
 from envbuilder.locks.target_wheels import overriding, resolver, without
 from envbuilder.packages import upstream
-from envbuilder.packages.python.uv import Offer, UnresolvableError
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies, distribution
@@ -183,33 +184,26 @@ class Chooser:
         fails.
         """
         build = profile.resolution.build
-        platform = profile.platforms[0]
+        target = (profile.platforms[0], python)
+        kept = before or {}
         sources = self.sources
         for number in range(_MOST_SOURCES):
             asked = without(profile, sources)
-            packages = counted(len(asked.requirements), "package")
-            self._report(f"{profile.name}: asking for {packages} with Python {python}")
-            with resolver(
-                asked,
-                self._settings,
-                self._offers,
-                process.run,
-                os.environ,
-                self._diagnosis.memory,
-            ) as started:
-                uv = overriding(started, asked, platform, python)
-                uv = replace(uv, options=(*uv.options, *options))
-                try:
-                    wheels = uv.compile(
-                        asked.requirements, platform, python, before or {}, asked.constraints
-                    )
-                except UnresolvableError as error:
-                    refusal = error
-                else:
+            more = set[str]()
+            try:
+                wheels = self._asked(asked, python, *options, before=kept)
+                new = [w for w in wheels if kept.get(w.file.name) != w.file.version]
+                blockers = self._diagnosis.passed_over(
+                    asked, target, new, partial(self._refusal, python=python)
+                )
+                if not (old := too_old(blockers)):
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
+                refusal: UnresolvableError = PassedOverError(old, target)
+                more.update(blocker.name for blocker in old if blocker.kind == "source")
+            except UnresolvableError as error:
+                refusal = error
             # Of these, uv names one by one.
-            more = set[str]()
             if number == 0:
                 more |= self._never_built(profile) - sources
             for name in refusal.named - sources:
@@ -223,6 +217,27 @@ class Chooser:
             sources |= more
             self.sources = sources  # nor have they wheels for the next Python
         return refusal
+
+    def _asked(
+        self, profile: Profile, python: str, *options: str, before: Mapping[str, str]
+    ) -> tuple[Found, ...]:
+        """Return what uv takes; raise `UnresolvableError` if it finds nothing."""
+        packages = counted(len(profile.requirements), "package")
+        self._report(f"{profile.name}: asking for {packages} with Python {python}")
+        platform = profile.platforms[0]
+        memory = self._diagnosis.memory
+        run = process.run
+        with resolver(profile, self._settings, self._offers, run, os.environ, memory) as started:
+            uv = overriding(started, profile, platform, python)
+            uv = replace(uv, options=(*uv.options, *options))
+            return uv.compile(profile.requirements, platform, python, before, profile.constraints)
+
+    def _refusal(self, profile: Profile, python: str) -> UnresolvableError | None:
+        try:
+            self._asked(profile, python, before={})
+        except UnresolvableError as error:
+            return error
+        return None
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
         """Return the packages to build of whose releases that fit nobody has made a wheel."""
@@ -253,13 +268,10 @@ class Chooser:
         return frozenset(old)
 
     def _fitting(self, profile: Profile, name: str) -> list[upstream.Release]:
-        """Return the releases of a package that a profile's own requirements allow."""
-        releases = self._diagnosis.index(profile.resolution.as_of).releases(name)
-        allowed = SpecifierSet()
-        for line in profile.requirements:
-            if distribution(line) == name:
-                allowed &= Requirement(line).specifier
-        return [releases[version] for version in allowed.filter(releases, True)]
+        """Return the releases of a package that a profile's own lines allow."""
+        target = (profile.platforms[0], profile.python.default)
+        index = self._diagnosis.index(profile.resolution.as_of)
+        return [*index.fitting(name, allowed(profile, target, name)).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
         """Return the Pythons for which one of some releases has a wheel on the platform."""

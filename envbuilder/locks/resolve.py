@@ -20,7 +20,7 @@ from packaging.version import Version
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError, one_line
 from envbuilder.locks import compare, target_wheels
-from envbuilder.locks.blockers import Blocker, PassedOverError, explained
+from envbuilder.locks.blockers import Blocker, PassedOverError, explained, too_old
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, is_current
@@ -130,15 +130,13 @@ def resolve(
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
         blockers = doubt(asked, place, new, ask_of(place))
-        versions = set[str]()
         for each in blockers:
-            if each.kind == "wheel":  # then there is nothing newer to build either
-                versions.update(each.instead)
+            if each.kind == "wheel":
                 lacks = f"{each.name} {each.version} has neither a wheel for it nor a source"
                 target = f"{place[0]} with Python {place[1]}"
                 on_progress(f"note: {target} gets {', '.join(each.instead)}, since {lacks}")
-        if too_old := tuple(each for each in blockers if not versions.issuperset(each.instead)):
-            raise PassedOverError(too_old, place)
+        if old := too_old(blockers):
+            raise PassedOverError(old, place)
 
     try:
         target_wheels.require_offers(profile, offers, everywhere=not in_project)

@@ -547,6 +547,18 @@ class Index:
                     self.problems[name] = f"{http.host_of(url)}: {http.reason(error)}"
         return self._releases[name]
 
+    def fitting(self, name: str, allowed: SpecifierSet) -> dict[Version, Release]:
+        """Return the releases of a package that a specifier allows, the oldest first.
+
+        One that was yanked fits those who pin it (PEP 592).
+        """
+        every = {**self.releases(name)}
+        for each in allowed:
+            if each.operator == "==" and not each.version.endswith("*"):
+                yanked = self._yanked[name].get(Version(each.version))
+                every |= {Version(each.version): yanked} if yanked else {}
+        return {version: every[version] for version in sorted(allowed.filter(every))}
+
     def _had(self, link: Listed, flat: bool) -> bool:
         """Return whether a file was there on the day, as uv says: without a date, in folders."""
         day = link.upload_time[:10]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ from envbuilder.project.lines import (
     parse_lenient,
     rename,
 )
+
+Read = Callable[..., Listed]
+"""Returns what a file of a project lists, as `forms.read` does."""
 
 
 class Contents(Listed, frozen=True, kw_only=True):
@@ -101,12 +104,20 @@ def of(settings: Settings) -> Environment:
     return replace(environment, python_path=tuple(dict.fromkeys(folders)))
 
 
-def contents(definition: Definition, name: str, project: Path) -> Contents:
-    """Return all that an environment of a project requires. Raise `InvalidError` if it cannot."""
+def contents(
+    definition: Definition, name: str, project: Path, read: Read | None = None
+) -> Contents:
+    """Return all that an environment of a project requires. Raise `InvalidError` if it cannot.
+
+    `read` returns what a file lists; by default it is read anew.
+    """
+    from envbuilder.project import forms
+
+    read = read or forms.read
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
         file = named_file(item)
-        every.append(_read_named(project, file, where))
+        every.append(_read_named(project, file, where, read))
     listed = joined(every)
     pythons = listed.pythons
     notes = list[str]()
@@ -363,12 +374,10 @@ def named_file(item: str | RequirementFile) -> RequirementFile:
     return RequirementFile(file=item) if isinstance(item, str) else item
 
 
-def _read_named(project: Path, entry: RequirementFile, where: str) -> Listed:
+def _read_named(project: Path, entry: RequirementFile, where: str, read: Read) -> Listed:
     """Read a file; what is wrong with no line of it is wrong with the place that names it."""
-    from envbuilder.project import forms
-
     try:
-        return forms.read(project, entry.file, entry.extras, entry.groups)
+        return read(project, entry.file, entry.extras, entry.groups)
     except InvalidError as error:
         if re.match(rf"{re.escape(entry.file)}:\d", error.message):
             raise

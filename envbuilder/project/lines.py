@@ -10,6 +10,8 @@ import posixpath
 import re
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -198,7 +200,7 @@ def parse(text: str, where: str) -> Requirement:
     if direct or is_location(location):
         _refuse_location(location, text, where)
     try:
-        return _requirement(text)
+        return copy(_requirement(text))
     except ValueError as error:
         raise InvalidError(
             f"{where}: {escaped(text, SHOWN)}: not a requirement: {escaped(str(error), SHOWN)}",
@@ -206,8 +208,12 @@ def parse(text: str, where: str) -> Requirement:
         ) from error
 
 
+@lru_cache(maxsize=1 << 13)
 def _requirement(text: str) -> Requirement:
-    """Return a requirement; raise `ValueError` with the reason if it is none."""
+    """Return a requirement; raise `ValueError` with the reason if it is none.
+
+    Each profile asks for those of all lines, and markers of locks are long.
+    """
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
 

@@ -70,10 +70,12 @@ class ProjectProfiles:
         *,
         has_folders: bool = True,
         loaded: dict[str, Profile] | None = None,
+        read: environments.Read | None = None,
     ) -> None:
         """Keep what decides; `has_folders`: whether its sources are there, as in no bundle.
 
-        `loaded`: profiles of the folders that were read before, by name.
+        `loaded`: profiles of the folders that were read before, by name; `read` returns what a
+        file lists, by default anew.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
@@ -84,6 +86,7 @@ class ProjectProfiles:
         self._has_folders = has_folders
         self._decided: dict[str, Decision] = {}
         self._profiles: dict[str, Profile] = {} if loaded is None else loaded
+        self._read = read
 
     def read_files(self) -> dict[str, str]:
         """Return the files of the project that were read, each with its sha256."""
@@ -251,7 +254,9 @@ class ProjectProfiles:
 
         With `framework_version`, what files say of the release does not count.
         """
-        contents = environments.contents(self._definition, self.environment, self._project)
+        contents = environments.contents(
+            self._definition, self.environment, self._project, self._read
+        )
         if self._has_folders:
             resolution = sources.with_digests(contents.resolution, self._project)
             contents = replace(contents, resolution=resolution)
