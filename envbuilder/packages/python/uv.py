@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 Runner = Callable[..., process.Completed]
 
-_KEPT = """\
+_LASTING = """\
 [[index]]
-name = "kept-{}"
+name = "lasting-{}"
 url = {}
 explicit = true
 cache-control = {{ api = "max-age=300", files = "max-age=31536000, immutable" }}
@@ -102,7 +102,7 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
         (root / name / "index.html").write_text(
             f"<!DOCTYPE html><html><body>\n{''.join(links)}</body></html>\n", encoding="utf-8"
         )
-    settings = "".join(claims.values()) + _kept(others)
+    settings = "".join(claims.values()) + _lasting_pages(others)
     (folder / "uv.toml").write_text(settings, encoding="utf-8")
     return StaticIndex(url=root.as_uri(), offers=by_url)
 
@@ -125,7 +125,7 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     return {"UV_CONFIG_FILE": str(settings)}
 
 
-def _kept(indexes: Iterable[str]) -> str:
+def _lasting_pages(indexes: Iterable[str]) -> str:
     """Return entries of uv.toml for indexes elsewhere, which may not say how long pages hold.
 
     One with a login is left out: it would be written down.
@@ -134,7 +134,7 @@ def _kept(indexes: Iterable[str]) -> str:
     for number, url in enumerate(indexes):
         parts = urlsplit(url)
         if parts.scheme == "https" and "@" not in parts.netloc:
-            entries += _KEPT.format(number, json.dumps(url))
+            entries += _LASTING.format(number, json.dumps(url))
     return entries
 
 

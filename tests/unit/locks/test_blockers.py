@@ -122,12 +122,13 @@ def test_who_requires_a_package_and_in_which_versions_is_in_the_words_of_uv(
     proof = (
         "Because old==0.9 has no usable wheels and app==2.0 depends on old>=0.5,<1, we can"
         " conclude that app==2.0 cannot be used. And because older depends on older-old==3"
+        " and mof>=0.9.6 depends on old, and all of mlx<=0 mlx>=0.2,<=0.3 depend on old"
     )
     asked = profile("app")
     standing, _ = diagnosis.blockers(asked, LINUX, refusal(proof, "old"), lambda _: None)
     (blocker,) = standing
     assert blocker.version == "0.9"
-    assert blocker.by == ("app 2.0",)
+    assert blocker.by == ("app 2.0", "mof", "mlx")
 
 
 def test_what_has_a_wheel_that_fits_is_not_to_blame_and_uv_keeps_its_own_reason(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.settings import load
-from envbuilder.locks.blockers import Diagnosis
+from envbuilder.locks.blockers import Blocker, Diagnosis, PassedOverError
 from envbuilder.locks.chooser import Answer, Chooser
 from envbuilder.packages import fetch, upstream
 from envbuilder.packages.fetch import Place
@@ -176,3 +176,27 @@ def test_each_question_is_reported_with_its_count(monkeypatch: pytest.MonkeyPatc
     questions = Chooser(CPU, SETTINGS, Diagnosis(SETTINGS), report=reported.append)
     assert isinstance(questions.answer(CPU, "3.10"), UnresolvableError)
     assert reported == ["cpu: asking for 1 package with Python 3.10"]
+
+
+def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the lock sees it."""
+    passed_over = Blocker(name="needed", kind="source", version="2", instead=("asked 1",))
+
+    def passed(_: Diagnosis, asked: Profile, *__: object) -> tuple[Blocker, ...]:
+        return () if "needed" in asked.resolution.exclude else (passed_over,)
+
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(fetch, "places", tuple)
+    monkeypatch.setattr(Uv, "compile", lambda *_: ())
+    monkeypatch.setattr(Diagnosis, "passed_over", passed)
+    monkeypatch.setattr(Diagnosis, "index", lambda *_: upstream.Index([], bytes, lambda _: []))
+    for build, expected in ((True, {"needed"}), (("needed",), {"needed"}), (None, None)):
+        profile = replace(CPU, resolution=replace(CPU.resolution, build=build))
+        answer = chooser_of(profile).answer(profile, "3.11")
+        if expected is None:
+            assert isinstance(answer, PassedOverError)
+        else:
+            assert isinstance(answer, Answer)
+            assert answer.sources == expected

@@ -218,6 +218,13 @@ def test_pages_are_read_once_and_a_server_out_of_reach_is_asked_once() -> None:
     ]
 
 
+def test_a_release_that_was_yanked_fits_those_who_pin_it() -> None:
+    page = b"<a href=a-1.tar.gz></a><a href=a-1.1.tar.gz data-yanked></a><a href=a-2.tar.gz></a>"
+    index = upstream.Index([Place(url="https://index.example")], lambda _: page, lambda _: [])
+    for allowed, expected in (("==1.1", ["1.1"]), (">=1", ["1", "2"]), ("==1.*", ["1"])):
+        assert [*map(str, index.fitting("a", SpecifierSet(allowed)))] == expected
+
+
 def test_an_index_in_reach_is_read(tmp_path: Path) -> None:
     page = f'<a href="{FILE}#sha256={"b" * 64}">x</a>'.encode()
     found = upstream.offers(
