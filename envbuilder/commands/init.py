@@ -457,9 +457,10 @@ def _resolvable(
     progress = console.progress()
     ask = partial(ask, report=progress.note)
     with progress.task("ask which versions fit together"):
-        kind = _reference(_variants(choice, facts, place))
+        pins = any(chooser.is_pin(line.text) for line in choice.lines)
+        kind: types.Accelerator = "cuda" if pins else _reference(_variants(choice, facts, place))
         facts, sources = _fitting(choice, facts, place, kind, ask)
-        if any(chooser.is_pin(line.text) for line in choice.lines):
+        if pins:
             ask = partial(ask, sources=sources)
             facts, more = _fitting(choice, facts, place, "mps", ask)
             sources |= more
@@ -468,7 +469,10 @@ def _resolvable(
 
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
-    """Return the hardware that decides, on any machine: CUDA if it has packages of its own."""
+    """Return the hardware that decides, on any machine: CUDA if it has packages of its own.
+
+    With pins it always does: those of libraries may not fit the ones that its builds bring.
+    """
     names = {line.name for line in variants.contents.requirements}
     compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
     if names & compilers or any(on_hardware(name, "cpu") != name for name in names):
@@ -493,8 +497,8 @@ def _fitting(
     adapted = _to_ask(variants, kind)
     if adapted is None:
         return facts, frozenset()
-    questions = ask(adapted)
     python = facts.python or adapted.python.default
+    questions = ask(adapted, settled=python if kind == "mps" else "")
     # As the lock will ask, so that its answer is at hand.
     own = entries.lock_of(variants.unadapted(adapted.name), place.profiles)
     before = resolve.preferred(own, (), adapted.platforms[0], python)

@@ -85,7 +85,8 @@ class Chooser:
     """Asks uv what fits together for a profile, on the first of its platforms.
 
     `diagnosis` has what the command learned of indexes. `sources`: packages that are known to have
-    no wheels. What may be built is left out. `report` gets each question.
+    no wheels. What may be built is left out; with a `settled` Python also what has wheels for others
+    alone. `report` gets each question.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class Chooser:
         diagnosis: Diagnosis,
         sources: frozenset[str] = frozenset(),
         report: Callable[[str], object] = lambda _: None,
+        settled: str = "",
     ) -> None:
         self._profile = profile
         self._settings = settings
         self._diagnosis = diagnosis
         self._report = report
+        self._settled = settled
         self.sources = sources
         """Packages that are known to have no wheel for any Python."""
 
@@ -208,7 +211,10 @@ class Chooser:
                 more |= self._never_built(profile) - sources
             for name in refusal.named - sources:
                 fitting = self._fitting(profile, name)
-                if any(each.sdist for each in fitting) and not self._having(fitting):
+                having = self._having(fitting)
+                if self._settled:
+                    having &= {self._settled}
+                if any(each.sdist for each in fitting) and not having:
                     more.add(name)
             if build is not True:
                 more &= {*(build or ())}

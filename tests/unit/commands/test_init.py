@@ -698,7 +698,7 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     assert "taken: 1 package of requirements.txt" in captured.out
     assert "the index is away" in captured.err
     assert "envbuilder init --offline" in captured.err
-    assert asked == ["cpu"]
+    assert asked == ["cuda"]
     assert FILE.exists()
 
 
@@ -726,7 +726,7 @@ def test_hardware_with_packages_of_its_own_decides(
     asked = asked_of(monkeypatch, answered)
     for listed, expected in (
         ("rich", ["cpu"]),
-        ("rich==14", ["cpu", "mps"]),
+        ("rich==14", ["cuda", "mps"]),
         ("xformers", ["cuda"]),
         ("flash_attn", ["cuda"]),
     ):
