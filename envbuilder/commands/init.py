@@ -458,6 +458,7 @@ def _resolvable(
     ask = partial(ask, report=progress.note)
     with progress.task("ask which versions fit together"):
         pins = any(chooser.is_pin(line.text) for line in choice.lines)
+        # Pins of libraries may not fit those that CUDA's builds bring.
         kind: types.Accelerator = "cuda" if pins else _reference(_variants(choice, facts, place))
         facts, sources = _fitting(choice, facts, place, kind, ask)
         if pins:
@@ -469,10 +470,7 @@ def _resolvable(
 
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
-    """Return the hardware that decides, on any machine: CUDA if it has packages of its own.
-
-    With pins it always does: those of libraries may not fit the ones that its builds bring.
-    """
+    """Return the hardware that decides, on any machine: CUDA if it has packages of its own."""
     names = {line.name for line in variants.contents.requirements}
     compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
     if names & compilers or any(on_hardware(name, "cpu") != name for name in names):
@@ -520,7 +518,14 @@ def _fitting(
             why = _NEAREST
             if way.wheels:
                 why = f"there are wheels of {first(way.wheels, 3)} for it"
-            return _with_python(facts, python, way.python, why), way.sources
+            facts = _with_python(facts, python, way.python, why)
+            if way.release:
+                facts = msgspec.structs.replace(
+                    facts,
+                    framework_version=way.release.text.partition("==")[2],
+                    version_why=f"needed by {way.release.where}",
+                )
+            return facts, way.sources
     moved = _moved(choice, facts, kind, questions, adapted, variants.limits.pythons)
     # Lines without a version took no part in that question.
     tried = _to_ask(_variants(choice, moved, place), kind) if moved else None

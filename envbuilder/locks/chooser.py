@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from datetime import date
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,7 @@ from envbuilder.core.errors import counted, first
 from envbuilder.locks.blockers import PassedOverError, allowed, too_old
 from envbuilder.locks.target_wheels import overriding, resolver, without
 from envbuilder.packages import upstream
-from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies, distribution
@@ -85,8 +86,8 @@ class Chooser:
     """Asks uv what fits together for a profile, on the first of its platforms.
 
     `diagnosis` has what the command learned of indexes. `sources`: packages that are known to have
-    no wheels. What may be built is left out; with a `settled` Python also what has wheels for others
-    alone. `report` gets each question.
+    no wheels. What may be built is left out; with a `settled` Python also what has wheels for
+    others alone. `report` gets each question.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Chooser:
             refusals = set[str]()
             free = _without_release(profile, limits, limit)
             for answer in self._answers(free, self._pythons(python, pythons), refusals):
-                yield self._way(python, answer)
+                yield self._way(python, answer, free)
             if not any(limit in refusal for refusal in refusals):
                 return
 
@@ -231,12 +232,16 @@ class Chooser:
         packages = counted(len(profile.requirements), "package")
         self._report(f"{profile.name}: asking for {packages} with Python {python}")
         platform = profile.platforms[0]
+        with self._uv(profile, python) as started:
+            uv = replace(started, options=(*started.options, *options))
+            return uv.compile(profile.requirements, platform, python, before, profile.constraints)
+
+    @contextmanager
+    def _uv(self, profile: Profile, python: str) -> Iterator[Uv]:
         memory = self._diagnosis.memory
         run = process.run
         with resolver(profile, self._settings, self._offers, run, os.environ, memory) as started:
-            uv = overriding(started, profile, platform, python)
-            uv = replace(uv, options=(*uv.options, *options))
-            return uv.compile(profile.requirements, platform, python, before, profile.constraints)
+            yield overriding(started, profile, profile.platforms[0], python)
 
     def _refusal(self, profile: Profile, python: str) -> UnresolvableError | None:
         try:
@@ -296,8 +301,8 @@ class Chooser:
 
         return sorted(release.allowed(possible, limits), key=rank)
 
-    def _way(self, before: str, answer: Answer) -> Way:
-        """Return a choice, with the packages that made it necessary."""
+    def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
+        """Return a choice, the answer to what was `asked`, with the packages that need it."""
         profile = self._profile
         index = self._diagnosis.index(profile.resolution.as_of)
         required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
@@ -312,25 +317,33 @@ class Chooser:
         needed = None
         if version != profile.release:
             name = min(FRAMEWORKS[profile.framework].names)
-            needed = Line(f"{name}=={version}", self._requirer(answer))
+            needed = Line(f"{name}=={version}", self._requirer(answer, asked))
         return Way(answer.python, tuple(lacking), needed, answer.sources)
 
-    def _requirer(self, answer: Answer) -> str:
+    def _requirer(self, answer: Answer, asked: Profile) -> str:
         """Return the packages that need another release of the framework than the profile has."""
         profile = self._profile
         framework = FRAMEWORKS[profile.framework]
         index = self._diagnosis.index(profile.resolution.as_of)
-        others = [name for name in answer.versions if name not in framework.builds]
+        others = set[str]()
+        asked = without(asked, answer.sources)
+        target = profile.platforms[0], answer.python
+        with self._uv(asked, answer.python) as uv:
+            pins = answer.versions
+            for name, _, by in uv.edges(asked.requirements, *target, pins, asked.constraints):
+                if name in framework.names:
+                    others.update(by)
+        others -= framework.builds
         index.prefetch(others)
         needing = []
-        for name in others:
+        for name in sorted(others & answer.versions.keys()):
             version = answer.versions[name]
             page = index.releases(name).get(Version(version))
             wheel = next(iter(page.wheels), None) if page else None
             for need in map(Requirement, index.requires(wheel) if wheel else ()):
                 if types.canonical(need.name) not in framework.names:
                     continue
-                holds = applies(need.marker, profile.platforms[0], answer.python)
+                holds = applies(need.marker, *target)
                 if holds and not need.specifier.contains(profile.release or "0", True):
                     needing.append(f"{name} {version}")
         return first(needing, _MOST_NEEDS) or "the project"

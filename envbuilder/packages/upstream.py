@@ -138,7 +138,7 @@ def _json_links(text: str, url: str) -> list[Listed]:
         return [
             Listed(
                 file=f.filename,
-                location=urljoin(url, f.url),
+                location=f.url if f.url.startswith("https://") else urljoin(url, f.url),
                 sha256=(f.hashes or {}).get("sha256", ""),
                 size=f.size,
                 requires_python=f.requires_python or "",
@@ -177,13 +177,23 @@ def _html_links(text: str, url: str) -> list[Listed]:
 
 
 def version_of(file: str, distribution: str) -> Version | None:
-    """Return the version of a wheel or a source of this distribution; None for any other file."""
-    parse = parse_wheel_filename if file.endswith(".whl") else parse_sdist_filename
+    """Return the version of a wheel or a source of this distribution; None for any other file.
+
+    Pages list thousands of wheels, whose tags are read when they matter.
+    """
+    parts = file.removesuffix(".whl").split("-")
     try:
-        name, version = parse(file)[:2]
-    except ValueError:  # also for a version number of 5,000 digits
+        if file.endswith(".whl"):
+            name, version = types.canonical(parts[0]), _version(parts[1])
+        else:
+            name, version = parse_sdist_filename(file)
+    except (ValueError, IndexError):  # also for a version number of 5,000 digits
         return None
     return version if name == types.canonical(distribution) else None
+
+
+_version = functools.lru_cache(maxsize=1 << 14)(Version)
+"""A version by its text, which each of its wheels has in its name."""
 
 
 def read_url(url: str, session: Session | None = None) -> bytes:

@@ -416,6 +416,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     framework: types.Framework | None = None
     """Which of several frameworks the profiles bring."""
     framework_version: str | None = None
+    version_why: str = "instead of what files say"
     """The release, instead of the one that files ask for; `python` likewise."""
     python: str | None = None
     python_why: str = _INSTEAD
@@ -467,7 +468,7 @@ def text(choice: Choice, draft: Draft) -> str:
         "build_from_source": f"{built}  # their own code runs while they are built",
         "as_of": f"{chosen.as_of}  # the last commit's day: no later release is taken",
         "framework": f"{chosen.framework}  # others are ordinary packages",
-        "framework_version": f'"{chosen.framework_version}"  # instead of what files say',
+        "framework_version": f'"{chosen.framework_version}"  # {draft.version_why}',
         "python": f'"{chosen.python}"  # {draft.python_why}',
         "exclude": f"{_items(chosen.exclude)}  # {why}",
         "system_packages": f"{_items(chosen.system_packages)}  # in images",

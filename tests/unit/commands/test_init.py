@@ -28,6 +28,7 @@ from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
+from envbuilder.project.lines import Line
 from tests.support import repositories
 from tests.support.command_line import FILE, Command
 from tests.support.folders import names_in
@@ -569,13 +570,16 @@ def test_names_that_no_index_has_are_excluded_and_said(
     envbuilder: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = an_index(monkeypatch, rich=b"<a href=rich-1.tar.gz></a>")
-    ways = [Way("3.10", ("rich",), None, frozenset({"of3.10"}))]
+    release = Line("torch==2.6.0", "vllm 0.8.4")
+    ways = [Way("3.10", ("rich",), release, frozenset({"of3.10"}))]
     questions(monkeypatch, ways=ways, absent=["gone"])
     LIST.write_text("rich\ngone>=2\nx @ git+https://host.example/x\n")
     captured = envbuilder("init")
     assert "exclude: [gone]  # no index has them" in active()
     built = "build_from_source: [x, of3.10]  # their own code runs while they are built"
-    assert {built, 'python: "3.10"  # there are wheels of rich for it'} <= {*active()}
+    python = 'python: "3.10"  # there are wheels of rich for it'
+    version = 'framework_version: "2.6.0"  # needed by vllm 0.8.4'
+    assert {built, python, version} <= {*active()}
     assert "gone: no index has it, so it is excluded" in captured.out
     assert "· look up 2 packages on the index\n" in captured.err
     FILE.unlink()
