@@ -388,6 +388,12 @@ class BuildError(EnvbuilderError):
     exit_code = BUILD_FAILED
 
 
+class UnreachableError(BuildError):
+    """An index does not answer, or refuses to (exit 4)."""
+
+    exit_code = TOOL_MISSING
+
+
 class WrongHashError(BuildError):
     """A file does not match its hash in the lock; none of it was kept (exit 1)."""
 

@@ -50,6 +50,8 @@ _MOST_EXCLUDED = 20
 """Versions that other indexes offer and that are excluded before a target is unresolvable."""
 
 
+_CUDAS = frozenset({"12", "13"})
+
 _USUAL = frozenset({"opencv-python-headless"})
 """Those that are taken if a project lists none of them: what works without a display."""
 
@@ -304,13 +306,26 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
 
     To uv, `torch==2.13.0` is also a 2.13.0+cpu in a find-links folder.
     """
-    if profile.framework != "torch" or not is_on_pypi(profile, platform):
+    if profile.framework != "torch":
+        return (*profile.constraints, *_one_cuda(profile, platform))
+    if not is_on_pypi(profile, platform):
         return profile.constraints
     every = releases.every("torch")
     # Of one that no table has, any build may lie there.
     others = {b.build for b in every if b.release == profile.release} or {b.build for b in every}
     excluded = (f"torch!={profile.release}+{build}" for build in sorted(others))
     return (*profile.constraints, *excluded)
+
+
+def _one_cuda(profile: Profile, platform: types.Platform) -> Iterator[str]:
+    """Yield what keeps a torch beside another framework from bringing a second CUDA.
+
+    cuDNN for both is at one path.
+    """
+    build = profile.build_on(platform)
+    cuda = frameworks.cuda_of(build.build) if build else ""
+    for other in _CUDAS - {cuda} if cuda else ():
+        yield f"nvidia-cudnn-cu{other}<0"
 
 
 def _of_indexes(

@@ -18,15 +18,18 @@ from envbuilder.core.errors import InvalidError, first
 from envbuilder.core.settings import Definition, Extra, RequirementFile
 from envbuilder.core.yaml_files import scalar
 from envbuilder.profiles import frameworks
+from envbuilder.profiles.requirements import pin
 from envbuilder.project import forms
 from envbuilder.project.conda import Packages, read_environment_yml
 from envbuilder.project.lines import (
     NOWHERE,
+    Dropped,
     Line,
     Listed,
     Needed,
     exists,
     joined,
+    parse,
     read_text,
     url_path,
 )
@@ -157,6 +160,14 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             sources.append(msgspec.structs.replace(source, why=why))
         elif "/" not in file:
             notes += map(Needed, source.listed.notes)
+    unused = list[str]()
+    for source in sources[:1]:
+        file = source.main.file
+        if file not in hints.files and _contradict(source, sources[1:]):
+            sources.remove(source)
+            unused.append(
+                Dropped(f"{file}: contradicts what the README installs, so it is not used.")
+            )
     left_out = {source.main.file for source in sources}
     if any(_form(file).keeps_versions for file in left_out):
         left_out.add("pyproject.toml")  # what the lock was made from
@@ -165,10 +176,20 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
         sources=tuple(sources),
         others=tuple(file for file in ordered if file not in left_out),
         errors=tuple(errors),
-        notes=(*readme.notes, *(() if sources else notes)),
+        notes=(*readme.notes, *unused, *(() if sources else notes)),
         unlisted=readme.requirements,
         pythons=readme.pythons,
     )
+
+
+def _contradict(source: Source, others: Iterable[Source]) -> bool:
+    """Return whether a file allows no version of a package that others pin."""
+    pins = {line.name: pin(line.text) for line in joined(o.listed for o in others).requirements}
+    for line in source.listed.requirements:
+        version = pins.get(line.name)
+        if version and not parse(line.text, line.where).specifier.contains(version, True):
+            return True
+    return False
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
@@ -213,8 +234,9 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     listed = conda.listed("README", joined(parts))
     hints.system.update(dict.fromkeys(listed.system, "README"))
     for line in listed.requirements:
-        part = folder / line.name.rpartition("-")[2] / "pyproject.toml"
-        is_own = line.name in hints.names or (not line.source and part.is_file())
+        parts_of_itself = {line.name.rpartition("-")[2], line.name, line.name.replace("-", "_")}
+        is_part = any((folder / part / "pyproject.toml").is_file() for part in parts_of_itself)
+        is_own = line.name in hints.names or (not line.source and is_part)
         # What is not here would stand in the way of each lock; a submodule's folder is here.
         is_own = is_own or (line.source.startswith("./") and not exists(folder, line.source))
         is_new = NOWHERE not in line.text and (is_bounded(line) or line.name not in have)

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from envbuilder.core import decoding, types
-from envbuilder.core.errors import BuildError, InvalidError, clipped
+from envbuilder.core.errors import BuildError, InvalidError, UnreachableError, clipped
 from envbuilder.core.files import file_sha256
 from envbuilder.packages.conda import prefixes
 from envbuilder.packages.conda.lock import SCHEMA, SUBDIRS, Lock, Package, Target, inputs_digest
@@ -284,7 +284,7 @@ def _explained(error: Exception, where: str, channels: Iterable[str]) -> Excepti
     hint = f"Check the network. A mirror can be set with {variables}."
     if isinstance(error, TimeoutError):
         seconds = f"{_CHANNEL_SECONDS:g} s"
-        return BuildError(f"{where}: the channels could not be read within {seconds}", hint)
+        return UnreachableError(f"{where}: the channels could not be read within {seconds}", hint)
     if isinstance(error, GatewayError):
-        return BuildError(f"{where}: a channel cannot be read: {str(error).strip()}", hint)
+        return UnreachableError(f"{where}: a channel cannot be read: {str(error).strip()}", hint)
     return error

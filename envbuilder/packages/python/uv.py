@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, http, pip, process, types
-from envbuilder.core.errors import TOOL_MISSING, BuildError
+from envbuilder.core.errors import BuildError, UnreachableError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages.python import indexes
@@ -301,12 +301,6 @@ class UnresolvableError(Exception):
                 self.reason, target=f"{target[0]} with Python {target[1]}"
             )
         super().__init__(str(self.reason))
-
-
-class UnreachableError(BuildError):
-    """An index does not answer, or refuses to (exit 4)."""
-
-    exit_code = TOOL_MISSING
 
 
 class Found(Struct, frozen=True, kw_only=True):

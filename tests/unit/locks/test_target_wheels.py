@@ -94,6 +94,14 @@ def test_pypi_s_build_is_no_other_one_in_a_folder_of_wheels() -> None:
     assert (edges, of_cpu, cpu_edges) == (first, (), ())
 
 
+@pytest.mark.parametrize(("name", "other"), [("jax-cuda", "12"), ("tensorflow-cuda", "13")])
+def test_a_torch_beside_another_framework_brings_no_second_cuda(name: str, other: str) -> None:
+    asked = Asked()
+    profile = shipped_profile(name)
+    target_wheels.of_target(profile, "linux/amd64", "3.12", {}, cast("Uv", asked))
+    assert asked.constraints[0] == (*profile.constraints, f"nvidia-cudnn-cu{other}<0")
+
+
 PAGE = """<a href="torch-2.9.1%2Brocm6.4-cp311-cp311-manylinux_2_28_x86_64.whl#sha256={0}"></a>
 <a href="torch-2.9.1%2Brocm6.4-cp313-cp313-manylinux_2_28_x86_64.whl#sha256={0}"></a>
 <a href="torch-2.9.1%2Brocm6.4-cp312-cp312-manylinux_2_28_aarch64.whl#sha256={0}"></a>

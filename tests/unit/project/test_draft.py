@@ -321,6 +321,31 @@ def test_what_of_a_recipe_cannot_be_followed_is_left_to_the_user(tmp_path: Path)
     assert [str(note) for note in source.listed.notes if "no extra gone" in note]
 
 
+def test_a_list_that_contradicts_what_the_readme_installs_is_not_used(tmp_path: Path) -> None:
+    setup = "setup(install_requires=['transformers==4.54.1'])"
+    files = {"README.md": "```\npip install -e .\n```\n", "setup.py": setup}
+    for version, expected in (
+        ("<=4.49", ["setup.py"]),
+        ("<5", ["requirements.txt", "setup.py"]),
+    ):
+        lay(tmp_path, {**files, "requirements.txt": f"transformers[torch]{version}\nrich\n"})
+        every = [*repository.files(tmp_path)]
+        choice = draft.choose(tmp_path, every, repository.install_hints(tmp_path, every))
+        assert [source.main.file for source in choice.sources] == expected
+        noted = any("requirements.txt: contradicts" in note for note in choice.notes)
+        assert noted == (len(expected) == 1)
+
+
+def test_packages_of_the_repository_itself_are_no_requirements_of_its_recipe(
+    tmp_path: Path,
+) -> None:
+    readme = "## Install\n```\npip install moshi_mlx rich==14\n```\n"
+    lay(tmp_path, {"README.md": readme, "moshi_mlx/pyproject.toml": "[project]\nname = 'x'\n"})
+    files = [*repository.files(tmp_path)]
+    choice = draft.choose(tmp_path, files, repository.install_hints(tmp_path, files))
+    assert [line.text for line in choice.unlisted] == ["rich==14"]
+
+
 def test_extras_and_groups_with_what_code_imports_are_named(tmp_path: Path) -> None:
     lay(tmp_path, {"pyproject.toml": PYPROJECT, "uv.lock": UV_LOCK})
     choice = draft.choose(tmp_path, ["pyproject.toml"], InstallHints())

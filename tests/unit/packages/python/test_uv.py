@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.core.errors import UnreachableError
 from envbuilder.core.process import Completed
 from envbuilder.packages import upstream
 from envbuilder.packages.python import uv
@@ -150,7 +151,7 @@ def test_an_index_that_does_not_answer_is_4_and_named(tmp_path: Path) -> None:
         index=uv.write_index([], tmp_path),
         memory=uv.Memory(answers={}),
     )
-    with pytest.raises(uv.UnreachableError) as caught:
+    with pytest.raises(UnreachableError) as caught:
         question.compile(["six"], "linux/amd64", "3.11", {})
     assert caught.value.exit_code == 4
     assert caught.value.message == (
