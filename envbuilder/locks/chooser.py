@@ -355,8 +355,9 @@ def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Pro
     builds = framework.builds
     requirements = []
     for line in profile.requirements:
-        name = distribution(line)
-        requirements.append(name if name in builds and is_pin(line) else line)
+        is_free = distribution(line) in builds and is_pin(line)
+        # With its extras: they bring the libraries of its hardware.
+        requirements.append(re.split("[=<>!~; ]", line)[0] if is_free else line)
     rules = releases.rules(profile.framework, profile.release)
     constraints = [c for c in profile.constraints if c not in rules]
     constraints += [*limits, *(f"{name}{bound}" for name in sorted(framework.names))]
@@ -384,6 +385,7 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
         newest = every[0]
     free = _without_release(profile, (), f">={every[-1]},<={newest}")
     texts = {distribution(text): text for text in free.requirements}
+    extras = {name: Requirement(text).extras for name, text in texts.items()}
     for name in framework.names | framework.companions:
         if name in listed:
             texts[name] = listed[name]
@@ -391,6 +393,7 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     for name, text in texts.items():
         need = Requirement(text)
         need.specifier = SpecifierSet(",".join(_lower(need.specifier)))
+        need.extras |= extras.get(name, set())
         if need.specifier and name not in framework.parts:
             bounded.append(str(need))
     limits = (

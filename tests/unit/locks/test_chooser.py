@@ -200,3 +200,13 @@ def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
         else:
             assert isinstance(answer, Answer)
             assert answer.sources == expected
+
+
+def test_extras_bring_the_libraries_of_the_hardware_whatever_moves(
+    asked: list[tuple[Profile, str]],
+) -> None:
+    questions = chooser_of(shipped_profile("jax-cuda"))
+    assert questions.moved("3.12", [Line("jax==0.9.2", "requirements.txt:1")]) is None
+    list(questions.ways("3.12"))
+    assert asked[0][0].requirements == ("jax[cuda13]>=0.9.2",)
+    assert asked[-1][0].requirements == ("jax[cuda13]",)
