@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
-_PATIENCE = 55.0
+_PATIENCE = 45.0
 """Seconds after which no index is asked any more: `lock` goes on from there."""
 _MOST_SUGGESTED = 12
 _MOST_ASKED = 300

@@ -78,12 +78,11 @@ def _table(framework: types.Framework) -> tuple[str, tuple[str, ...]]:
 
 
 def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
-    builds = []
+    rows = []
     for row in csv.DictReader((first, *lines)):
         lists = {name: row[name].split() for name in ("pythons", "kernels", "partly")}
-        fields = {**row, **lists, "ptx": row["ptx"] == "true"}
-        builds.append(decoding.convert(fields, Build))
-    return tuple(builds)
+        rows.append({**row, **lists, "ptx": row["ptx"] == "true"})
+    return decoding.convert(rows, tuple[Build, ...])
 
 
 @cache

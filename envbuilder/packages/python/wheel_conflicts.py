@@ -117,6 +117,8 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
     pairs: dict[tuple[File, File], set[str]] = defaultdict(set)
     site = f"lib/python{python}/site-packages/"
     for path, several in owners.items():
+        if len(several) == 1:
+            continue
         top = types.canonical(path.removeprefix(site).partition("/")[0])
         ranked = sorted(several, key=lambda w: (w.name == top, len(wheels[w]), w.name))
         for one, other in itertools.combinations(ranked, 2):
