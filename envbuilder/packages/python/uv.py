@@ -4,10 +4,13 @@ uv resolves only what an index offers. The static index, a folder of files, offe
 names and hashes are known although their own index may be unreachable: a page per distribution
 (PEP 503), and their requirements as `dependency-metadata` in a uv.toml, which uv reads in its
 working folder. uv's answer is a pylock.toml (PEP 751).
+
+Long because what uv is told and what it answers belong together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import re
@@ -563,31 +566,41 @@ def started(
             cache=require_writable(settings.uv_dir),
             environment=indexes.uv_environment(sources, environ, urls)
             | index_variables(work, environ),
-            find_links=links(pip.links(sources, environ), named, work),
+            find_links=links(pip.links(sources, environ), named, settings.uv_dir),
             index=index,
             memory=memory,
         )
 
 
-def links(locations: Sequence[str], offered: Iterable[str], work: Path) -> tuple[str, ...]:
+def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the static index offers.
 
-    uv would take those from the folder without recording the source of their hash.
+    uv would take those from the folder without recording the source of their hash. A folder of the
+    others stays in uv's cache: uv unpacks a wheel, which may be large, once for each path.
     """
     if not locations:
         return ()
     names = set(map(types.canonical, offered))
     result = []
-    mirror = work / "find-links"
-    # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.
-    mirror.mkdir()
+    wheels: dict[str, Path] = {}
     for location in locations:
         folder = pip.local_folder(location)
         if folder is None:
             result.append(location.replace(",", "%2C"))
             continue
         for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
-            target = mirror / path.name
-            if types.canonical(path.name.partition("-")[0]) not in names and not target.exists():
-                target.symlink_to(path.absolute())
+            if types.canonical(path.name.partition("-")[0]) not in names:
+                wheels.setdefault(path.name, path.absolute())
+    listed = "".join(f"{path}\n" for path in wheels.values())
+    mirror = cache / "find-links" / hashlib.sha256(listed.encode()).hexdigest()
+    # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.
+    if not mirror.is_dir():
+        mirror.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=mirror.parent) as name:
+            made = Path(name) / mirror.name
+            made.mkdir()
+            for file, path in wheels.items():
+                (made / file).symlink_to(path)
+            with suppress(OSError):  # made by another command meanwhile
+                made.rename(mirror)
     return (*result, str(mirror))

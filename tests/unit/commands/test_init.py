@@ -17,10 +17,11 @@ import pytest
 import requests
 
 from envbuilder.builds import pipeline
-from envbuilder.commands import init
+from envbuilder.commands import init, run as run_command
 from envbuilder.core import settings
 from envbuilder.core.errors import BuildError, HostError, InvalidError
-from envbuilder.locks import chooser
+from envbuilder.host import probe
+from envbuilder.locks import chooser, entries
 from envbuilder.locks.chooser import Answer, Way
 from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
@@ -29,9 +30,10 @@ from envbuilder.profiles import requirements as requirement
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
 from envbuilder.project.lines import Line
-from tests.support import repositories
+from tests.support import host_trees, repositories
 from tests.support.command_line import FILE, Command
 from tests.support.folders import names_in
+from tests.support.recorded import replaced
 from tests.support.user_index import refused
 
 Report = Callable[..., dict[str, Any]]
@@ -672,6 +674,31 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     captured = envbuilder("init")
     assert "nothing is locked: no profile fits this machine" in captured.err
     assert "Next:\n  envbuilder lock\n" in captured.out
+
+
+def test_three_hosts_write_the_same_decision(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each makes the lock of its own profile of it."""
+    an_index(monkeypatch)
+    asked = asked_of(monkeypatch, answered)
+    locked: list[str] = []
+    decided = []
+    monkeypatch.setattr(init, "_locked", LOCKED)
+    monkeypatch.setattr(run_command, "lock_profile", lambda name, *_: locked.append(name))
+    lay({"requirements.txt": "torch<2.9\nxformers\nnumpy==1.26.4\n"})
+    for name in ("rtx4090", "mac-m2", "zen2-epyc-half-channels"):
+        replaced(monkeypatch, probe, "host", host_trees.recorded(name))
+        FILE.unlink(missing_ok=True)
+        asked.clear()
+        text = report()["text"]
+        decisions = [
+            (e.name, e.decided, e.profile) for e in entries.entries(settings.load({}, Path.cwd()))
+        ]
+        decided.append((text, tuple(asked), decisions))
+    assert locked == ["cuda", "mps", "cpu"]
+    assert decided[0][2]
+    assert decided[1:] == [decided[0]] * 2
 
 
 def asked_of(monkeypatch: pytest.MonkeyPatch, give: Callable[[], Answer]) -> list[str]:

@@ -22,6 +22,11 @@ def test_find_links_without_what_the_index_offers(tmp_path: Path) -> None:
     remote, mirror = uv_compile.links((str(tmp_path), "https://x"), {"torch": "up"}, work)
     assert remote == "https://x"
     assert names_in(Path(mirror)) == {"six-1-py2.py3-none-any.whl"}
+    assert uv_compile.links((str(tmp_path),), {"torch": "up"}, work) == (mirror,), "for uv's cache"
+    assert names_in(Path(mirror).parent) == {Path(mirror).name}
+    (tmp_path / "more-1-py3-none-any.whl").touch()
+    (other,) = uv_compile.links((str(tmp_path),), {}, work)
+    assert names_in(Path(other)) == {TORCH, "six-1-py2.py3-none-any.whl", "more-1-py3-none-any.whl"}
     assert uv_compile.links((), {}, work) == ()
 
 
