@@ -693,7 +693,8 @@ def test_three_hosts_write_the_same_decision(
         asked.clear()
         text = report()["text"]
         decisions = [
-            (e.name, e.decided, e.profile) for e in entries.entries(settings.load({}, Path.cwd()))
+            (e.name, e.decided, repr(e.profile))
+            for e in entries.entries(settings.load({}, Path.cwd()))
         ]
         decided.append((text, tuple(asked), decisions))
     assert locked == ["cuda", "mps", "cpu"]
