@@ -527,12 +527,15 @@ def _fitting(
                 )
             return facts, way.sources
     moved = _moved(choice, facts, kind, questions, adapted, variants.limits.pythons)
-    # Lines without a version took no part in that question.
-    tried = _to_ask(_variants(choice, moved, place), kind) if moved else None
-    if moved and tried:
-        answer = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
-        if isinstance(answer, chooser.Answer):
-            return moved, answer.sources
+    # Lines without a version took no part in that question, and what is bound from below alone was
+    # taken in its oldest version: the usual release may do.
+    usual = moved and msgspec.structs.replace(moved, framework_version=facts.framework_version)
+    for each in filter(None, (usual, moved)):
+        tried = _to_ask(_variants(choice, each, place), kind)
+        if tried:
+            answer = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
+            if isinstance(answer, chooser.Answer):
+                return each, answer.sources
     return facts, questions.sources
 
 

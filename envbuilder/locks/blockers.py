@@ -122,8 +122,11 @@ class Diagnosis:
                 for name in new:
                     blocker = self._blocker(name, profile, target, rest, where)
                     blockers[name] = blocker
-                    for line in self._unbuilt(blocker, profile.resolution.as_of):
-                        where[line] = f"{name} {blocker.version}" if blocker else ""
+                    if blocker is None or blocker.kind != "source":
+                        continue
+                    exact = SpecifierSet(f"=={blocker.version}")
+                    for line in self.required_by_source(name, exact, profile.resolution.as_of):
+                        where[line] = f"{name} {blocker.version}"
                         stated.append(line)
             profile = replace(profile, requirements=(*profile.requirements, *stated))
             rest = ask(without(profile, [name for name in blockers if blockers[name]]))
@@ -229,13 +232,12 @@ class Diagnosis:
             pythons=upstream.pythons([releases[version] for version in fitting], target[0]),
         )
 
-    def _unbuilt(self, blocker: Blocker | None, as_of: str | None) -> tuple[str, ...]:
-        """Return what a release requires of which there is only the source, if it says so."""
-        if blocker is None or blocker.kind != "source":
-            return ()
-        exact = SpecifierSet(f"=={blocker.version}")
-        (release,) = self.index(as_of).fitting(blocker.name, exact).values()
-        sdist = release.sdist
+    def required_by_source(
+        self, name: str, versions: SpecifierSet, as_of: str | None
+    ) -> tuple[str, ...]:
+        """Return what the source of a package's newest such release requires, if it says so."""
+        releases = [*self.index(as_of).fitting(name, versions).values()]
+        sdist = releases[-1].sdist if releases else None
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
             return ()
         if sdist.file not in self._stated:

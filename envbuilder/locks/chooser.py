@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from envbuilder.locks.blockers import Diagnosis
     from envbuilder.profiles.profile import Profile
 
-_MOST_SOURCES = 8
+_MOST_SOURCES = 12
 """Questions about one Python: of the packages without wheels, uv names one at a time."""
 _MOST_NEEDS = 3
 """Packages that a line names as the reason of a choice."""
@@ -193,6 +193,8 @@ class Chooser:
         sources = self.sources
         for number in range(_MOST_SOURCES):
             asked = without(profile, sources)
+            if not options:  # which would take what is bound by nothing in its oldest version
+                asked = self._with_needs(asked, profile, sources, target)
             more = set[str]()
             try:
                 wheels = self._asked(asked, python, *options, before=kept)
@@ -224,6 +226,18 @@ class Chooser:
             sources |= more
             self.sources = sources  # nor have they wheels for the next Python
         return refusal
+
+    def _with_needs(
+        self, asked: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
+    ) -> Profile:
+        """Return a question with what the packages require that have to be built."""
+        stated: list[str] = []
+        for name in sorted(sources):
+            versions = allowed(profile, target, name)
+            as_of = profile.resolution.as_of
+            stated += self._diagnosis.required_by_source(name, versions, as_of)
+        others = [line for line in stated if distribution(line) not in asked.resolution.exclude]
+        return replace(asked, requirements=(*asked.requirements, *others))
 
     def _asked(
         self, profile: Profile, python: str, *options: str, before: Mapping[str, str]

@@ -105,7 +105,8 @@ def questions(
                 return answer or refusal
             nearest, versions = moved[platform]
             taken = {requirement.distribution(text) for text in profile.resolution.overrides}
-            return nearest if taken >= versions.keys() - {"torch"} else refusal
+            has_release = nearest.release(profile) == profile.release
+            return nearest if has_release and taken >= versions.keys() - {"torch"} else refusal
 
         def ways(self, *_: object) -> Iterator[Way]:
             return iter(ways)

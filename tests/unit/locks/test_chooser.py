@@ -15,6 +15,7 @@ from envbuilder.packages import fetch, upstream
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import UnresolvableError, Uv
+from envbuilder.packages.sources import source_locker
 from envbuilder.profiles.lock import reason
 from envbuilder.profiles.profile import Profile
 from envbuilder.project.lines import Line
@@ -210,3 +211,33 @@ def test_extras_bring_the_libraries_of_the_hardware_whatever_moves(
     list(questions.ways("3.12"))
     assert asked[0][0].requirements == ("jax[cuda13]>=0.9.2",)
     assert asked[-1][0].requirements == ("jax[cuda13]",)
+
+
+def test_what_the_source_of_a_package_requires_is_asked_for_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    questions: list[tuple[str, ...]] = []
+
+    def answer(_: Uv, requirements: tuple[str, ...], *__: object) -> tuple[()]:
+        questions.append(requirements)
+        for name in ("sourced", "deep"):
+            if any(line.startswith(name) for line in requirements):
+                raise refusal("", name)
+        return ()
+
+    pages = {"sourced": b"<a href=sourced-1.tar.gz></a>", "deep": b"<a href=deep-2.tar.gz></a>"}
+    index = upstream.Index(
+        [Place(url="https://index.example")], lambda url: pages[url.split("/")[-2]], lambda _: []
+    )
+    needs = {"sourced-1.tar.gz": ("deep>=2", "leaf"), "deep-2.tar.gz": ()}
+    monkeypatch.setattr(source_locker, "requirements", lambda sdist, _: needs[sdist.file])
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(upstream, "opened", lambda *_: nullcontext(index))
+    monkeypatch.setattr(fetch, "places", tuple)
+    monkeypatch.setattr(Uv, "compile", answer)
+    resolution = replace(CPU.resolution, build=True)
+    profile = replace(CPU, requirements=("sourced",), resolution=resolution)
+    answered = chooser_of(profile).answer(profile, "3.11")
+    assert isinstance(answered, Answer)
+    assert answered.sources == {"sourced", "deep"}
+    assert questions == [("sourced",), ("deep>=2", "leaf"), ("leaf",)]
