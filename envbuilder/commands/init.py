@@ -252,7 +252,7 @@ def _report(
         indexes=_channels(choice),
     )
     folders = profile_files.search_path(folder, own_settings.config_dir)
-    place = _Place(folder, folders, offered, {}, cache(forms.read))
+    place = _Place(folder, folders, offered, {}, cache(forms.read), {})
     fit = _fitted(choice, facts, place)
     facts = fit.facts
     unbuilt: Sequence[str] = ()
@@ -296,6 +296,7 @@ def _report(
             ),
             *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
             *fit.notes_of(lines.Needed),
+            *(f"{name} cannot be locked: {why}" for name, why in place.obstacles.items()),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
             *draft.of_extras(folder, choice, imports),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
@@ -414,6 +415,8 @@ class _Place(NamedTuple):
     """The profiles that were read so far."""
     read: Callable[..., lines.Listed]
     """Returns what a file of requirements lists; each is read once."""
+    obstacles: dict[str, str]
+    """Profile → why uv finds nothing for it, whatever was tried."""
 
 
 class _Fit(NamedTuple):
@@ -533,9 +536,10 @@ def _fitting(
     for each in filter(None, (usual, moved)):
         tried = _to_ask(_variants(choice, each, place), kind)
         if tried:
-            answer = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
-            if isinstance(answer, chooser.Answer):
-                return each, answer.sources
+            later = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
+            if isinstance(later, chooser.Answer):
+                return each, later.sources
+    place.obstacles[adapted.name] = " ".join(answer.reason.printed().split())
     return facts, questions.sources
 
 

@@ -641,8 +641,9 @@ def test_nothing_is_written_that_was_tried_in_vain(
     questions(monkeypatch)
     nearest = (answered(python="3.10"), {"torchtext": "0.16.2"})
     monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: nearest)
-    envbuilder("init", "--json")
+    needed = json.loads(envbuilder("init", "--json").out)["needs_you"]
     assert active() == ["requirements_from:", "  - requirements.txt"]
+    assert needed == ["cuda cannot be locked: no", "mps cannot be locked: no"]
 
 
 def test_a_second_framework_that_is_too_old_for_any_python_is_left_out_and_said(
