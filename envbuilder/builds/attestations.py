@@ -172,8 +172,7 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
     """
     if artifact.kind in NATIVE:
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
-        below = Path(artifact.ref) / ("venv" if artifact.kind == "conda" else "")
-        return sbom.installed(below)
+        return sbom.installed(Path(artifact.ref) / ("venv" if artifact.kind == "conda" else ""))
     why = "this engine does not show them"
     try:
         packages = _packages(plan, artifact, progress)
@@ -264,8 +263,7 @@ def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
     Raise `ValueError` as `also_about` does.
     """
     document = _parsed(content)
-    definition = document["predicate"]["buildDefinition"]
-    parameters = definition.setdefault("internalParameters", {})
+    parameters = document["predicate"]["buildDefinition"].setdefault("internalParameters", {})
     parameters["signatures"] = msgspec.to_builtins(signatures)
     return sbom.encoded(document)
 

@@ -346,8 +346,7 @@ def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> 
         target = path
         if member.issym():
             # An absolute link starts at the package's root.
-            linked = Path("/", path).parent / member.linkname
-            target = os.path.normpath(linked).lstrip("/")
+            target = os.path.normpath(Path("/", path).parent / member.linkname).lstrip("/")
         base = path.rpartition("/")[2]
         if base in names and target in members and members[target].isreg():
             targets.setdefault(base, target)

@@ -296,8 +296,7 @@ def server_command(
 
 def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
     """Return whether a browser can open; without a display, one for terminals would."""
-    displays = ("DISPLAY", "WAYLAND_DISPLAY")
-    return system == "darwin" or any(map(environ.get, displays))
+    return system == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 NAME = "jupyter"
@@ -365,5 +364,4 @@ def beside(project: Built) -> tuple[Path | None, str]:
 
 def _version(target: Target) -> str:
     """Return the locked version of ipykernel; empty if there is none."""
-    wheels = target.of_kind("wheel")
-    return next((file.version for file in wheels if file.name == PACKAGE), "")
+    return next((file.version for file in target.of_kind("wheel") if file.name == PACKAGE), "")

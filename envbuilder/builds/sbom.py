@@ -89,8 +89,7 @@ def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) ->
     bom.register_dependency(root, bom.components)
     data = json.loads(JsonV1Dot6(bom).output_as_string())
     del data["metadata"]["timestamp"], data["serialNumber"]
-    content = hashlib.sha256(encoded(data)).hexdigest()
-    data["serialNumber"] = uuid.uuid5(NAMESPACE, content).urn
+    data["serialNumber"] = uuid.uuid5(NAMESPACE, hashlib.sha256(encoded(data)).hexdigest()).urn
     return encoded(data)
 
 

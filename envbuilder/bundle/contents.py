@@ -238,8 +238,7 @@ def locked_files(
     for selection in selections:
         managed = selection.profile.python.managed
         for target in selection.targets:
-            fetched = [*target.fetched(managed=managed), *bundled_sources(target)]
-            groups += [(target, fetched)]
+            groups += [(target, [*target.fetched(managed=managed), *bundled_sources(target)])]
     others: list[File] = []
     for selection in selections:
         others += selection.tools
@@ -343,8 +342,7 @@ def needed_bases(
 
     request = Request(base_image=override)
     needed = set()
-    targets = chain.from_iterable(s.targets for s in selections if s.profile.makes_images)
-    for target in targets:
+    for target in chain.from_iterable(s.targets for s in selections if s.profile.makes_images):
         base = target.base
         named = override or (base and settings.configuration.base_images.get(base.ref))
         # The packages of a base that is made here are among the locked files.
@@ -552,8 +550,7 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
             texts, indexes = _checked(reader)
             changes = drafts(texts, settings, force=force)
             missing = (m.size for m in reader.manifest.members if not _is_stored(m, settings))
-            room = Room(folder=str(settings.cache_dir), bytes=sum(missing))
-            require_rooms([room])
+            require_rooms([Room(folder=str(settings.cache_dir), bytes=sum(missing))])
             new, present = _store(reader, settings, progress)
             images = _laid_out(indexes, reader.manifest, settings)
             write(changes)

@@ -162,8 +162,7 @@ def manifest_name(sha256: str) -> str:
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
     """Return sha256 and size of the manifest from the first block; None if it is not a bundle."""
-    name = block[:_FIELD].rstrip(b"\0").decode("ascii", "replace")
-    matched = _MANIFEST.match(name)
+    matched = _MANIFEST.match(block[:_FIELD].rstrip(b"\0").decode("ascii", "replace"))
     size = re.match(rb"([0-7]{11})\0", block[124:136])
     return (matched[1], int(size[1], 8)) if matched and size else None
 

@@ -233,5 +233,4 @@ def _cells(outcome: _Outcome) -> tuple[str, ...]:
         seconds = ""
         ends = message.partition("\n")[0]
     backend = outcome.build.backend if outcome.build else ""
-    shown = clipped(console.one_line(ends), _LONGEST)
-    return (outcome.profile, status, backend, seconds, shown)
+    return (outcome.profile, status, backend, seconds, clipped(console.one_line(ends), _LONGEST))

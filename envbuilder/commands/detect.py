@@ -87,8 +87,7 @@ def command(
     require_one_host(root, target_host)
     requested = model_fit.parse_model(model) if model is not None else None
     model_fit.bits_of(quant)
-    settings = load_settings()
-    library = variants.library(settings)
+    library = variants.library(load_settings())
     if framework not in {None, library.framework[0]}:
         # The project's profiles are variants for its own framework alone.
         library = Library(library.folders)
@@ -97,8 +96,7 @@ def command(
     else:
         host = probe.target(target_host, full=full)
     candidates = library.candidates(framework)
-    locks = library.locks(candidates)
-    choice = choose_best(candidates, host, locks=locks)
+    choice = choose_best(candidates, host, locks=library.locks(candidates))
     chosen = next((p for p in candidates if p.name == choice.profile), None)
     pools = model_fit.pools(host, ACCELERATORS[chosen.accelerator].vendor if chosen else None)
     estimate = model_fit.estimate(requested, quant, pools) if requested else None

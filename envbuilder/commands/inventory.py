@@ -150,8 +150,7 @@ class Inventory:
 
     def environments(self, profile: str | None) -> None:
         """List environments (of one profile) with the attestations next to them."""
-        root = self.settings.data_dir
-        for path in self._children(root, self.settings.envs_dir):
+        for path in self._children(self.settings.data_dir, self.settings.envs_dir):
             if path.name.startswith("."):
                 continue
             if path.is_symlink():
@@ -179,8 +178,7 @@ class Inventory:
             self.keep(path, reason)
             return
         aside = f".{path.name}.partial"
-        names = _names(projects)
-        self._add(path, root, ENVIRONMENTS, path.name, aside=aside, users=names)
+        self._add(path, root, ENVIRONMENTS, path.name, aside=aside, users=_names(projects))
         for end in attestations.SUFFIXES.values():
             beside = Path(f"{path}{end}")
             if beside.is_file() and not beside.is_symlink():

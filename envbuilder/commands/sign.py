@@ -49,8 +49,7 @@ def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
       envbuilder sign --key team.pem profiles/locks/cpu.json
       envbuilder sign --key team.pem cpu.tar cpu.sbom.cdx.json
     """
-    note = console.progress().note
-    private = signatures.read_private_key(key, _passphrase(key), note)
+    private = signatures.read_private_key(key, _passphrase(key), console.progress().note)
     results = []
     for path in files:
         what = recognized(path)
@@ -243,8 +242,7 @@ def _in_hand(path: Path) -> dict[str, str]:
     if artifact == path or not artifact.exists():
         return {}
     if integrity.marker(artifact):
-        digest = integrity.portable_digest(artifact)
-        return {attestations.TREE: digest.removeprefix("sha256:")}
+        return {attestations.TREE: integrity.portable_digest(artifact).removeprefix("sha256:")}
     return {"sha256": archive.identity(artifact).removeprefix("sha256:")}
 
 

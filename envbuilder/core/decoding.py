@@ -309,8 +309,7 @@ def worded(message: str, spot: Spot) -> str:
     match = _EXPECTED.match(message)
     if match is None:
         return message[:1].lower() + message[1:]
-    names = _names(match)
-    expected = " or ".join(_KINDS.get(name, name) for name in names)
+    expected = " or ".join(_KINDS.get(name, name) for name in _names(match))
     if match[2]:
         return f"expected {expected}, found {_KINDS.get(match[2], match[2])}"
     if match[3]:  # a pattern, as msgspec prints it

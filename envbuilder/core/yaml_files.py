@@ -63,8 +63,7 @@ class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
     """Return the single document in `text`, None if it is empty. Raises `StrictYamlError`."""
-    document = _Document(text, scalars_as_text)
-    return deepcopy(document.data)
+    return deepcopy(_Document(text, scalars_as_text).data)
 
 
 def lines(text: str) -> dict[Path, int]:

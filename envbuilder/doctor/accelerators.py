@@ -95,8 +95,7 @@ class _Look:
 
         If that backend lacks a container engine, a native environment's findings replace them.
         """
-        lock = self.locks.get(profile.name)
-        every = fit.judge_backends(profile, self.host, lock)
+        every = fit.judge_backends(profile, self.host, self.locks.get(profile.name))
         native = fit.best_of(every, images=False)
         if native is not None and every[0].lacks_engine:
             return native.findings

@@ -57,8 +57,7 @@ def _python(case: Case) -> Iterator[Problem]:
         severity: Severity = "blocks"
         if engine and any(map(makes_image, around.backends)):
             severity = "limits"
-        fix = around.python_fix
-        yield Problem(severity=severity, code="python", text=around.python, fix=fix)
+        yield Problem(severity=severity, code="python", text=around.python, fix=around.python_fix)
 
 
 def _compiler(case: Case) -> Iterator[Problem]:
@@ -121,8 +120,7 @@ def _engines(case: Case) -> Iterator[Problem]:
             )
     if case.around.engine:
         text = case.around.engine
-        fix = case.around.engine_fix
-        yield Problem(severity="limits", code="engine", text=text, fix=fix)
+        yield Problem(severity="limits", code="engine", text=text, fix=case.around.engine_fix)
 
 
 def _engine_fix(engine: Engine, host: Host) -> str:

@@ -170,5 +170,4 @@ def _files(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[File
     if lock is None or host.platform is None or target is None:
         return ()
     managed = profile is not None and profile.python.managed
-    tool = lock.tools.get(host.platform)
-    return (*target.fetched(managed=managed), *filter(None, [tool]))
+    return (*target.fetched(managed=managed), *filter(None, [lock.tools.get(host.platform)]))

@@ -54,15 +54,13 @@ def read_limits(reader: Reader) -> None:
 
 def quota(snapshot: Snapshot) -> float | None:
     """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
-    quotas = map(threads.parse_quota, _limits(snapshot, "cpu"))
-    return min(filter(None, quotas), default=None)
+    return min(filter(None, map(threads.parse_quota, _limits(snapshot, "cpu"))), default=None)
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:
     """Return the tightest limit, in bytes, of this process's cgroup and its parents, if any."""
     # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
-    limits = map(integer, _limits(snapshot, "memory"))
-    return min(filter(None, limits), default=None)
+    return min(filter(None, map(integer, _limits(snapshot, "memory"))), default=None)
 
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:

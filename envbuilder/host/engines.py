@@ -261,8 +261,7 @@ def _read_full(reader: Reader) -> None:
     with contextlib.suppress(ToolError, OSError):
         done = process.run(_BUILDX_VERSION.split(), timeout=10)
         if done.returncode == 0:
-            recorded = {_BUILDX_VERSION: done.stdout}
-            reader.files[_FULL] = msgspec.json.encode(recorded).decode()
+            reader.files[_FULL] = msgspec.json.encode({_BUILDX_VERSION: done.stdout}).decode()
 
 
 def _program(reader: Reader, path: str) -> None:

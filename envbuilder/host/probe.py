@@ -64,8 +64,7 @@ def _system(reader: Reader) -> System:
         return _SYSTEMS.get(sys.platform, "other")
     if (reader.root / "sysctl.txt").is_file():
         return "macos"
-    linux = any((reader.root / name).is_dir() for name in ("proc", "sys", "dev"))
-    if linux:
+    if any((reader.root / name).is_dir() for name in ("proc", "sys", "dev")):
         return "linux"
     return "other"
 

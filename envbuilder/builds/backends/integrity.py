@@ -246,8 +246,7 @@ def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
 def bind(prefix: Path, paths: Iterable[str]) -> None:
     """Record, before `close`, further files that contain the environment's final location."""
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
-    lines = [*sorted({*_placed(prefix), *paths}), ""]
-    (prefix / PLACED).write_text("\n".join(lines))
+    (prefix / PLACED).write_text("\n".join([*sorted({*_placed(prefix), *paths}), ""]))
 
 
 def host_bound(prefix: Path) -> frozenset[str]:

@@ -365,8 +365,7 @@ class NativeEnvironment(Environment):
         folders = [self.prefix / name for name in self.bin_folders]
         folders += map(Path, access.programs)
         decided = self.variables(environ, access)
-        places = (*map(str, folders), decided[variables.PATH].value)
-        path = os.pathsep.join(places)
+        path = os.pathsep.join((*map(str, folders), decided[variables.PATH].value))
         program = shutil.which(argv[0], path=path)
         foreign_programs.require_own(argv, program, folders, self.profile.name)
         if program is None:

@@ -470,8 +470,7 @@ def write_image(
 
 def created(epoch: int) -> str:
     """Return the time of an image as its configuration states it."""
-    time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Added(Struct, frozen=True, kw_only=True):

@@ -256,8 +256,7 @@ def unpacked_members(
     for text in status.decode(errors="replace").split("\n\n"):
         if text.strip():
             fields = _fields(text)
-            key = (fields.get("Package", ""), fields.get("Architecture", ""))
-            stanzas[key] = text.strip("\n")
+            stanzas[fields.get("Package", ""), fields.get("Architecture", "")] = text.strip("\n")
     changed: dict[str, layer.Member] = {}
     for file, path in files:
         for member in _package(file, path, root, stanzas):
@@ -284,8 +283,7 @@ def _package(
     with deb.opened(file, path) as package:
         control = package.control()
         parts = {name: content for name, (content, _) in control.items()}
-        stanza = _control_text(file, parts.pop("control")).strip("\n")
-        fields = _fields(stanza)
+        fields = _fields(_control_text(file, parts.pop("control")).strip("\n"))
         deb.require_named(file, fields)
         _require_files_only(file, parts)
         key = (fields["Package"], fields["Architecture"])

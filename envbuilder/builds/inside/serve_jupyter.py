@@ -45,8 +45,7 @@ class OneKernel(KernelSpecManager):  # type: ignore[misc]  # its library has no 
         """Return how the kernel is started."""
         if kernel_name != _NAME:
             raise NoSuchKernel(kernel_name)
-        folder = self.find_kernel_specs()[_NAME]
-        return self.kernel_spec_class(resource_dir=folder, **self.kernel)
+        return self.kernel_spec_class(resource_dir=self.find_kernel_specs()[_NAME], **self.kernel)
 
 
 def main(arguments: list[str]) -> None:

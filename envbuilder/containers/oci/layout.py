@@ -298,8 +298,7 @@ class Layout:
             elif descriptor.media_type in INDEXES and depth and self.has(descriptor):
                 within = decode(self.read(descriptor), Index, descriptor.digest)
                 # A layout need not hold all of an index: the other platforms may be elsewhere.
-                held = tuple(filter(self.has, within.manifests))
-                yield from self._walk(held, depth - 1, seen)
+                yield from self._walk(tuple(filter(self.has, within.manifests)), depth - 1, seen)
 
     def _platform(self, of: Descriptor) -> Platform | None:
         """Return the platform that the image's configuration names, if any."""

@@ -241,5 +241,4 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
 
 
 def _has_switches(snapshot: Snapshot) -> bool:
-    nodes = snapshot.folders.get("dev", ())
-    return any(map(_SWITCH.match, nodes)) or pci.has_nvswitch(snapshot)
+    return any(map(_SWITCH.match, snapshot.folders.get("dev", ()))) or pci.has_nvswitch(snapshot)
