@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -103,7 +103,7 @@ def global_options() -> list[click.Option]:
 
 def _with_global_options(command: click.Command) -> click.Command:
     if all(param.name != "quiet" for param in command.params):
-        taken = set[str]()
+        taken: set[str] = set()
         for param in command.params:
             taken.update(param.opts)
         for option in global_options():
@@ -213,7 +213,7 @@ def _leave(code: int) -> NoReturn:
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
 
@@ -242,7 +242,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
             return INVALID
-        hints = list[Hint]()
+        hints: list[Hint] = []
         if context := getattr(error, "ctx", None):
             hints = [Hint("See", (*context.command_path.split()[1:], "--help"))]
         _complain(error.format_message().expandtabs(2), hints)
@@ -277,5 +277,5 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
 
 
 def _complain(message: str, hints: str | Iterable[Hint]) -> None:
-    with contextlib.suppress(OSError, console.NoReaderError):  # the exit code still shows it
+    with suppress(OSError, console.NoReaderError):  # the exit code still shows it
         console.error(message, hints)

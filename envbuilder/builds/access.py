@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.builds import conventions
 from envbuilder.containers.engine.container import LOOPBACK, Port, Volume
@@ -76,7 +77,7 @@ def combined(project: Access, command: Access) -> Access:
     targets = {volume.target for volume in command.volumes}
     ports = [p for p in project.ports if p.inside not in inside and p.address not in addresses]
     volumes = [v for v in project.volumes if v.target not in targets]
-    return msgspec.structs.replace(
+    return replace(
         project,
         ports=(*ports, *command.ports),
         volumes=(*volumes, *command.volumes),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import re
 import shutil
 import time
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
@@ -114,7 +114,7 @@ class _Context(NamedTuple):
     progress: Progress
     task: Task
 
-    @contextlib.contextmanager
+    @contextmanager
     def logging(self) -> Iterator[Callable[[str], None]]:
         """Yield a function that appends a line to the log."""
         with self.log.open("a") as out:
@@ -322,7 +322,7 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     missing = set(step.libraries)
     for file in step.files:
-        failure = functools.partial(deb.refused, file)
+        failure = partial(deb.refused, file)
         with deb.opened(file, store.checked(file)) as package:
             targets = _targets(dict(archives.members(package.data(), failure)), missing)
             data = package.data()

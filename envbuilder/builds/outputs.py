@@ -5,8 +5,8 @@ A pushed image is recognized in its registry, and gets its attestations attached
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from envbuilder.builds import attestations, records as image_records
@@ -151,7 +151,7 @@ def attach(
         )
     about = Subject(name=connection.name, digest={"sha256": image.digest[7:]})
     silent = console.PlainProgress(lambda line: None)  # they are small
-    with tempfile.TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch:
         layout = Layout.create(Path(scratch))
         for name, path in documents.items():
             content = Path(path).read_bytes()

@@ -153,7 +153,7 @@ def judge(build: Chosen) -> Judged:
             profile, request, build.settings, () if request.force else judged
         )
         build.progress.note(f"backend {backend}: {reason}")
-    hiding = dict[str, str]()
+    hiding: dict[str, str] = {}
     workaround = ""
     if not request.force:
         locked = profile.framework_from_wheels(backend)

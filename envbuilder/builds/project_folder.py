@@ -8,16 +8,16 @@ the same time do not disturb each other. A container sees such a folder by a mou
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -77,7 +77,7 @@ def link(settings: Settings, prefix: Path) -> str:
         new.symlink_to(prefix)
         new.replace(place)
     except OSError as error:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             new.unlink()
         return f"{place}: cannot be written: {error.strerror or error}"
     return ""
@@ -119,7 +119,7 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
     with writing(folder):
         if folder.is_dir():
             return folder
-        with tempfile.TemporaryDirectory(dir=above, prefix="new_") as part:
+        with TemporaryDirectory(dir=above, prefix="new_") as part:
             new = Path(part, "new")
             for name, text in texts.items():
                 files.write(new / name, text.encode(), 0o777 if text.startswith("#!") else 0o666)
@@ -149,7 +149,7 @@ def lay_hook(settings: Settings, locked: Iterable[str]) -> Path | None:
     texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     if settings.definition is not None:
         texts["facts.json"] = json.dumps(facts)
-    with contextlib.suppress(InvalidError):
+    with suppress(InvalidError):
         return lay(settings, texts)
     return None
 
@@ -158,7 +158,7 @@ def _excluded(settings: Settings) -> dict[str, str]:
     """Return what the project's file excludes, each with the comment on that line."""
     if settings.project is None or settings.definition is None:
         return {}
-    with contextlib.suppress(InvalidError):
+    with suppress(InvalidError):
         text = files.read_text(settings.project / PROJECT_FILE)
         comment = re.search(r"^exclude:[^\n#]*# *([^\n]+)", text, re.MULTILINE)
         why = f" ({comment[1].rstrip('. ')})" if comment else ""
@@ -166,7 +166,7 @@ def _excluded(settings: Settings) -> dict[str, str]:
     return {}
 
 
-@contextlib.contextmanager
+@contextmanager
 def temporary(above: Path) -> Iterator[Path]:
     """Yield a new folder for one command, which is removed in the end.
 
@@ -175,14 +175,14 @@ def temporary(above: Path) -> Iterator[Path]:
     """
     from filelock import FileLock
 
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for lock in above.glob("*.lock"):
-            with contextlib.suppress(TimeoutError), FileLock(lock, timeout=0):
+            with suppress(TimeoutError), FileLock(lock, timeout=0):
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 lock.unlink()
     folder = above / secrets.token_hex(6)
     lock = folder.with_suffix(".lock")
-    with contextlib.ExitStack() as held:
+    with ExitStack() as held:
         with writing(folder):
             held.enter_context(FileLock(lock))
             folder.mkdir()
@@ -191,7 +191,7 @@ def temporary(above: Path) -> Iterator[Path]:
         yield folder
 
 
-def writing(folder: Path) -> contextlib.AbstractContextManager[None]:
+def writing(folder: Path) -> AbstractContextManager[None]:
     """Raise `InvalidError` if what is done within cannot write a folder."""
     hint = "Set ENVBUILDER_DATA_DIR to a folder that you can write."
     return files.explained(folder, hint=hint, done="written")

@@ -6,15 +6,16 @@ one that was built, whatever its tags; any other image under the same tag is not
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.builds.plan import NATIVE
 from envbuilder.core import decoding, files, types
@@ -154,7 +155,7 @@ def keep(folder: Path, record: ImageRecord) -> None:
     names = list(record.names)
     for earlier in _read_files([path], ImageRecord):
         names += earlier.names
-    record = msgspec.structs.replace(record, names=tuple(dict.fromkeys(names)))
+    record = replace(record, names=tuple(dict.fromkeys(names)))
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     files.ensure_folder(folder.parent)
     files.write(path, content)
@@ -191,7 +192,7 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
     """Return the records in files, in the order of their paths; damaged ones are skipped."""
     records = []
     for path in sorted(paths):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
+        with suppress(OSError, ValueError, RecursionError):
             records.append(decoding.from_json(path.read_bytes(), kind))
     return records
 
@@ -220,7 +221,7 @@ def record_user(plan: Plan, settings: Settings) -> None:
     if plan.artifact.kind in NATIVE:
         folder = users_of(Path(plan.artifact.ref))
     entry = folder / files.folder_identity(settings.project)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if not entry.exists():
             files.ensure_folder(folder)
             files.write(entry, os.fsencode(settings.project), files.PRIVATE)
@@ -239,7 +240,7 @@ def users_in(folder: Path) -> tuple[Path, ...]:
     """Return the projects in a folder of records that are still there, sorted."""
     projects = []
     for entry in folder.glob("[0-9a-f]*"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             project = Path(os.fsdecode(entry.read_bytes()))
             if entry.name == files.folder_identity(project) and _is_there(project):
                 projects.append(project)

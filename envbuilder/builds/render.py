@@ -443,8 +443,8 @@ def bake_files(
     Raises `InvalidError` if a profile has no Dockerfile, or two targets or groups would have one
     name.
     """
-    rendered = list[RenderedFile]()
-    targets = list[BakeTarget]()
+    rendered: list[RenderedFile] = []
+    targets: list[BakeTarget] = []
     for source in sources:
         name = source.profile.name
         files = render(

@@ -6,13 +6,13 @@ differs is named with its digests: configuration keys and layers of an image, or
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
-import tempfile
 import time
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -83,8 +83,8 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     of either build propagate.
     """
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=scratch)))
         files.mark_folder(folder)
         # `clean` removes folders whose lock is missing or not held.
         stack.callback(Path(f"{folder}.lock").unlink, missing_ok=True)
@@ -111,7 +111,7 @@ def _build(
     request: Request,
     settings: Settings,
     progress: Progress,
-    stack: contextlib.ExitStack,
+    stack: ExitStack,
     first: Plan | None = None,
 ) -> Built:
     """Build under a name of its own, as `build` does; `first`: the plan of the build before."""
@@ -176,14 +176,14 @@ def _bases(settings: Settings) -> dict[str, Path]:
     """Return the folders of base images, the user's and shared ones, by name."""
     bases: dict[str, Path] = {}
     for root in filter(None, (settings.shared_store, settings.cache_dir)):
-        with contextlib.suppress(OSError):  # missing, or closed to this user
+        with suppress(OSError):  # missing, or closed to this user
             for path in (root / "bases").iterdir():
                 if path.is_dir():
                     bases[path.name] = path
     return bases
 
 
-@contextlib.contextmanager
+@contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
     """Set another umask, time zone, language and working folder, also for child processes."""
     umask = os.umask(UMASK)
@@ -191,7 +191,7 @@ def _surroundings(folder: Path) -> Iterator[None]:
     os.environ.update(SURROUNDINGS)
     time.tzset()
     try:
-        with contextlib.chdir(folder):
+        with chdir(folder):
             yield
     finally:
         os.umask(umask)

@@ -250,7 +250,7 @@ def file_purl(file: File) -> str:
     """Return the package URL of a locked file."""
     kind = "generic"
     vendor = None
-    qualifiers = dict[str, str]()
+    qualifiers: dict[str, str] = {}
     if file.recipe and file.recipe.kind == "path":
         pass  # no index knows it
     elif file.kind in {"wheel", "tool", "source"}:

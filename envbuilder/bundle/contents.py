@@ -8,12 +8,12 @@ Long because what is collected and what is accepted follow the same rules.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import platform as machine
-import tempfile
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -161,7 +161,7 @@ def texts(
     project's file holds credentials.
     """
     folders = library.folders
-    parts = list[Part]()
+    parts: list[Part] = []
     for selection in selections:
         name = selection.profile.name
         for path in profiles.chain(name, folders):
@@ -639,7 +639,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     a project must be one that its environment is read from. Every locked file must be named by a
     lock, and each profile must have all files of a target. `texts`: path in the bundle → content.
     """
-    with tempfile.TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
+    with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
         for path, content in texts.items():
             files.write(folder / path.removeprefix("profiles/"), content)
@@ -774,7 +774,7 @@ def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDi
         relative = path.removeprefix(f"{PROJECT}/")
         if path.startswith(f"{PROJECT}/{LOCKS}/") and path.endswith(".json"):
             state = "missing"
-            with contextlib.suppress(InvalidError):
+            with suppress(InvalidError):
                 present = read_bytes(settings.project, relative, LARGEST_TEXT)
                 state = "" if present == content else "different"
             if state:
@@ -857,7 +857,7 @@ def _loaded(
     An image that has the name in the engine already is kept, unless `force`.
     """
     named = [(image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images]
-    loaded = set[str]()
+    loaded: set[str] = set()
     if images:
         try:
             with connection.connect() as engine:
@@ -888,7 +888,7 @@ def _load(
             return False
     with (
         progress.task(f"load the base image {name}"),
-        tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch,
+        TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch,
     ):
         engine_images.load(engine, layout, Layout.create(Path(scratch)))
     return True

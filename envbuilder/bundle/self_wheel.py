@@ -8,10 +8,10 @@ import hashlib
 import io
 import os
 import sys
-import tempfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -52,7 +52,7 @@ def wheel(settings: Settings) -> Wheel:
 
 
 def _built(source: Path, settings: Settings) -> Wheel:
-    with tempfile.TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
+    with TemporaryDirectory(prefix="envbuilder-wheel-") as folder:
         done = process.run_uv(
             [
                 process.uv_path(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
 
 
 def _state(entry: entries.Entry) -> State:
-    state = functools.partial(State, environment=entry.environment, profile=entry.name)
+    state = partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
         why = (entry.profile.message,)
         hint = entry.profile.hint

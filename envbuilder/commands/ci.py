@@ -50,8 +50,8 @@ def locked_profiles(
     is raised.
     """
     library = Library(search_path(settings.project, settings.config_dir))
-    locked = list[LockedProfile]()
-    omissions = list[Omission]()
+    locked: list[LockedProfile] = []
+    omissions: list[Omission] = []
     for name in names or (None,):
         for entry in entries(settings, name):
             if isinstance(entry.profile, Profile) and entry.profile.opt_in and not entry.required:
@@ -182,8 +182,8 @@ def rows(
     `hosted`: platform → label of a runner without accelerators. `accelerated`: labels of runners
     where profiles are verified, by what `_runner` looks for.
     """
-    results = list[Row]()
-    omissions = list[Omission]()
+    results: list[Row] = []
+    omissions: list[Omission] = []
     for locked in profiles:
         label = _label(locked.environment, locked.profile.name)
         jobs = [*_jobs(locked, selection)]
@@ -243,7 +243,7 @@ def _pythons(
         return ()
     of_conda = locked.conda_lock.targets if backend == "conda" and locked.conda_lock else ()
     locked_by_conda = {(target.platform, target.python) for target in of_conda}
-    pythons = list[types.PythonVersion]()
+    pythons: list[types.PythonVersion] = []
     for target in locked.lock.targets:
         if target.platform != platform or (image and target.base is None):
             continue
@@ -395,7 +395,7 @@ def fitting(workflow: Workflow) -> Workflow:
     Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
     build something else than what was checked there.
     """
-    outside = set[str]()
+    outside: set[str] = set()
     for row in workflow.rows:
         if not row.lock or (row.backend == "conda" and not row.conda_lock):
             outside.add(row.profile)
@@ -405,7 +405,7 @@ def fitting(workflow: Workflow) -> Workflow:
             Hint("Run this in the root of a project, which has locks of its own", ("init",)),
         )
     service = SERVICES[workflow.provider]
-    jobs = list[Row]()
+    jobs: list[Row] = []
     omissions = [*workflow.omissions]
     for row in workflow.rows:
         if why := _why_not(row, service):
@@ -520,7 +520,7 @@ def planned(
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
     """Raise `InvalidError` for a runner of nothing that is in the matrix."""
-    available = set[str]()
+    available: set[str] = set()
     for locked in profiles:
         available |= {locked.profile.name, locked.profile.accelerator}
     for key in runners:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import stat
 import sys
 import textwrap
 from collections import Counter
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,7 @@ def command(
             raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
     progress = console.progress()
     settings = load_settings()
-    examined = functools.partial(
+    examined = partial(
         _examined, progress=progress, profile=profile, store=store, reports=reports, volumes=volumes
     )
     with _connected(progress) as engine:
@@ -101,8 +101,8 @@ def command(
             asks = needs_consent and not as_json and _is_terminal()
             refused = needs_consent and not asks
             dry_run = dry_run or refused
-            removed = list[str]()
-            failed = list[Kept]()
+            removed: list[str] = []
+            failed: list[Kept] = []
             if dry_run:
                 removed = [item.name for item in items]
             elif not asks:
@@ -163,7 +163,7 @@ def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
         console.result(f"removed: {text.stored(freed)} freed")
 
 
-@contextlib.contextmanager
+@contextmanager
 def _connected(progress: console.Progress) -> Iterator[Engine | None]:
     """Yield the engine; None, and a note if one is configured, if none answers."""
     try:
@@ -227,7 +227,7 @@ def _examined(
         return inventory.items
     inventory.images(images, recorded_images(inventory.settings, leftovers), profile, used)
     if profile is None:
-        with contextlib.suppress(ToolError):
+        with suppress(ToolError):
             inventory.volumes(engine.volumes(), remove=volumes)
     return inventory.items
 
@@ -243,9 +243,9 @@ def measured(items: Sequence[Item], engine: Engine | None, progress: console.Pro
     sizes: dict[str, int | None] = {}
     seen = Counter[tuple[int, int]]()
     with progress.task("measure what can be removed"):
-        shares = dict[str, int]()
+        shares: dict[str, int] = {}
         if engine is not None and any(item.kind == IMAGES for item in items):
-            with contextlib.suppress(ToolError):  # the sizes of images are unknown then
+            with suppress(ToolError):  # the sizes of images are unknown then
                 shares = engine.shares()
         for item in items:
             if item.root is not None:
@@ -272,9 +272,9 @@ def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Kept]]:
     """Remove items; return the names of what is gone, and what could not be removed."""
-    removed = list[str]()
-    failed = list[Kept]()
-    present = set[str]()
+    removed: list[str] = []
+    failed: list[Kept] = []
+    present: set[str] = set()
     if not items:
         return removed, failed
     with progress.task("remove", total=sum(sizes[item.name] or 0 for item in items)) as task:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Outputs(Struct, frozen=True, kw_only=True):
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--html --against --json`; the function gets them as `outputs`."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def reading(html: Path | None, against: Path | None, as_json: bool, **options: Any) -> Any:
         # First: nobody wants to learn after an hour that there is nothing to compare with.
         page = console.Place("--html", html, console.is_page)

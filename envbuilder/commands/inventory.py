@@ -9,11 +9,11 @@ commit`. Labels therefore only select candidates; an id in a record proves what 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -119,7 +119,7 @@ class Inventory:
         """`of_all`: what other projects use may be removed, too."""
         self.settings = settings
         self._of_all = of_all
-        self._locks = contextlib.ExitStack()
+        self._locks = ExitStack()
         self._held: set[Path] = set()
         self.items: list[Item] = []
         self.staying: list[Kept] = []
@@ -419,7 +419,7 @@ def statuses(path: Path) -> Iterator[os.stat_result]:
     for folder, folders, names in os.walk(path):
         paths += (Path(folder, name) for name in (*folders, *names))
     for each in paths:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             yield os.lstat(each)
 
 

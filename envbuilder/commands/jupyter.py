@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -121,7 +121,7 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
 
     A native one replaces this process.
     """
-    with contextlib.chdir(project):
+    with chdir(project):
         settings = load_settings()
     build = pipeline.finish(pipeline.prepare(request, settings, console.progress(), running=True))
     environment = build.environment

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial, reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: st
     from envbuilder.profiles.profile import names, search_path
 
     candidates: Sequence[str] = ()
-    with contextlib.suppress(EnvbuilderError):  # a shell has no place for a message
+    with suppress(EnvbuilderError):  # a shell has no place for a message
         settings = core_settings.load()
         candidates = names(search_path(settings.project, settings.config_dir))
     return [name for name in candidates if name.startswith(incomplete)]
@@ -75,7 +75,7 @@ class RequestOption(click.Option):
     """An option whose value is the field of `Request` with the parameter's name."""
 
 
-request_option = functools.partial(click.option, cls=RequestOption)
+request_option = partial(click.option, cls=RequestOption)
 
 profile_option: Decorator = request_option(
     "--profile",
@@ -102,7 +102,7 @@ def _complete_environment(ctx: click.Context, param: click.Parameter, incomplete
     from envbuilder.project import environments
 
     candidates: Sequence[str] = ()
-    with contextlib.suppress(EnvbuilderError):
+    with suppress(EnvbuilderError):
         definition = core_settings.load().definition
         candidates = environments.names(definition) if definition else ()
     return [name for name in candidates if name.startswith(incomplete)]
@@ -342,7 +342,7 @@ def require_image(backend: str | None) -> None:
 
 def adding(*options: Decorator) -> Decorator:
     """Return a decorator that adds options, which `--help` shows in this order."""
-    return lambda function: functools.reduce(lambda f, option: option(f), options[::-1], function)
+    return lambda function: reduce(lambda f, option: option(f), options[::-1], function)
 
 
 backend_option: Decorator = request_option(
@@ -365,12 +365,12 @@ def request_options(profile: Decorator) -> Decorator:
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
+        @wraps(function)
         def reading(**values: Any) -> Any:
             from envbuilder.builds.request import Request
 
             require_image(values["backend"])
-            fields = dict[str, Any]()
+            fields: dict[str, Any] = {}
             for param in click.get_current_context().command.params:
                 if isinstance(param, RequestOption):
                     fields[str(param.name)] = values.pop(str(param.name))
@@ -423,7 +423,7 @@ measuring_options = adding(
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--publish --volume --env`; the function gets their checked values as `given`."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def reading(
         publish: tuple[str, ...], volume: tuple[str, ...], env: tuple[str, ...], **options: Any
     ) -> Any:

@@ -177,7 +177,7 @@ def recognized(path: Path) -> Signable:
     except ValueError:
         document = None
     keys = document if isinstance(document, dict) else {}
-    predicate = dict[str, object]()
+    predicate: dict[str, object] = {}
     sha256 = {"sha256": hashlib.sha256(content).hexdigest()}
     subject = signatures.Subject(name=path.name, digest=sha256)
     if keys.get("_type") in signatures.TYPES:

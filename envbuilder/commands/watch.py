@@ -7,13 +7,13 @@ one command and is removed afterwards: the environment itself has no part of it.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import resource
 import shutil
 import socket
 import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +234,7 @@ class Session:
         self._out = folder / "out"
 
     @classmethod
-    @contextlib.contextmanager
+    @contextmanager
     def laid(
         cls, above: Path, environment: str = "", owner: tuple[int, int] | None = None
     ) -> Iterator[Session]:
@@ -284,7 +284,7 @@ class Running:
         with self.counted():
             return process.accompany(argv, variables)
 
-    @contextlib.contextmanager
+    @contextmanager
     def counted(self) -> Iterator[None]:
         """Count what this machine does until the command that is run within has ended."""
         before = contention.read()
@@ -346,10 +346,10 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
                 name = library.nvmlDeviceGetName(gpu)
                 key = index, name if isinstance(name, str) else name.decode()
                 sums = readings.setdefault(key, [0.0] * 4)
-                with contextlib.suppress(library.NVMLError):  # not counted by this one
+                with suppress(library.NVMLError):  # not counted by this one
                     sums[0] += library.nvmlDeviceGetUtilizationRates(gpu).gpu
                     sums[1] += 1
-                with contextlib.suppress(library.NVMLError):
+                with suppress(library.NVMLError):
                     sums[2] += library.nvmlDeviceGetPowerUsage(gpu)
                     sums[3] += 1
         library.nvmlShutdown()

@@ -10,12 +10,12 @@ lose a key, a lock or notes.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from envbuilder.core.errors import (
@@ -174,10 +174,10 @@ def _fitted(text: str) -> str:
 
 def columns() -> int:
     """Return the columns of the terminal, as `shutil` does; importing that takes longer."""
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         if (stated := int(os.environ.get("COLUMNS", "0"))) > 0:
             return stated
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.get_terminal_size().columns or WIDTH
     return WIDTH
 
@@ -202,7 +202,7 @@ class Progress(Protocol):
 
     def task(
         self, name: str, total: int | None = None, unit: str = ""
-    ) -> contextlib.AbstractContextManager[Task]:
+    ) -> AbstractContextManager[Task]:
         """Start a named task; `unit` is `bytes` or empty."""
 
     def note(self, text: str) -> None:
@@ -219,7 +219,7 @@ class PlainProgress:
         """Print the line."""
         (self._write or _report)(text)
 
-    @contextlib.contextmanager
+    @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
         """Print the task's name and, every ten seconds, its progress."""
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
@@ -263,7 +263,7 @@ class RichProgress:
         """Print the line."""
         self._console.print(one_line(text))
 
-    @contextlib.contextmanager
+    @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
         """Show a progress bar, or a spinner if the total is unknown."""
         from rich.progress import Progress
@@ -406,13 +406,13 @@ class Messages(Results):
 
     def write(self, data: str | bytes) -> int:
         """Write text, or bytes if this is a `buffer`."""
-        with contextlib.suppress(OutputError, NoReaderError):
+        with suppress(OutputError, NoReaderError):
             return super().write(data)
         return len(data)
 
     def flush(self) -> None:
         """Write buffered output."""
-        with contextlib.suppress(OutputError, NoReaderError):
+        with suppress(OutputError, NoReaderError):
             super().flush()
 
 
@@ -421,7 +421,7 @@ def styled(stream: Any) -> Any:
     return stream.styled() if isinstance(stream, Results) else stream
 
 
-@contextlib.contextmanager
+@contextmanager
 def _failures() -> Any:
     try:
         yield
@@ -457,14 +457,14 @@ def guard() -> None:
 
 def _writable(stream: TextIO | None, number: int) -> TextIO:
     stream = stream or open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    with contextlib.suppress(AttributeError):  # a replaced stream may lack `reconfigure`
+    with suppress(AttributeError):  # a replaced stream may lack `reconfigure`
         stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
     return stream
 
 
 def discard() -> None:
     """Drop output that could not be written, so that Python does not try again at exit."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.close(nothing)

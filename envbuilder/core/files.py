@@ -13,7 +13,6 @@ folder would decide what this user, or root, installs and runs.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -21,6 +20,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
@@ -57,7 +57,7 @@ TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
 """Folders, separated as in PATH, whose files are trusted regardless of their owner."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def explained(
     path: Path,
     failure: type[EnvbuilderError] = InvalidError,
@@ -116,7 +116,7 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
         part.replace(path)
 
 
-@contextlib.contextmanager
+@contextmanager
 def staged(
     path: Path, content: bytes, mode: int = 0o666, final_mode: int | None = None
 ) -> Iterator[Path]:
@@ -133,7 +133,7 @@ def staged(
                 os.fchmod(out.fileno(), final_mode)
         yield part
     except BaseException:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             part.unlink()
         raise
 
@@ -158,7 +158,7 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
     """
     path = Path()
     try:
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             parts: dict[Path, Path] = {}
             for path, content in contents.items():
                 stack.enter_context(_new_folder(path.parent))
@@ -171,7 +171,7 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
         raise InvalidError(f"{path}: cannot be written: {error.strerror or error}", hint) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
     """Create a folder with those above it; remove what was created if the caller fails."""
     created = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -179,24 +179,24 @@ def _new_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for each in created:
                 each.rmdir()
         raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def _replaced(path: Path, part: Path) -> Iterator[None]:
     """Put a file into its place; put the earlier one back if the caller fails."""
     mode = _mode(path)
     earlier: bytes | None = None
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         earlier = path.read_bytes()
     try:
         part.replace(path)
         yield
     except BaseException:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if mode is None:
                 path.unlink()
             elif earlier is not None:
@@ -223,7 +223,7 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
     return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
 
 
-@contextlib.contextmanager
+@contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file next to `path` that replaces it at the end; on any failure it is removed.
 
@@ -242,7 +242,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             yield out
             part.replace(path)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 part.unlink()
             raise
 
@@ -306,13 +306,13 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     A file that is damaged or holds a value of another type counts as missing. A value that cannot
     be written, on a full disk or below a folder that may not be changed, is made each time.
     """
-    with contextlib.suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
         if digest.decode() == f"sha256:{hashlib.sha256(content).hexdigest()}":
             return decoding.from_json(content, kind)
     value = make()
     content = msgspec.json.encode(value)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         write(entry, f"sha256:{hashlib.sha256(content).hexdigest()}\n".encode() + content)
     return value
 
@@ -338,7 +338,7 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
         if marked:
             mark_folder(folder)
     except OSError:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             folder.rmdir()
         raise
     return folder
@@ -383,7 +383,7 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
 
     *above, name = path.relative_to(root).parts
     top = root.parent.resolve() / root.name
-    with contextlib.ExitStack() as opened:
+    with ExitStack() as opened:
         parent = _open_folder(str(top), None, opened)
         for part in above:
             parent = _open_folder(part, parent, opened)
@@ -397,7 +397,7 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
             marker = os.open(MARKER, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, dir_fd=folder)
             opened.callback(os.close, marker)
             os.write(marker, _CONTENT)
-            with contextlib.suppress(OSError):  # a killed build left a folder of that name
+            with suppress(OSError):  # a killed build left a folder of that name
                 os.rename(name, aside, src_dir_fd=parent, dst_dir_fd=parent)
                 name = aside
         for child in sorted(os.listdir(folder), key=lambda n: n == MARKER):  # noqa: PTH208 (a descriptor)
@@ -417,12 +417,12 @@ def mounts_below(folder: Path, table: str) -> list[str]:
 
 def mount_table() -> str:
     """Return the mount table; empty if the system does not provide it."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return ""
 
 
-def _open_folder(name: str, within: int | None, opened: contextlib.ExitStack) -> int:
+def _open_folder(name: str, within: int | None, opened: ExitStack) -> int:
     descriptor = os.open(name, _FOLDER, dir_fd=within)
     opened.callback(os.close, descriptor)
     return descriptor

@@ -7,11 +7,11 @@ Sessions follow no redirects on their own.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPResponse
 from typing import Any
 
@@ -27,12 +27,12 @@ _WRITE = 1 << 16
 
 def _shut_down(sock: socket.socket) -> None:
     """Wake whoever waits for a socket."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         # An SSLSocket's own method would drop its state under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-@contextlib.contextmanager
+@contextmanager
 def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[None]:
     """Shut a socket down after some seconds, and raise `LimitError` if that was necessary."""
     late = threading.Event()

@@ -20,13 +20,14 @@ Long because all that starts programs or threads, and ends them after a failure,
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import re
 import signal
 import sys
 import threading
 import time
+from contextlib import ExitStack, contextmanager, suppress
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from envbuilder.core import console
@@ -222,7 +223,7 @@ def run(
             readers.append(reader)
         held.release()
         if child.stdin and not holds_stdin:
-            with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+            with suppress(BrokenPipeError), child.stdin as pipe:
                 pipe.write(stdin)
         try:
             child.wait(timeout)
@@ -270,16 +271,16 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
         held.release()
     assert child.stdin is not None
     try:
-        with contextlib.suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):
             child.stdin.write(beginning)
             child.stdin.flush()
         while needed():
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 return child.wait(_HELD_SECONDS)
     finally:
-        with contextlib.suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):
             child.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             child.wait(_UNHELD_SECONDS)
         _stop(child, _HASTE)
         _running.pop(child, None)
@@ -339,7 +340,7 @@ def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
         if child.poll() is not None:
             break
         _signal(child, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             child.wait(seconds)
     # Even if the child has exited: the processes it started may still be writing.
     _signal(child, signal.SIGKILL)
@@ -409,12 +410,11 @@ def run_uv(
     uv.toml unless it has one, so that uv looks for none in the folders above it; what a uv that is
     killed leaves of temporary files is there, and goes with it.
     """
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         if folder is None:
-            import tempfile
             from pathlib import Path  # `--help` imports this module
 
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-uv-")))
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="envbuilder-uv-")))
         (folder / "uv.toml").touch()
         variables = {"TMPDIR": str(folder), **_absolute(env or {})}
         start = runner or run
@@ -442,7 +442,7 @@ def _located(location: str) -> str:
     return f"{name}{Path(location.removeprefix(name)).absolute()}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def pool(
     workers: int | None = None,
     stop: Callable[[], None] = lambda: None,
@@ -468,13 +468,13 @@ def pool(
         raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
     """Do some work in a thread beside the caller's, which may wait for its result.
 
     On any error of the caller's, the programs that the work runs are killed, and it is interrupted.
     """
-    threads = set[int]()
+    threads: set[int] = set()
 
     def begin() -> _T:
         with working(threads):
@@ -488,7 +488,7 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
         yield executor.submit(begin)
 
 
-@contextlib.contextmanager
+@contextmanager
 def working(threads: set[int]) -> Iterator[None]:
     """Keep this thread's ident in `threads` while it works, for `interrupt`.
 
@@ -637,7 +637,7 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
             child.send_signal(received)
         status = None
         while status is None:  # a signal that comes just before a wait without end would wait, too
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):
                 status = child.wait(_HELD_SECONDS)
     except OSError as error:
         raise _not_executed(program, error.strerror or str(error)) from error
@@ -718,6 +718,6 @@ def _guard(reading: int, handled: frozenset[int]) -> NoReturn:
     exiting = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
     exiting.start()
     exiting.join(EXIT_SECONDS)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(2, b"error: stopped before everything was cleaned up; the next run does\n")
     os._exit(exit_code(numbers[0]))

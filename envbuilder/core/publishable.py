@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from envbuilder.core import process
@@ -67,7 +67,7 @@ def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
     }
-    with contextlib.suppress(EnvbuilderError, OSError):
+    with suppress(EnvbuilderError, OSError):
         done = process.run(("git", *arguments), cwd=folder, base=sealed, timeout=timeout)
         return done.stdout if done.returncode == 0 else None
     return None

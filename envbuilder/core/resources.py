@@ -6,10 +6,10 @@ points into the checkout even if an editable install left stale copies in site-p
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ OWN = "lib/envbuilder"
 """Folder below a prefix for the payload, the preloaded libraries and the list of files."""
 
 
-@functools.cache
+@cache
 def folder(name: str) -> Path:
     """Return the shipped folder `name` (`profiles` or `templates`)."""
     packaged = _PACKAGE / "data" / name
@@ -59,7 +59,7 @@ def filled(template: str, context: Mapping[str, Any]) -> str:
     return text
 
 
-@functools.cache
+@cache
 def _environment() -> Any:
     import shlex
 

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import (
@@ -292,7 +293,7 @@ def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
     signatures = (*others, _signature(envelope.content, envelope.payload_type, key))
     if len(signatures) > MOST_SIGNATURES:
         raise InvalidError(f"more than {MOST_SIGNATURES} signatures of one file")
-    return msgspec.structs.replace(envelope, signatures=signatures)
+    return replace(envelope, signatures=signatures)
 
 
 def _signature(content: bytes, payload_type: str, key: PrivateKey) -> Signature:

@@ -14,11 +14,11 @@ say runs as the user, so nobody else may write them, or exchange the folder.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -92,7 +92,7 @@ def read(folder: Path) -> Plan:
     return plan
 
 
-@contextlib.contextmanager
+@contextmanager
 def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
     """Raise `InvalidError` for a file that cannot be read, or is not what it should be."""
     try:
@@ -124,7 +124,7 @@ def jobs(folder: Path) -> dict[str, str]:
         return {}
     newest = {}
     for line in content.splitlines():
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             submitted = decoding.from_json(line, _Submitted)
             newest[submitted.node] = submitted.job
     return newest
@@ -145,7 +145,7 @@ def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, by
         path = result_path(folder, node, job)
         if path.name in names:
             content = b""
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 content = files.read(path, judge.LARGEST)
             yield node, content
 
@@ -169,7 +169,7 @@ def last_words(folder: Path, node: str, job: str) -> str:
     return ""
 
 
-@contextlib.contextmanager
+@contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep other processes from following the same run. Raises `InvalidError` if one does."""
     from filelock import FileLock, Timeout
@@ -232,7 +232,7 @@ def _safe(item: _Row, what: str) -> _Row:
     return replace(item, **texts)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _writing(folder: Path) -> Iterator[None]:
     """Raise `BuildError` for what cannot be written, `InvalidError` for what is there already."""
     try:

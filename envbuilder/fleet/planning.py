@@ -159,8 +159,8 @@ def promised(
 
     `profile` is promised of every node, whatever the settings say.
     """
-    promises = list[Promise]()
-    left_out = list[Entry]()
+    promises: list[Promise] = []
+    left_out: list[Entry] = []
     for node in nodes:
         promise = _promise(node, settings, profile)
         if promise is None:

@@ -6,9 +6,9 @@ and followed, and their results are taken.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -345,7 +345,7 @@ class Run:
         if jobs:
             self.scheduler.cancel(jobs)
         # One may have been accepted while its submission was interrupted.
-        with contextlib.suppress(ToolError):
+        with suppress(ToolError):
             if late := [job for stage in stages for job in stage.live() if job not in jobs]:
                 self.scheduler.cancel(late)
 

@@ -313,7 +313,7 @@ def _nodes(snapshot: Snapshot) -> int | None:
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
     """Return the total size of all level-3 caches; None if one of them could not be read."""
     total = 0
-    counted = set[int]()
+    counted: set[int] = set()
     for cpu in sorted(everything):
         if cpu in counted:
             continue

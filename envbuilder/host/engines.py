@@ -7,17 +7,18 @@ and /info) or {"error"}. `full.json` has the output of commands: {"docker buildx
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import ToolError
@@ -170,7 +171,7 @@ def _answer(path: str, *, full: bool) -> Answer:
         info = decoding.from_json(get(path, "/info", seconds=seconds, limit=_INFO_LIMIT), Info)
     except (OSError, ValueError, RecursionError):
         return answer
-    return msgspec.structs.replace(answer, info=info)
+    return replace(answer, info=info)
 
 
 def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes:
@@ -258,7 +259,7 @@ def _read_full(reader: Reader) -> None:
     if not reader.live:
         reader.file(_FULL)
         return
-    with contextlib.suppress(ToolError, OSError):
+    with suppress(ToolError, OSError):
         done = process.run(_BUILDX_VERSION.split(), timeout=10)
         if done.returncode == 0:
             reader.files[_FULL] = msgspec.json.encode({_BUILDX_VERSION: done.stdout}).decode()

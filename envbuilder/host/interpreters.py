@@ -11,11 +11,11 @@ program answers that starts another one (pyenv's shims choose an interpreter eac
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -128,7 +128,7 @@ class Answers:
         if self._folder is None or not self._changed:
             return
         content = msgspec.json.encode(_Stored(answers=self._entries, managed=self._managed))
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             files.ensure_folder(self._folder)
             files.write(self._folder / _FILE, content, files.PRIVATE)
 
@@ -145,7 +145,7 @@ def _identity(path: Path) -> tuple[int, ...]:
     try:
         numbers = _stamp(path)
         for file in (path.parent / _VENV, path.parent.parent / _VENV):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 numbers += _stamp(file)
     except (OSError, ValueError):
         return ()

@@ -13,8 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.host import cpu
 from envbuilder.host.model import Memory
@@ -86,7 +86,7 @@ def read(reader: Reader) -> None:
 def decide(snapshot: Snapshot) -> Memory:
     """Return the memory of a Linux host."""
     total_bytes = total(snapshot)
-    return msgspec.structs.replace(
+    return replace(
         modules(snapshot, virtual=cpu.virtual(snapshot)),
         total_bytes=total_bytes,
         limit_bytes=cpu.memory_limit(snapshot),

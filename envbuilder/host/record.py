@@ -106,7 +106,7 @@ def this_machine() -> Scrubber:
 
 def _above(paths: Iterable[str]) -> set[str]:
     """Return the folders that some paths are in."""
-    folders = set[str]()
+    folders: set[str] = set()
     for path in paths:
         folders.update(map(str, PurePosixPath(path).parents))
     return folders

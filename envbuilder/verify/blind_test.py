@@ -7,10 +7,10 @@ with a class and ten log-probabilities per image; this process computes the scor
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import secrets
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ _IMAGES_APART = 5
 a few of them are close to two classes."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
     """Yield new folders for what a verification exchanges with the payload; remove them afterwards.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.builds import mnist
 from envbuilder.core import decoding
@@ -256,7 +257,7 @@ def join(
         require_network(request.backend)
     elif executable is None:
         # Not the default of this machine, which may be docker.
-        request = msgspec.structs.replace(request, backend="venv")
+        request = replace(request, backend="venv")
     expects, facts, start_payload = start.prepare(
         request,
         executable,

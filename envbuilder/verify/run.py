@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -180,7 +180,7 @@ class Events:
         self._progress = progress
         self._timeline = timeline
         self._blind_test = test
-        self._open = contextlib.ExitStack()
+        self._open = ExitStack()
         self._task: Task | None = None
         self.phase = ""
         """The name of the last phase that began; empty before the first."""

@@ -195,7 +195,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
     request = replace(request, backend=IMAGE)
     build = pipeline.choose(request, settings, progress, running=True)
     profile = build.profile
-    hiding = dict[str, str]()
+    hiding: dict[str, str] = {}
     if not request.force:
         fit = choice.require_host(profile, build.host, build.library, backend=IMAGE, building=False)
         hiding = fit.environment

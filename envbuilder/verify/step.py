@@ -8,13 +8,13 @@ the environment takes part, so a fault that changes every dtype or every device 
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import secrets
 import stat
 import statistics
 import struct
+from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -115,9 +115,9 @@ def prove(
     import numpy
 
     record = _Record(folder, split, framework, numpy)
-    steps = list[tuple[Repeated, str, tuple[Any, ...]]]()
-    problems = list[str]()
-    averages = itertools.chain.from_iterable(parts[1:] for parts in record.state(0).values())
+    steps: list[tuple[Repeated, str, tuple[Any, ...]]] = []
+    problems: list[str] = []
+    averages = chain.from_iterable(parts[1:] for parts in record.state(0).values())
     if any(part.any() for part in averages):
         problems.append("Adadelta's averages are not zero before the first step")
     with progress.task("repeat steps") as task:
@@ -174,7 +174,7 @@ def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
     Of more than `_MOST_NEAR` there are too many, as in a network of zeros: only the empty one.
     """
     for count in range(len(near) + 1 if len(near) <= _MOST_NEAR else 1):
-        yield from itertools.combinations(near, count)
+        yield from combinations(near, count)
 
 
 def _worst(
@@ -255,7 +255,7 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
             elif not _by_chance(dropped, share):
                 yield f"{name} dropped {dropped.mean():.1%}, not {share:.0%}"
         pairs = [((k[1:], e[1:]), (k[:-1], e[:-1])) for k, e in of_layer]
-        for (mask, first), (other, second) in (*pairs, *itertools.pairwise(of_layer)):
+        for (mask, first), (other, second) in (*pairs, *pairwise(of_layer)):
             count = min(len(mask), len(other))
             both = first[:count] & second[:count]
             if not _by_chance(mask[:count][both] == other[:count][both], alike):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 from envbuilder.core import text
@@ -88,7 +88,7 @@ def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterato
 
 def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
     """Return the devices and dtypes of a table's rows with their shares, the largest first."""
-    rows = itertools.chain.from_iterable(getattr(process, table) for process in trained)
+    rows = chain.from_iterable(getattr(process, table) for process in trained)
     return _largest((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
 
 
@@ -101,7 +101,7 @@ def _largest(pairs: Iterable[tuple[str, float]]) -> str:
 
 def _copies(trained: Sequence[model.Observed]) -> str:
     """Return the copies of the most bytes."""
-    every = itertools.chain.from_iterable(process.copies for process in trained)
+    every = chain.from_iterable(process.copies for process in trained)
     shown = []
     for copy in sorted(every, key=lambda copy: -copy.bytes)[:3]:
         where = ""
@@ -113,13 +113,13 @@ def _copies(trained: Sequence[model.Observed]) -> str:
 
 def _expensive(trained: Sequence[model.Observed]) -> str:
     """Return the operators that took most of the host's time in sampled steps."""
-    rows = itertools.chain.from_iterable(process.work for process in trained)
+    rows = chain.from_iterable(process.work for process in trained)
     return _largest((row.operator.removeprefix("aten::"), row.seconds) for row in rows)
 
 
 def unseen(watched: model.Watched) -> list[str]:
     """Return sentences on what could not be observed, each once."""
-    sentences = list(itertools.chain.from_iterable(p.unseen for p in watched.processes))
+    sentences = list(chain.from_iterable(p.unseen for p in watched.processes))
     if watched.left_out:
         sentences.append(f"{counted(watched.left_out, 'process')} left out")
     return list(dict.fromkeys(sentences))[:MOST_SHOWN]

@@ -11,8 +11,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.builds import access, conventions, isolation, records, variables
 from envbuilder.builds.access import NOTHING, Access, Runner
@@ -211,7 +211,7 @@ class DockerEnvironment:
             self._engine.tag(image, name)
         ref = self.plan.artifact.ref
         if lacking or record.ref != ref:
-            records.keep(self._records, msgspec.structs.replace(record, ref=ref, names=self._names))
+            records.keep(self._records, replace(record, ref=ref, names=self._names))
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the existing image (BuildKit, …) → their versions."""
@@ -292,7 +292,7 @@ class DockerEnvironment:
         if without_runtime or (access.nodes and not self._force):
             access = devices.by_cdi(access, self.profile, self._engine.cdi_devices())
         if self._force and without_runtime:
-            access = msgspec.structs.replace(access, gpus="")
+            access = replace(access, gpus="")
         return access
 
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
@@ -326,7 +326,7 @@ class DockerEnvironment:
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
         entrypoint = inside.accompanied(python, conventions.ENTRYPOINT)
-        container = msgspec.structs.replace(container, entrypoint=entrypoint)
+        container = replace(container, entrypoint=entrypoint)
         return (start or process.exec_program)(
             self._engine.foreground(container, terminal=terminal), {}
         )

@@ -6,7 +6,7 @@ import glob
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from envbuilder.containers.engine.container import Devices
 from envbuilder.core.errors import printable
@@ -76,4 +76,4 @@ def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devic
     name = ACCELERATORS[profile.accelerator].cdi
     if name not in offered:
         return access
-    return msgspec.structs.replace(access, gpus="", nodes=(), cdi=(name,))
+    return replace(access, gpus="", nodes=(), cdi=(name,))

@@ -454,7 +454,7 @@ def _end(
         )
         return Artifact(kind="image", ref=tags[0]), (load,)
     artifact = Artifact(kind="registry", ref=request.push or "")
-    steps = list[Step]()
+    steps: list[Step] = []
     if request.output:
         kind = "archive" if reference.is_archive(request.output) else "layout"
         artifact = Artifact(kind=kind, ref=str(reference.path_on_disk(request.output)))

@@ -7,10 +7,10 @@ starts inherits it, and it ends with the last of them, however that ends, on any
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import weakref
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from envbuilder.builds.backends.integrity import MARKER
@@ -46,19 +46,19 @@ def hold(prefix: Path) -> Hold | None:
     except OSError:
         return None
     held = Hold(descriptor)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if os.path.samestat(os.fstat(descriptor), (prefix / MARKER).stat()):
             return held
     return None
 
 
-@contextlib.contextmanager
+@contextmanager
 def replacing(prefix: Path) -> Iterator[None]:
     """Let no command begin in an environment meanwhile; raise `BuildError` if one is running."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
+    with ExitStack() as stack:
+        with suppress(OSError):
             # For writing: NFS gives no exclusive lock otherwise.
             descriptor = os.open(prefix / MARKER, os.O_RDWR | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)

@@ -8,13 +8,13 @@ or how they are stored; bytecode (`__pycache__`) is left out, since interpreters
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -319,7 +319,7 @@ def _walk(prefix: Path) -> tuple[Entry, ...]:
     return walk(prefix, OURS, map(str, marker(prefix).get("base", ())))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _reading(prefix: Path, python: str, what: str) -> Iterator[None]:
     try:
         yield

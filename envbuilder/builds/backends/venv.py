@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from envbuilder.builds import isolation, render, variables
 from envbuilder.builds.access import NOTHING, Access, Runner
@@ -256,7 +256,7 @@ class NativeEnvironment(Environment):
         if held is None or integrity.damage(self.prefix, metadata):
             return None
         self._hold = held
-        return msgspec.structs.replace(self.plan.artifact, digest=metadata.get("digest"))
+        return replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def stay_in_use(self) -> None:
         """Let nothing remove the environment either while another program replaces this process."""
@@ -285,7 +285,7 @@ class NativeEnvironment(Environment):
         """Return the variables of a command inside the environment, given the caller's own."""
         base = self.place(access.programs)
         first = {**base.first, variables.PYTHONPATH: list(map(str, access.python_path))}
-        base = msgspec.structs.replace(base, first=first)
+        base = replace(base, first=first)
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:

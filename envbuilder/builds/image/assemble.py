@@ -9,9 +9,9 @@ shared ones.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -100,7 +100,7 @@ class Assembly:
             self._base.layout.checked(blob)
         self._stage: Stage | None = None
         self._scaffold: tuple[layer.Member, ...] = ()
-        self._open = contextlib.ExitStack()
+        self._open = ExitStack()
         self._wheels_open: dict[types.Sha256, Wheel] = {}
         self._to_install: tuple[File, ...] = ()
 
@@ -433,7 +433,7 @@ class Preloader:
         grace = _STOP_SECONDS if stopped else _GRACE_SECONDS
         self._thread.join(None if kind is None else grace)
         if kind is not None:
-            with contextlib.suppress(EnvbuilderError), connection.connect() as engine:
+            with suppress(EnvbuilderError), connection.connect() as engine:
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
@@ -454,7 +454,7 @@ class Preloader:
         while offer := self._offers.get():
             if self._offers.empty():
                 # Loading the complete image will hit the same error and report it.
-                with contextlib.suppress(EnvbuilderError, OSError):
+                with suppress(EnvbuilderError, OSError):
                     self._load(*offer)
 
     def _load(self, added: Sequence[Added], write: _WriteImage) -> None:

@@ -7,9 +7,9 @@ the build itself fails on a wrong Python.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,14 +243,14 @@ def _of_engine(
 ) -> Layout:
     from envbuilder.containers.engine import images
 
-    with contextlib.nullcontext(connected) if connected else connection.connect() as engine:
+    with nullcontext(connected) if connected else connection.connect() as engine:
         image = engine.image(ref)
         if image is None:
             image = pulled(engine, engine.pull_name(ref), platform)
         bases = require_writable(settings.bases_dir)
         was_copied = (bases / image.id.removeprefix("sha256:")).is_dir()
         copying = console.progress().task(f"copy the base image {ref} from the engine")
-        with contextlib.nullcontext() if was_copied else copying:
+        with nullcontext() if was_copied else copying:
             layout = images.export(engine, image, bases)
     return layout
 
@@ -320,7 +320,7 @@ def require_libc(
     Python could not import it in the image.
     """
     store = Store.of(settings)
-    needed = dict[File, int]()
+    needed: dict[File, int] = {}
     for file in plan.files:
         if file.source == BUILT and file.kind == "wheel" and not file.file.endswith("-any.whl"):
             needed[file] = store.derived(file.sha256, "glibc-1", int, sealed.glibc)

@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -140,7 +141,7 @@ def _make(base: MakeBase, store: Store, work: Path, log: Callable[[str], None]) 
     # Without root, mmdebstrap reads the archive as another user, which has no access to
     # envbuilder's own folders.
     reachable = work if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
+    with TemporaryDirectory(prefix="envbuilder-", dir=reachable) as scratch:
         archive = Path(scratch) / "archive"
         controls = _lay_archive(base, store, archive)
         for path in (archive.parent, archive, *archive.iterdir()):

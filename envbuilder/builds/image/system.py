@@ -11,10 +11,10 @@ folders. Tests compare the result with dpkg's.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import tarfile
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,7 +189,7 @@ def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
     return records.note(Path(step.records), loaded)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
     """Keep a record of the image while it is exported from the engine."""
     image = engine.image(ref)

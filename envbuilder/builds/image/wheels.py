@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import functools
 import io
 import json
 import os
@@ -25,7 +24,7 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -258,7 +257,7 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
             yield data
 
 
-@functools.cache
+@cache
 def _zlib() -> Any:
     """Return the zlib to use: Intel's ISA-L if installed, which takes half the time."""
     try:
@@ -354,7 +353,7 @@ class Stage:
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """Return the sorted paths in a wheel's RECORD, relative to the environment."""
-        paths = set[str]()
+        paths: set[str] = set()
         site = self._python.site
         with (self.env / record).open(newline="", encoding="utf-8") as stream:
             for row in csv.reader(stream):

@@ -6,10 +6,10 @@ A specification has a `kind` and `devices`, each with a `name`; `--device` takes
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ def devices(folders: Iterable[Path]) -> frozenset[str]:
     """Return the devices that the readable specifications in some folders list."""
     names: set[str] = set()
     for folder in folders:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for file in folder.iterdir():
-                with contextlib.suppress(OSError, ValueError):
+                with suppress(OSError, ValueError):
                     names |= listed(file.name, files.read(file, LARGEST).decode())
     return frozenset(names)
 
@@ -73,7 +73,7 @@ def listed(path: str, text: str) -> set[str]:
     return names
 
 
-@functools.lru_cache(maxsize=16)  # called once for the devices and once for the notes
+@lru_cache(maxsize=16)  # called once for the devices and once for the notes
 def _yaml(text: str) -> Any:
     """Parse a YAML document, with every scalar as text.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import ExitStack
 
 from envbuilder.containers.engine import interface, podman
 from envbuilder.containers.engine.interface import Engine, short
@@ -36,7 +36,7 @@ def connect() -> Engine:
     from envbuilder.containers.engine.docker import DockerEngine
 
     options = {"tls": location.tls} if location.tls else {}
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         try:
             client = docker.DockerClient(
                 base_url=location.url, version="auto", timeout=_SECONDS, **options

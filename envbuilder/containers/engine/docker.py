@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tarfile
 import weakref
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,7 +150,7 @@ class DockerEngine(Engine):
         with self._waiting(_REMOVAL_SECONDS):
             super().remove(ref, only)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
         """Wait this long for answers."""
         previous = self._api.timeout
@@ -252,8 +252,8 @@ class DockerEngine(Engine):
         api = self._api
         flags = self._user_flags(container)
         options = dict(zip(flags[::2], flags[1::2], strict=True))
-        with _reported(f"the engine cannot make the volume {name}"), contextlib.ExitStack() as undo:
-            with contextlib.suppress(NotFound):
+        with _reported(f"the engine cannot make the volume {name}"), ExitStack() as undo:
+            with suppress(NotFound):
                 api.inspect_volume(name)
                 return
             api.create_volume(name, labels=dict(labels))
@@ -338,7 +338,7 @@ class DockerEngine(Engine):
         return ("--gpus", gpus) if gpus else ()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _reported(failure: str) -> Iterator[None]:
     """Raise a `ToolError` for a request that failed."""
     try:
@@ -349,11 +349,11 @@ def _reported(failure: str) -> Iterator[None]:
 
 def _discard(remove: Callable[..., None], *arguments: str, **options: bool) -> None:
     """Remove what was only needed for a while, if the engine can."""
-    with contextlib.suppress(APIError, RequestException):
+    with suppress(APIError, RequestException):
         remove(*arguments, **options)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _removing(name: str) -> Iterator[None]:
     """Raise a `BuildError` for what could not be removed."""
     try:

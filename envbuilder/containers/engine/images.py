@@ -6,8 +6,8 @@ digest.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from envbuilder.containers.oci import archive
@@ -34,7 +34,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
             return kept
         files.remove(target, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
+    with TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
         part = Path(scratch) / "layout"
         try:
             engine.save(image, part)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import abc
 import os
 import secrets
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
@@ -236,7 +236,7 @@ class Engine(abc.ABC):
         """
         name = _new_name()
         # podman leaves a file `oom` in its working folder when memory runs out.
-        with tempfile.TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder:
             command, variables = self._isolated_run(folder)
             started = (*command, "--rm", "--pull=never", "--name", name)
             if container.is_held:

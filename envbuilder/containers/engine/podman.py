@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec.structs import replace
@@ -91,7 +91,7 @@ class PodmanEngine(Engine):
         """
         del without
         image = layout.index().manifests[0]
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch:
+        with TemporaryDirectory(prefix=".part-", dir=layout.folder.parent) as scratch:
             single = _nameless(layout, image, Path(scratch) / "image")
             if self._remote:
                 archive.write(single, Path(scratch) / "image.tar")

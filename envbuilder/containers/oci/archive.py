@@ -5,12 +5,12 @@ The archive also holds `manifest.json` for Docker's classic store and older tool
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from envbuilder.containers.oci.layer import Member, diff_id, gathered, tar
 from envbuilder.containers.oci.layout import MARK, Descriptor, Layout, encode, place
@@ -89,14 +89,14 @@ def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]
     for blob in (listed[0], *manifest.blobs):
         show(done, total)
         done += blob.size
-        with contextlib.suppress(BuildError):
+        with suppress(BuildError):
             destination.checked(blob)
             continue
         place(layout.checked(blob), destination.blob(blob.digest), link=False)
     replaced = {d.annotations.get(NAME) for d in listed}
     index = destination.index()
     others = tuple(d for d in index.manifests if d.annotations.get(NAME) not in replaced)
-    destination.write_index(msgspec.structs.replace(index, manifests=(*others, *listed)))
+    destination.write_index(replace(index, manifests=(*others, *listed)))
 
 
 def _size(layout: Layout) -> int:
@@ -169,13 +169,13 @@ def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:
         return diff_id(stream, blob.size, str(path))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _examined(path: Path) -> Iterator[Layout]:
     """Yield the layout at `path`; an archive is unpacked for as long as it is needed."""
     if not path.is_file():
         yield Layout.open(path)
         return
-    with tempfile.TemporaryDirectory(dir=_ON_DISK) as scratch:
+    with TemporaryDirectory(dir=_ON_DISK) as scratch:
         yield unpack(path, Path(scratch) / "layout")
 
 
@@ -186,7 +186,7 @@ def opened(path: Path, folder: Path) -> Layout:
     target = folder / files.file_sha256(path)
     if not target.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
+        with TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
             unpack(path, Path(scratch) / "layout")
             settle(Path(scratch) / "layout", target)
     return Layout.open(target)

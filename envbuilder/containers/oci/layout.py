@@ -10,19 +10,20 @@ an atomic rename adds them; `checked` hashes them again before use.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
@@ -260,7 +261,7 @@ class Layout:
         for image in self._walk(self.index().manifests, _DEPTH, set()):
             platform = image.platform or self._platform(image)
             if platform and platform.os not in {"", "unknown"}:
-                yield msgspec.structs.replace(image, platform=platform)
+                yield replace(image, platform=platform)
 
     def missing(self) -> tuple[types.Digest, ...]:
         """Return the blobs that images of the layout consist of and that are not there."""
@@ -319,10 +320,10 @@ def place(source: Path, target: Path, *, link: bool = True) -> None:
     Without `link`, it is copied.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
+    with TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
         part = Path(scratch) / "blob"
         if link:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.link(source, part)
         if not part.exists():
             shutil.copyfile(source, part)

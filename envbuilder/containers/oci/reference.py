@@ -6,10 +6,10 @@ not `localhost` is not a host. Only sha256 digests are supported.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -118,7 +118,7 @@ def is_loopback(host: str) -> bool:
     name = _split(host)[0]
     if name.lower() == "localhost":
         return True
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         return ipaddress.ip_address(name).is_loopback
     return False
 

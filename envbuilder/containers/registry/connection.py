@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import os
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -445,7 +444,7 @@ class Login:
             raise DeniedError("not logged in")
         return _basic(credential)
 
-    @functools.cached_property
+    @cached_property
     def _credential(self) -> Credential | None:
         credential = stored_credential(self._host, repository=self._repository)
         if credential is not None:

@@ -7,9 +7,9 @@ response: they discard all of an upload that is cut off within a piece.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlencode, urlsplit
 
@@ -84,7 +84,7 @@ def send(
                 result = upload.run(_repository(note, connection))
             except OSError as error:
                 raise files.full_or_broken(error, source) from error
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             files.write(note, connection.repository.encode(), files.PRIVATE)
         return result
 
@@ -116,7 +116,7 @@ def require_allowed(connection: Connection) -> None:
     answer = connection.ask(
         "POST", connection.url("blobs/uploads/"), item, accept=(ACCEPTED,), data=b""
     )
-    with contextlib.suppress(BuildError, BrokenOffError):
+    with suppress(BuildError, BrokenOffError):
         url = connection.resolve(item, answer.url, answer.headers.get("Location", ""))
         connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
 
@@ -167,7 +167,7 @@ class _Upload:
         """Return whether the registry still has the interrupted upload, and see how far it got."""
         if not self._location:
             return False
-        with contextlib.suppress(BuildError):
+        with suppress(BuildError):
             answer = self._connection.ask(
                 "GET", self._location, self._blob.digest, accept=(_NO_CONTENT, ACCEPTED, *_LOST)
             )

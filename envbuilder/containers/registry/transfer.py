@@ -13,10 +13,10 @@ folder, and `bundle` packs it as is.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from concurrent.futures import as_completed
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -137,7 +137,7 @@ def pull(
     _require_platform(layout, manifest, platform, where)
     image = replace(descriptor, platform=oci_platform(platform))
     others = tuple(d for d in layout.index().manifests if d.digest != image.digest)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         (layout.folder / "partial").rmdir()
     # Last: an image that is listed is complete.
     layout.write_index(Index(schema_version=2, media_type=INDEX, manifests=(*others, image)))
@@ -355,7 +355,7 @@ def receive(
         part.parent.mkdir(exist_ok=True)
         # An earlier try may have left other bytes: if so, pull once more from the start.
         for _ in range(2 if part.exists() else 1):
-            with contextlib.suppress(OtherSizeError):
+            with suppress(OtherSizeError):
                 travelled += download(
                     connection.session,
                     connection.url(url),
@@ -383,7 +383,7 @@ def receive(
 
 def remaining(layout: Layout, blob: Descriptor) -> int:
     """Return how many bytes of a blob an earlier pull has not left in a layout."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         return max(blob.size - _part(layout, blob).stat().st_size, 0)
     return blob.size
 

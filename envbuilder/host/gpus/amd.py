@@ -226,7 +226,7 @@ def _target(number: int | None) -> str | None:
 def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.Size:
     """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
     vram, gtt = (integer(snapshot.files.get(f"{folder}/{name}")) for name in _MEMORY)
-    sensors = set[str]()
+    sensors: set[str] = set()
     for chip in snapshot.folders.get(f"{folder}/hwmon", ()):
         sensors.update(snapshot.folders.get(f"{folder}/hwmon/{chip}", ()))
     if _ONLY_APU in sensors or properties.get("cpu_cores_count"):

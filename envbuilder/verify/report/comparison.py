@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import math
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -204,7 +204,7 @@ def markdown_table(
 
 def footnotes(shown: Sequence[Row]) -> list[str]:
     """Return the footnotes of the marks that times in the table carry."""
-    times_shown = "".join(itertools.chain.from_iterable(cells(row)[_TIMES] for row in shown))
+    times_shown = "".join(chain.from_iterable(cells(row)[_TIMES] for row in shown))
     return [f"{mark} {note}" for mark, note in FOOTNOTES.items() if mark in times_shown]
 
 

@@ -6,8 +6,8 @@ request, the data, and how long the process ran.
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _EXACT = 1e-6
 """Allowed relative error of sums that are computed from the same numbers."""
 
-_equal = functools.partial(math.isclose, rel_tol=_EXACT)
+_equal = partial(math.isclose, rel_tol=_EXACT)
 
 _ROUNDED = 0.001
 """Maximum rounding of a check's time, in seconds."""

@@ -8,10 +8,10 @@ start of the verification.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,7 +185,7 @@ def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] 
             surplus.discard(entry.path)
     for path in surplus:
         # A leftover file does no harm; the new report is already stored.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             path.unlink()
 
 

@@ -6,7 +6,6 @@ it really gets: after autocast, and after any wrapper that a script never called
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ import sysconfig
 import time
 import warnings
 import weakref
+from functools import lru_cache
 from typing import Any, Callable, Dict, List, Set, Tuple
 
 MOST_SECONDS = 3.0
@@ -170,7 +170,7 @@ def _flops(function: Any, arguments: Any, options: Any, out: Any) -> int:
         return 0
 
 
-@functools.lru_cache(maxsize=None)
+@lru_cache(maxsize=None)
 def _libraries() -> Tuple[str, ...]:
     paths = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     return tuple(os.path.join(path, "") for path in paths if path)

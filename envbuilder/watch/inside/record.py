@@ -6,7 +6,6 @@ The file is replaced now and then, so that a process that is killed leaves its l
 from __future__ import annotations
 
 import atexit
-import functools
 import importlib
 import json
 import math
@@ -15,6 +14,7 @@ import resource
 import sys
 import threading
 import time
+from functools import partial, wraps
 from typing import Any, Callable, Dict, List, Sequence
 
 SOON = 0.5
@@ -51,7 +51,7 @@ class Record:
         self._util.register_after_fork(
             self, lambda r: r._util.Finalize(None, r.write, (True,), None, 0)
         )
-        os.register_at_fork(after_in_child=functools.partial(self._reset, is_forked=True))
+        os.register_at_fork(after_in_child=partial(self._reset, is_forked=True))
 
     def _reset(self, is_forked: bool = False) -> None:
         self.began = self.written = time.perf_counter()
@@ -80,7 +80,7 @@ class Record:
         """Have a method seen before each call, or once it has returned."""
         original = getattr(owner, name)
 
-        @functools.wraps(original)
+        @wraps(original)
         def method(*arguments: Any, **options: Any) -> Any:
             if before:
                 self.attempt(before, *arguments, *options.values())

@@ -9,13 +9,13 @@ not run under one, which would make it run uncompiled.
 from __future__ import annotations
 
 import collections
-import contextlib
-import functools
 import importlib
 import os
 import re
 import time
 import weakref
+from contextlib import nullcontext
+from functools import partial, wraps
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 FIRST_STEP = 3
@@ -87,7 +87,7 @@ def _backward(torch: Any, watch: _Watch) -> None:
     original = torch.autograd.backward
     gives_way = watch.gives_way
 
-    @functools.wraps(original)
+    @wraps(original)
     def backward(tensors: Any, *arguments: Any, **options: Any) -> Any:
         if gives_way():
             return original(tensors, *arguments, **options)
@@ -105,7 +105,7 @@ def _loaders(torch: Any, watch: _Watch) -> None:
 
     original = dataloader._BaseDataLoaderIter.__next__
 
-    @functools.wraps(original)
+    @wraps(original)
     def following(self: Any) -> Any:
         began = time.perf_counter()
         batch = original(self)
@@ -160,8 +160,8 @@ class _Watch:
         stacked = torch._C._len_torch_dispatch_stack
         disable = dispatch._disable_current_modes
         # Of operators in this context no dispatch mode sees any, neither ours nor the script's.
-        self._paused: Any = lambda: disable() if stacked() else contextlib.nullcontext()
-        self._tensors = functools.partial(self._counting.tensors_in, torch.Tensor)
+        self._paused: Any = lambda: disable() if stacked() else nullcontext()
+        self._tensors = partial(self._counting.tensors_in, torch.Tensor)
         self.fallbacks: Set[str] = set()
         self._reset()
         record.complete = self.complete
