@@ -75,10 +75,10 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
     """Yield the limits of one kind of this process's cgroup and its parents, as the files' text."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
-    mounts = snapshot.files.get(_MOUNTS, "")
+    mounts = snapshot.text(_MOUNTS)
     for folder, version in threads.cgroup_folders(cgroups, mounts, controller):
         names = _LIMITS[controller, version]
-        yield " ".join(snapshot.files.get(f"{folder}/{name}", "") for name in names)
+        yield " ".join(snapshot.text(f"{folder}/{name}") for name in names)
 
 
 class _Processor(Struct, frozen=True):
@@ -131,10 +131,10 @@ def machine(snapshot: Snapshot) -> str:
 
     Trees without both still show x86-64 and 64-bit ARM, by the flags in `/proc/cpuinfo`.
     """
-    reported = snapshot.machine or clean(snapshot.files.get("proc/sys/kernel/arch"))
+    reported = snapshot.machine or clean(snapshot.text("proc/sys/kernel/arch"))
     if reported:
         return {"amd64": "x86_64"}.get(reported, reported)
-    description = fields(snapshot.files.get("proc/cpuinfo", "")[:_DESCRIPTION_LIMIT])
+    description = fields(snapshot.text("proc/cpuinfo")[:_DESCRIPTION_LIMIT])
     flags = description.get("flags", description.get("Features", "")).split()
     if "lm" in flags:  # long mode
         return "x86_64"
@@ -157,7 +157,7 @@ def linux(snapshot: Snapshot) -> Cpu:
     model = integer(description.get("model"))
     words = description.get("flags", description.get("Features"))
     flags = TRACKED_FLAGS & set(words.split()) if words else None
-    text = snapshot.files.get("proc/cpuinfo", "")
+    text = snapshot.text("proc/cpuinfo")
     processors = _processors(text)
     # A truncated description does not give the number of CPUs.
     described = frozenset(p.number for p in processors if text.endswith("\n"))
@@ -167,9 +167,9 @@ def linux(snapshot: Snapshot) -> Cpu:
     for of, flag, name in _GIVEAWAYS:
         if of == vendor and flag in (flags or ()):
             generation = generation or name
-    online = cpu_list(snapshot.files.get(f"{_CPUS}/online")) or described
+    online = cpu_list(snapshot.text(f"{_CPUS}/online")) or described
     everything = described or online
-    affinity = cpu_list(fields(snapshot.files.get("proc/self/status")).get("Cpus_allowed_list"))
+    affinity = cpu_list(snapshot.fields("proc/self/status").get("Cpus_allowed_list"))
     if affinity and online and affinity >= online:
         affinity = online  # the mask also contains CPUs that could be hot-plugged
     allowed = affinity or everything
@@ -197,7 +197,7 @@ def linux(snapshot: Snapshot) -> Cpu:
 
 def _first(snapshot: Snapshot) -> dict[str, str]:
     """Return the first CPU's fields of `/proc/cpuinfo`; other CPUs repeat most of them."""
-    first, separator, _ = snapshot.files.get("proc/cpuinfo", "").partition("\n\n")
+    first, separator, _ = snapshot.text("proc/cpuinfo").partition("\n\n")
     return fields(first + "\n" if separator else first)
 
 
@@ -271,7 +271,7 @@ def _cores(
 
 def _siblings(snapshot: Snapshot, cpus: Iterable[int]) -> Iterator[frozenset[int]]:
     for cpu in cpus:
-        siblings = cpu_list(snapshot.files.get(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"))
+        siblings = cpu_list(snapshot.text(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list"))
         if siblings and cpu in siblings:
             yield siblings
 
@@ -286,7 +286,7 @@ def _sockets(
     # "-1", which is not parsed as a number, on boards whose firmware does not report it.
     path = f"{_CPUS}/cpu%d/topology/physical_package_id"
     cores = set(map(min, _siblings(snapshot, everything))) or everything
-    ids = {integer(snapshot.files.get(path % cpu)) for cpu in cores}
+    ids = {snapshot.number(path % cpu) for cpu in cores}
     if None in ids or not ids:
         return None
     # Without ACPI's tables, Linux counts the clusters of an ARM chip, from 0, as sockets; boards
@@ -304,9 +304,9 @@ def _sockets(
 
 def _nodes(snapshot: Snapshot) -> int | None:
     """Return the number of NUMA nodes with CPUs; others hold only a GPU's or CXL card's memory."""
-    with_cpus = cpu_list(snapshot.files.get(f"{_NODES}/has_cpu"))
+    with_cpus = cpu_list(snapshot.text(f"{_NODES}/has_cpu"))
     if with_cpus is None:
-        with_cpus = _numbers("node", snapshot.folders.get(_NODES, ()))
+        with_cpus = _numbers("node", snapshot.names(_NODES))
     return len(with_cpus) or None
 
 
@@ -321,9 +321,9 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
         path = f"{cache}/index3/shared_cpu_list"
         if snapshot.has(path) is False and snapshot.has(f"{cache}/index2/level"):
             continue  # the low-power cores of some Intel CPUs have no level-3 cache
-        shared = cpu_list(snapshot.files.get(path))
-        size = _size(snapshot.files.get(f"{cache}/index3/size"))
-        level = integer(snapshot.files.get(f"{cache}/index3/level"))
+        shared = cpu_list(snapshot.text(path))
+        size = _size(snapshot.text(f"{cache}/index3/size"))
+        level = snapshot.number(f"{cache}/index3/level")
         if shared is None or cpu not in shared or size is None or level != 3:
             return None
         counted |= shared

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from envbuilder.host import cpu
 from envbuilder.host.model import Memory
-from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, lines
+from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, lines
 
 _SHM = "/dev/shm"  # noqa: S108 (it is only looked up)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -96,7 +96,7 @@ def decide(snapshot: Snapshot) -> Memory:
 
 def total(snapshot: Snapshot) -> int | None:
     """Return the kernel's total, in bytes."""
-    words = fields(snapshot.files.get("proc/meminfo")).get("MemTotal", "").split()
+    words = snapshot.fields("proc/meminfo").get("MemTotal", "").split()
     amount = integer(words[0]) if words and words[-1] == "kB" else None
     if amount is not None and amount < 2**43:
         return amount * 1024

@@ -27,7 +27,6 @@ from envbuilder.host.snapshot import (
     Snapshot,
     System,
     clean,
-    fields,
     integer,
     lines,
     version,
@@ -195,7 +194,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
     machine = cpu.machine(snapshot)
     processor = cpu.linux(snapshot)
     wsl = any(
-        "microsoft" in snapshot.files.get(path, "").lower()
+        "microsoft" in snapshot.text(path).lower()
         for path in ("proc/version", "proc/sys/kernel/osrelease")
     )
     container = _container(snapshot, environ)
@@ -238,18 +237,18 @@ def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
 
     The cgroup "/" proves nothing: a container may have its own cgroup namespace.
     """
-    managers = {snapshot.files.get(path, "").strip() for path in _MANAGERS}
+    managers = {snapshot.text(path).strip() for path in _MANAGERS}
     return bool(
         any(map(snapshot.has, _SIGNS))
         or managers - {"", "wsl"}  # systemd counts WSL as a container
         or environ.get("container") in _NAMES
         or "KUBERNETES_SERVICE_HOST" in environ
-        or _CONTAINER.search(snapshot.files.get("proc/self/cgroup", ""))
+        or _CONTAINER.search(snapshot.text("proc/self/cgroup"))
     )
 
 
 def _libc(snapshot: Snapshot) -> str | None:
-    libc = clean(snapshot.files.get("libc.txt"))
+    libc = clean(snapshot.text("libc.txt"))
     if libc is not None:
         name, _, number = libc.partition(" ")
         if name in _LIBCS and (not number or version(number)):
@@ -292,13 +291,13 @@ def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[G
 
 
 def _kernel(snapshot: Snapshot) -> str | None:
-    release = clean(snapshot.files.get("proc/sys/kernel/osrelease"))
-    match = re.match(r"Linux version (\S+)", snapshot.files.get("proc/version", ""))
+    release = clean(snapshot.text("proc/sys/kernel/osrelease"))
+    match = re.match(r"Linux version (\S+)", snapshot.text("proc/version"))
     return release or (clean(match[1]) if match else None)
 
 
 def _distribution(snapshot: Snapshot) -> str | None:
-    for line in lines(snapshot.files.get("etc/os-release")):
+    for line in lines(snapshot.text("etc/os-release")):
         key, _, value = line.partition("=")
         if key == "PRETTY_NAME":
             return clean(value.strip().strip("\"'"))
@@ -361,7 +360,7 @@ def _read_mac(reader: Reader) -> None:
 
 def _mac(snapshot: Snapshot) -> Host:
     """Return the host that a macOS snapshot describes."""
-    sysctl = fields(snapshot.files.get("sysctl.txt"))
+    sysctl = snapshot.fields("sysctl.txt")
     notes = []
     if not sysctl:
         why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")

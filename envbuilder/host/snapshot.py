@@ -59,6 +59,22 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             return False
         return None
 
+    def text(self, path: str) -> str:
+        """Return what a file says; empty if it was not read."""
+        return self.files.get(path, "")
+
+    def number(self, path: str, base: int = 10) -> int | None:
+        """Return the number that a file states; None for anything else."""
+        return integer(self.text(path), base)
+
+    def fields(self, path: str) -> dict[str, str]:
+        """Return what the `key : value` lines of a file state."""
+        return fields(self.text(path))
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the names in a folder; none if it was not read."""
+        return self.folders.get(path, ())
+
 
 class Reader:
     """A reader below one root. It never raises: failures are recorded with their reasons."""

@@ -89,7 +89,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
                 obstacle="unread",
             ),
         )
-    drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
+    drivers = snapshot.names("usr/lib/wsl/drivers")
     if not gpus and place.wsl and any(map(_WINDOWS_DRIVER.match, drivers)):
         # ROCm on WSL goes through librocdxg and needs settings of its own (ROCm/librocdxg).
         detail = (
@@ -179,7 +179,7 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
 
 def _unread(snapshot: Snapshot) -> set[str]:
     """Return the files about nodes of the compute driver that could not be read."""
-    paths = {f"{_NODES}/{node}/properties" for node in snapshot.folders.get(_NODES, ())}
+    paths = {f"{_NODES}/{node}/properties" for node in snapshot.names(_NODES)}
     return paths - snapshot.files.keys()
 
 
@@ -194,7 +194,7 @@ def _hidden(snapshot: Snapshot) -> set[str]:
 def _nodes(snapshot: Snapshot) -> list[_Node]:
     """Return the compute driver's nodes that are GPUs."""
     nodes = []
-    for name in snapshot.folders.get(_NODES, ()):
+    for name in snapshot.names(_NODES):
         text = snapshot.files.get(f"{_NODES}/{name}/properties")
         pairs = [line.split(" ") for line in lines(text)]
         properties = {p[0]: n for p in pairs if len(p) == 2 and (n := integer(p[1])) is not None}
@@ -225,10 +225,10 @@ def _target(number: int | None) -> str | None:
 
 def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.Size:
     """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
-    vram, gtt = (integer(snapshot.files.get(f"{folder}/{name}")) for name in _MEMORY)
+    vram, gtt = (snapshot.number(f"{folder}/{name}") for name in _MEMORY)
     sensors: set[str] = set()
-    for chip in snapshot.folders.get(f"{folder}/hwmon", ()):
-        sensors.update(snapshot.folders.get(f"{folder}/hwmon/{chip}", ()))
+    for chip in snapshot.names(f"{folder}/hwmon"):
+        sensors.update(snapshot.names(f"{folder}/hwmon/{chip}"))
     if _ONLY_APU in sensors or properties.get("cpu_cores_count"):
         from envbuilder.host import memory  # every profile reads this module, few hosts its size
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from envbuilder.host import tables
 from envbuilder.host.gpus.accelerator import Accelerator, Finding, Level, Needs, Place, blocked
 from envbuilder.host.model import Gpu
-from envbuilder.host.snapshot import Snapshot, clean, fields, integer
+from envbuilder.host.snapshot import Snapshot, clean, integer
 
 if TYPE_CHECKING:
     from envbuilder.host.gpus import pci
@@ -20,7 +20,7 @@ _GIB = 2**30
 
 def is_apple_silicon(snapshot: Snapshot) -> bool:
     """Return whether a Mac has a chip of Apple's."""
-    sysctl = fields(snapshot.files.get("sysctl.txt"))
+    sysctl = snapshot.fields("sysctl.txt")
     # A native process on Apple silicon; a translated one sees x86_64 here.
     native = snapshot.system == "macos" and snapshot.machine == "arm64"
     return native or sysctl.get("hw.optional.arm64") == "1"
@@ -28,7 +28,7 @@ def is_apple_silicon(snapshot: Snapshot) -> bool:
 
 def decide(snapshot: Snapshot, _devices: Sequence[pci.Device], _place: Place) -> tuple[Gpu, ...]:
     """Return the GPU of an Apple chip."""
-    sysctl = fields(snapshot.files.get("sysctl.txt"))
+    sysctl = snapshot.fields("sysctl.txt")
     if not sysctl or not is_apple_silicon(snapshot):
         return ()
     name = f"{clean(sysctl.get('machdep.cpu.brand_string')) or 'Apple silicon'} GPU"
@@ -76,7 +76,7 @@ def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
 
 def bandwidth(snapshot: Snapshot) -> int | None:
     """Return the bandwidth of a chip's memory, which its GPU shares."""
-    sysctl = fields(snapshot.files.get("sysctl.txt"))
+    sysctl = snapshot.fields("sysctl.txt")
     brand = clean(sysctl.get("machdep.cpu.brand_string"))
     if brand and is_apple_silicon(snapshot) and not _is_virtual(sysctl):
         return tables.apple_bandwidth(brand)

@@ -66,7 +66,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
         if device.vendor == pci.INTEL
         and (device.certain or tables.intel_gpu(device.device_id or ""))
     )
-    drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
+    drivers = snapshot.names("usr/lib/wsl/drivers")
     if not gpus and place.wsl and any(name.startswith("iigd") for name in drivers):
         gpus = (
             Gpu(
@@ -142,7 +142,7 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
         return None
     paths = [path for path in tiles if path in snapshot.files] or [
         path
-        for card in snapshot.folders.get(f"{folder}/drm", ())
+        for card in snapshot.names(f"{folder}/drm")
         if (path := f"{folder}/drm/{card}/lmem_total_bytes") in snapshot.files
     ]
     sizes = [integer(snapshot.files[path]) or 0 for path in paths]
@@ -162,7 +162,7 @@ def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) ->
     if total is None or kernel_driver not in _DRIVERS:
         return None
     if kernel_driver == "xe":
-        match = re.match(r"[0-9]+\.[0-9]+", snapshot.files.get("proc/sys/kernel/osrelease", ""))
+        match = re.match(r"[0-9]+\.[0-9]+", snapshot.text("proc/sys/kernel/osrelease"))
         release = version(match[0]) if match else None
         if release is None:
             return None

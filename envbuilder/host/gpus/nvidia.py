@@ -35,7 +35,7 @@ from envbuilder.host.model import (
     State,
     distribution_of,
 )
-from envbuilder.host.snapshot import Reader, Snapshot, clean, fields, integer, version
+from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, version
 
 VERSION = "proc/driver/nvidia/version"
 _GPUS = "proc/driver/nvidia/gpus"
@@ -86,7 +86,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
     reported = {device.bus: device for device in answer.devices if device.bus} if answer else {}
     unplaced = [device for device in answer.devices if not device.bus] if answer else []
     shown = {device.bus: device for device in devices if device.vendor == pci.NVIDIA}
-    named = (clean(bus) or "?" for bus in snapshot.folders.get(_GPUS, ()))
+    named = (clean(bus) or "?" for bus in snapshot.names(_GPUS))
     buses = sorted({*shown, *named, *reported})
     reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
     if not place.wsl:
@@ -113,7 +113,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
     """Return N of the card's /dev/nvidiaN, from the kernel driver, else from NVML."""
-    information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
+    information = snapshot.fields(f"{_GPUS}/{bus}/information")
     number = integer(information.get("Device Minor"))
     if number is None and device:
         return device.minor
@@ -164,7 +164,7 @@ def _gpu(
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
     """Return the kernel driver's name for the GPU."""
-    information = fields(snapshot.files.get(f"{_GPUS}/{bus}/information"))
+    information = snapshot.fields(f"{_GPUS}/{bus}/information")
     model = clean(information.get("Model"))
     if model != "Unknown":
         return model
@@ -193,7 +193,7 @@ def _memory(snapshot: Snapshot, device: nvml.Device) -> pci.Size:
 
 
 def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
-    match = _MODULE.search(snapshot.files.get(VERSION, ""))
+    match = _MODULE.search(snapshot.text(VERSION))
     loaded = match[1] if match else None
     if answer and version(answer.driver_version):
         return answer.driver_version
@@ -245,7 +245,7 @@ def _access(
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
     """Return GPUs visible only indirectly: behind WSL's /dev/dxg, or as part of a Tegra chip."""
-    drivers = snapshot.folders.get("usr/lib/wsl/drivers", ())
+    drivers = snapshot.names("usr/lib/wsl/drivers")
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
         return (
             Gpu(
@@ -278,7 +278,7 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
 
     `loaded`: whether NVIDIA's common driver is; None if that is unknown.
     """
-    compatible = snapshot.files.get(_COMPATIBLE, "").split("\0")
+    compatible = snapshot.text(_COMPATIBLE).split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
     if (
         chip is None

@@ -211,14 +211,14 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
         return None
     number = 0
     for instance in instances:
-        names = snapshot.folders.get(f"{folder}/{instance}", ())
+        names = snapshot.names(f"{folder}/{instance}")
         number += len([*filter(_INSTANCE.match, names)])
     return number
 
 
 def _given(snapshot: Snapshot) -> int:
     """Return the number of nodes of instances, which containers get for theirs."""
-    names = snapshot.folders.get(_INSTANCE_NODES, ())
+    names = snapshot.names(_INSTANCE_NODES)
     numbers = (integer(m[1]) for name in names if (m := _NODE.match(name)))
     return sum(number is not None and number > _MONITOR for number in numbers)
 
@@ -241,4 +241,4 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
 
 
 def _has_switches(snapshot: Snapshot) -> bool:
-    return any(map(_SWITCH.match, snapshot.folders.get("dev", ()))) or pci.has_nvswitch(snapshot)
+    return any(map(_SWITCH.match, snapshot.names("dev"))) or pci.has_nvswitch(snapshot)

@@ -109,7 +109,7 @@ def node_group(snapshot: Snapshot, node: str | None) -> str | None:
     number = snapshot.groups.get((node or "").lstrip("/"))
     if number is None:
         return None
-    for line in lines(snapshot.files.get("etc/group")):
+    for line in lines(snapshot.text("etc/group")):
         parts = line.split(":")
         if len(parts) > 2 and integer(parts[2]) == number:
             return clean(parts[0]) or str(number)
@@ -125,7 +125,7 @@ def devices(snapshot: Snapshot) -> tuple[Device, ...]:
     """Return all devices that are, or may be, GPUs."""
     return tuple(
         _device(snapshot, address)
-        for address in snapshot.folders.get(PCI, ())
+        for address in snapshot.names(PCI)
         if _is_candidate(snapshot, address)
     )
 
@@ -141,20 +141,20 @@ def _is_candidate(snapshot: Snapshot, address: str) -> bool:
 
 def has_nvswitch(snapshot: Snapshot) -> bool:
     """Return whether there is an NVSwitch, which connects NVIDIA's GPUs."""
-    return any(_is_nvswitch(snapshot, f"{PCI}/{bus}") for bus in snapshot.folders.get(PCI, ()))
+    return any(_is_nvswitch(snapshot, f"{PCI}/{bus}") for bus in snapshot.names(PCI))
 
 
 def _is_nvswitch(snapshot: Snapshot, folder: str) -> bool:
-    kind = integer(snapshot.files.get(f"{folder}/class"), 16)
+    kind = snapshot.number(f"{folder}/class", 16)
     return kind is not None and kind >> 8 == _OTHER_BRIDGE
 
 
 def _device(snapshot: Snapshot, address: str) -> Device:
     folder = f"{PCI}/{address}"
-    kind = integer(snapshot.files.get(f"{folder}/class"), 16)
-    number = integer(snapshot.files.get(f"{folder}/device"), 16)
-    vendor = integer(snapshot.files.get(f"{folder}/vendor"), 16)
-    nodes = [n for n in snapshot.folders.get(f"{folder}/drm", ()) if n.startswith("renderD")]
+    kind = snapshot.number(f"{folder}/class", 16)
+    number = snapshot.number(f"{folder}/device", 16)
+    vendor = snapshot.number(f"{folder}/vendor", 16)
+    nodes = [n for n in snapshot.names(f"{folder}/drm") if n.startswith("renderD")]
     return Device(
         bus=clean(address) or "?",
         vendor=vendor,
