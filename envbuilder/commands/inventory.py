@@ -342,7 +342,7 @@ class Inventory:
             try:
                 yield from sorted(p for p in folder.iterdir() if p.name != files.MARKER)
             except OSError as error:
-                self.keep(folder, _unreadable(error))
+                self.keep(folder, f"cannot be read: {error.strerror or error}")
 
     def _is_ours(self, root: Path, folder: Path) -> bool:
         """Return whether the folder exists, and neither it nor its root is a symbolic link."""
@@ -407,10 +407,6 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
 
 def _names(projects: Iterable[Path]) -> tuple[str, ...]:
     return tuple(printable(str(project)) for project in projects)
-
-
-def _unreadable(error: OSError) -> str:
-    return f"cannot be read: {error.strerror or error}"
 
 
 def statuses(path: Path) -> Iterator[os.stat_result]:

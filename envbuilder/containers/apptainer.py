@@ -54,7 +54,9 @@ class Execution(Struct, frozen=True, kw_only=True):
         binds += [bound(s, target, writable=True) for s, target in self.writable.items()]
         nodes = self.devices.nodes
         binds += [mount(Bound(source=node, target=node)) for node in nodes]
-        binds += [bound(path, path) for path in self.devices.volumes if not _below(path, nodes)]
+        for path in self.devices.volumes:
+            if not any(map(PurePath(path).is_relative_to, nodes)):
+                binds.append(bound(path, path))
         words = [
             PROGRAM,
             "--quiet",
@@ -87,10 +89,6 @@ class Execution(Struct, frozen=True, kw_only=True):
         folders = {name: caller[name] for name in _PASSED if caller.get(name)}
         passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
         return {**base, **folders, TEMPORARY: str(self.scratch), **passed}
-
-
-def _below(path: str, folders: tuple[str, ...]) -> bool:
-    return any(PurePath(path).is_relative_to(folder) for folder in folders)
 
 
 def require() -> None:

@@ -305,7 +305,8 @@ def worded(message: str, spot: Spot) -> str:
     if _ENUM.match(message):
         possible = ", ".join(map(str, _values(spot.kind)))
         expected = f"one of {possible}" if possible else "a valid value"
-        return f"{_shown_value(value)} is not {expected}"
+        shown_value = shown(str(value)) if value is not None else "the value"
+        return f"{shown_value} is not {expected}"
     match = _EXPECTED.match(message)
     if match is None:
         return message[:1].lower() + message[1:]
@@ -353,10 +354,6 @@ def _names(match: re.Match[str]) -> list[str]:
 
 def _is_short(text: Any) -> bool:
     return isinstance(text, str) and _SHORT_ITEMS.match(text) is not None
-
-
-def _shown_value(value: Any) -> str:
-    return shown(str(value)) if value is not None else "the value"
 
 
 def _values(kind: Any) -> tuple[Any, ...]:

@@ -280,10 +280,6 @@ def _recorded(files: Mapping[str, str]) -> dict[str, Answer]:
     return parse(files.get(_ANSWERS))
 
 
-def _infos(answers: Mapping[str, Answer]) -> list[Info]:
-    return [answer.info for answer in answers.values() if answer.info]
-
-
 def _shown(path: str) -> str:
     if path == NAMED:
         return path
@@ -348,8 +344,9 @@ def _runtimes(snapshot: Snapshot, answers: Mapping[str, Answer]) -> tuple[str, .
     for name in _RUNTIMES:
         if any(snapshot.has(f"{folder}/{name}") for folder in _PROGRAM_FOLDERS):
             names.add(name)
-    for info in _infos(answers):
-        for name, runtime in list((info.runtimes or {}).items())[:_MOST]:
+    for answer in answers.values():
+        runtimes = answer.info and answer.info.runtimes
+        for name, runtime in list((runtimes or {}).items())[:_MOST]:
             if _WORD.match(name) and _GPU_RUNTIME.search(f"{name} {runtime.path}"):
                 names.add(name)
     return tuple(sorted(names))

@@ -421,30 +421,23 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
     }
     digest = fingerprint(facts)
     folders = folders_for(build.settings, f"{profile.name}-py{target.python}-{digest[:12]}")
-    steps: tuple[Step, ...] = (
-        *(unpack_steps(brought, folders.work) if brought else ()),
-        *wheel_steps(
-            build,
-            target,
-            work=folders.work,
-            env=folders.env,
-            python=path or unpacked_program(folders.work, target.python),
-            version=interpreter.version,
-        ),
-        *(
-            home_steps(
-                build,
-                brought,
-                work=folders.work,
-                env=folders.env,
-                prefix=folders.prefix,
-            )
-            if brought
-            else ()
-        ),
-        *preload_steps(profile, libraries, folders.env),
-        *last_steps(profile, folders, digest, facts, base_python=path),
+    unpacked = folders.work / _FOLDER
+    steps: list[Step] = []
+    if brought:
+        what = f"unpack Python {brought.version}"
+        steps.append(UnpackPython(what=what, file=brought, folder=str(unpacked)))
+    steps += wheel_steps(
+        build,
+        target,
+        work=folders.work,
+        env=folders.env,
+        python=path or str(unpacked / program(target.python)),
+        version=interpreter.version,
     )
+    if brought:
+        steps += home_steps(build, brought, folders)
+    steps += preload_steps(profile, libraries, folders.env)
+    steps += last_steps(profile, folders, digest, facts, base_python=path)
     return Plan(
         profile=profile.name,
         backend="venv",
@@ -456,7 +449,7 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
         lock=lock_digest(build.lock),
         workdir=str(folders.work),
         files=files,
-        steps=steps,
+        steps=tuple(steps),
         room=(environment_room(build.settings, files),),
         signatures=build.library.signed,
     )
@@ -509,36 +502,16 @@ def prepare(build: Locked) -> NativeEnvironment:
 # --- an interpreter of its own: a locked archive, unpacked beside the venv, then a part of it
 
 
-def unpack_steps(interpreter: File, work: Path) -> tuple[Step, ...]:
-    """Return the step that unpacks an interpreter in a build's working folder."""
-    return (
-        UnpackPython(
-            what=f"unpack Python {interpreter.version}",
-            file=interpreter,
-            folder=str(work / _FOLDER),
-        ),
-    )
-
-
-def unpacked_program(work: Path, python: str) -> str:
-    """Return the path of that interpreter while the environment is made."""
-    return str(work / _FOLDER / program(python))
-
-
-def home_steps(
-    build: Locked, interpreter: File, *, work: Path, env: Path, prefix: Path
-) -> tuple[Step, ...]:
-    """Return the steps that put that interpreter into the environment that was made of it.
-
-    `env` is moved to `prefix` at the end.
-    """
+def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step, ...]:
+    """Return the steps that put that interpreter into the environment that was made of it."""
     folder = f"{OWN}/{_FOLDER}"
-    path = prefix / folder / program(interpreter.version.rpartition(".")[0])
+    source = str(folders.work / _FOLDER)
+    path = folders.prefix / folder / program(interpreter.version.rpartition(".")[0])
     return (
-        Move(what="add its interpreter", source=str(work / _FOLDER), target=str(env / folder)),
+        Move(what="add its interpreter", source=source, target=str(folders.env / folder)),
         rehomed(
             build,
-            env,
+            folders.env,
             home=path.parent,
             # Python 3.10 and older take their own path from the link, with any `..` in it.
             python=str(path),

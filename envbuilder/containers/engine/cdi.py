@@ -47,11 +47,6 @@ def devices(folders: Iterable[Path]) -> frozenset[str]:
     return frozenset(names)
 
 
-def is_device(name: str) -> bool:
-    """Return whether `name` is a device's full name."""
-    return bool(_DEVICE.match(name))
-
-
 def listed(path: str, text: str) -> set[str]:
     """Return the devices of a specification, such as `nvidia.com/gpu=all`, at least one.
 
@@ -67,7 +62,7 @@ def listed(path: str, text: str) -> set[str]:
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     names = {f"{spec.kind}={device.name}" for device in spec.devices}
-    wrong = sorted(device for device in names if not is_device(device))
+    wrong = sorted(device for device in names if not _DEVICE.match(device))
     if wrong or not names:
         raise ValueError(f"{wrong[0][:60]!r} names no device" if wrong else "it has no device")
     return names

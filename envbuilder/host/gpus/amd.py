@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from envbuilder.host import tables
@@ -305,10 +306,6 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     ]
 
 
-def _architecture(gpu: Gpu) -> str | None:
-    return gpu.family
-
-
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target, or for a family of them, runs on a GPU.
 
@@ -398,7 +395,7 @@ ROCM = Accelerator(
     judge=judge,
     capability=capability,
     states_kernels=True,
-    architecture=_architecture,
+    architecture=attrgetter("family"),
     code="gfx",
     runs=_runs,
     choosing=_CHOOSING,

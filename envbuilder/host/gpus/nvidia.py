@@ -113,8 +113,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
     """Return N of the card's /dev/nvidiaN, from the kernel driver, else from NVML."""
-    information = snapshot.fields(f"{_GPUS}/{bus}/information")
-    number = integer(information.get("Device Minor"))
+    number = integer(snapshot.fields(f"{_GPUS}/{bus}/information").get("Device Minor"))
     if number is None and device:
         return device.minor
     return number
@@ -164,8 +163,7 @@ def _gpu(
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
     """Return the kernel driver's name for the GPU."""
-    information = snapshot.fields(f"{_GPUS}/{bus}/information")
-    model = clean(information.get("Model"))
+    model = clean(snapshot.fields(f"{_GPUS}/{bus}/information").get("Model"))
     if model != "Unknown":
         return model
     return None
@@ -258,9 +256,9 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
         )
     loaded = snapshot.has(VERSION)
     integrated = _tegra(snapshot, loaded=loaded)
-    if integrated or not loaded:
-        if integrated:
-            return (integrated,)
+    if integrated:
+        return (integrated,)
+    if not loaded:
         return ()
     return (
         Gpu(

@@ -228,7 +228,8 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
         return None
     if device.fabric in (None, _UNSUPPORTED):
         # Before Hopper, cards do not report the state.
-        if not _has_switches(snapshot) or snapshot.has(_MANAGER):
+        has_switches = any(map(_SWITCH.match, snapshot.names("dev"))) or pci.has_nvswitch(snapshot)
+        if not has_switches or snapshot.has(_MANAGER):
             return None
         what = "It is connected by NVSwitch, and no running fabric manager was found"
     else:
@@ -238,7 +239,3 @@ def _of_fabric(snapshot: Snapshot, device: Device) -> pci.Access | None:
         f"{what}: without one, CUDA fails with error 802 (system not yet initialized).",
         "fabric",
     )
-
-
-def _has_switches(snapshot: Snapshot) -> bool:
-    return any(map(_SWITCH.match, snapshot.names("dev"))) or pci.has_nvswitch(snapshot)
