@@ -117,12 +117,11 @@ def planned(settings: Settings) -> ProjectLayer | None:
     )
 
 
-class _Content:
+class _Content(Struct, frozen=True):
     """The bytes of a file, which must be those that were listed."""
 
-    def __init__(self, path: Path, file: image_files.ImageFile) -> None:
-        self._path = path
-        self._file = file
+    _path: Path
+    _file: image_files.ImageFile
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from envbuilder.builds import attestations, project_folder, records
 from envbuilder.builds.backends import integrity
@@ -112,19 +112,18 @@ class Recorded(Struct, frozen=True):
     """Whether only a killed build needed it."""
 
 
-class Inventory:
+class Inventory(Struct):
     """What may be removed and what stays. While open, it holds the locks of what may be removed."""
 
-    def __init__(self, settings: Settings, *, of_all: bool = False) -> None:
-        """`of_all`: what other projects use may be removed, too."""
-        self.settings = settings
-        self._of_all = of_all
-        self._locks = ExitStack()
-        self._held: set[Path] = set()
-        self.items: list[Item] = []
-        self.staying: list[Kept] = []
-        self.busy: set[str] = set()
-        """Names of working folders that a running build has locked."""
+    settings: Settings
+    of_all: bool = False
+    """Whether what other projects use may be removed, too."""
+    items: list[Item] = []
+    staying: list[Kept] = []
+    busy: set[str] = set()
+    """Names of working folders that a running build has locked."""
+    _held: set[Path] = set()
+    _locks: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +141,7 @@ class Inventory:
         """Return why something stays that these projects use; empty if it may be removed."""
         own = self.settings.project
         others = _names(project for project in projects if project != own)
-        if self._of_all or (not others and (own is None or own in projects)):
+        if self.of_all or (not others and (own is None or own in projects)):
             return ""
         return f"used by {first(others, _NAMED)} (--all removes it)" if others else NOBODYS
 

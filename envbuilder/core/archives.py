@@ -21,18 +21,20 @@ import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from envbuilder.core.errors import is_encodable, shown
+from msgspec import Struct
+
+from envbuilder.core.errors import EnvbuilderError, is_encodable, shown
 from envbuilder.core.text import binary_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from envbuilder.core.errors import EnvbuilderError
 
 ALLOWANCE = 64 << 20
 """Bytes that any file may unpack to, however small it is."""
@@ -136,19 +138,16 @@ def faults() -> tuple[type[Exception], ...]:
     )
 
 
-class Tar:
+class Tar(Struct):
     """A tar archive whose faults are all raised as `failure(reason)`.
 
     `packed` is the size of the file, which bounds what it may unpack to.
     """
 
-    def __init__(
-        self, raw: IO[bytes], packed: int, failure: Callable[[str], EnvbuilderError]
-    ) -> None:
-        self._raw = raw
-        self._packed = packed
-        self._failure = failure
-        self._archive: tarfile.TarFile | None = None
+    _raw: IO[bytes]
+    _packed: int
+    _failure: Callable[[str], EnvbuilderError]
+    _archive: tarfile.TarFile | None = None
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
         """Yield each member; its content can be read until the next one is requested."""
@@ -202,18 +201,17 @@ def _require_plain(member: tarfile.TarInfo) -> None:
         raise ValueError(f"{name} has an impossible size, mode or owner")
 
 
-class _Forward:
+class _Forward(Struct):
     """A stream for `tarfile` to read from, which can only be skipped forward, within limits.
 
     `tarfile` reads in one piece as many bytes as an extended header states, and takes time
     quadratic in the length of a number there (before 3.11.10 and 3.12.6: CVE-2024-6232).
     """
 
-    def __init__(self, stream: IO[bytes], limit: int) -> None:
-        self._stream = stream
-        self._limit = limit
-        self._at = 0
-        self._in_header = False
+    _stream: IO[bytes]
+    _limit: int
+    _at: int = 0
+    _in_header: bool = False
 
     def header(self, read: Callable[[], _T]) -> _T:
         """Return what `read` makes of the next header."""

@@ -209,15 +209,14 @@ class Progress(Protocol):
         """Report one line about the current work."""
 
 
-class PlainProgress:
+class PlainProgress(NamedTuple):
     """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
-    def __init__(self, write: Callable[[str], object] | None = None) -> None:
-        self._write = write
+    write: Callable[[str], object] | None = None
 
     def note(self, text: str) -> None:
         """Print the line."""
-        (self._write or _report)(text)
+        (self.write or _report)(text)
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
@@ -285,21 +284,20 @@ def _columns(unit: str, *, sized: bool) -> tuple[Any, ...]:
     return (*columns, bars.TimeElapsedColumn())
 
 
-class _RichTask:
-    def __init__(self, bar: Any, number: Any, name: str, unit: str) -> None:
-        self._bar = bar
-        self._number = number
-        self._name = name
-        self._unit = unit
+class _RichTask(NamedTuple):
+    bar: Any
+    number: Any
+    name: str
+    unit: str
 
     def advance(self, amount: int) -> None:
-        self._bar.advance(self._number, amount)
+        self.bar.advance(self.number, amount)
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        if total and self._bar.tasks[0].total is None:
-            self._bar.columns = _columns(self._unit, sized=True)
-        text = one_line(f"{self._name}, {detail}" if detail else self._name)
-        self._bar.update(self._number, completed=done, total=total, description=text)
+        if total and self.bar.tasks[0].total is None:
+            self.bar.columns = _columns(self.unit, sized=True)
+        text = one_line(f"{self.name}, {detail}" if detail else self.name)
+        self.bar.update(self.number, completed=done, total=total, description=text)
 
 
 def progress() -> Progress:

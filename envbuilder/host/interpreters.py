@@ -191,7 +191,8 @@ def find(
     is added there. Raise `ToolError` with the interpreters that were found and why each was
     rejected.
     """
-    search = _Search(machine, runner, environ, Answers() if answers is None else answers)
+    known = Answers() if answers is None else answers
+    search = _Search(_spelled(machine), runner, environ, known)
     versions = [version] if version else _order(supported)
     for look in (search.installed, search.managed):
         for release in versions:
@@ -210,17 +211,14 @@ def _order(supported: Sequence[str]) -> list[str]:
     return [first, *others]
 
 
-class _Search:
+class _Search(Struct):
     """One search, which caches each candidate's answer, since several names may lead to it."""
 
-    def __init__(
-        self, machine: str, runner: Runner, environ: Mapping[str, str], answers: Answers
-    ) -> None:
-        self._machine = _spelled(machine)
-        self._runner = runner
-        self._environ = environ
-        self._answers = answers
-        self._judged: dict[Path, Interpreter | str] = {}
+    _machine: str
+    _runner: Runner
+    _environ: Mapping[str, str]
+    _answers: Answers
+    _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
         """Return the first candidate on this machine that has this version."""

@@ -16,6 +16,7 @@ from msgspec import Struct
 from envbuilder.builds.mnist import Dataset
 from envbuilder.builds.payload import RECORD
 from envbuilder.core import files
+from envbuilder.core.console import Progress, Task
 from envbuilder.core.errors import VerifyError, log_text, printable, redacted_values
 from envbuilder.payload.machine.device import HUNG, PHASE, SECONDS
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
@@ -27,7 +28,6 @@ from envbuilder.verify.report import consistency, model
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.core.console import Progress, Task
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
 
@@ -165,27 +165,21 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(arguments)
 
 
-class Events:
+class Events(Struct):
     """Parse the payload's stdout line by line: show progress, keep the final report.
 
     `timeline` receives each phase on arrival; `test` the payload's request and its answers.
     """
 
-    def __init__(
-        self,
-        progress: Progress,
-        timeline: Timeline | None = None,
-        test: blind_test.BlindTest | None = None,
-    ) -> None:
-        self._progress = progress
-        self._timeline = timeline
-        self._blind_test = test
-        self._open = ExitStack()
-        self._task: Task | None = None
-        self.phase = ""
-        """The name of the last phase that began; empty before the first."""
-        self.run_id: Any = None
-        self.report: Any = None
+    _progress: Progress
+    _timeline: Timeline | None = None
+    _test: blind_test.BlindTest | None = None
+    _open: ExitStack = msgspec.field(default_factory=ExitStack)
+    _task: Task | None = None
+    phase: str = ""
+    """The name of the last phase that began; empty before the first."""
+    run_id: Any = None
+    report: Any = None
 
     def line(self, text: str) -> None:
         """Handle one line of output; ignore anything that is not a known event."""
@@ -204,10 +198,10 @@ class Events:
         elif kind == "progress":
             self._start(str(event.get("phase")))
             self._show(event.get("done"), event.get("total"), event.get("loss"))
-        elif kind == "questions" and self._blind_test is not None:
-            self._blind_test.ask()
-        elif kind == "answers" and self._blind_test is not None:
-            self._blind_test.answer(event)
+        elif kind == "questions" and self._test is not None:
+            self._test.ask()
+        elif kind == "answers" and self._test is not None:
+            self._test.answer(event)
         elif kind == "report":
             self.run_id = event.get("run_id")
             self.report = event.get("report")

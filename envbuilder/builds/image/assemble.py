@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions, project_layer
@@ -402,7 +403,7 @@ def _plain(path: str, packed: Packed) -> layer.Member:
 # --- the engine, meanwhile
 
 
-class Preloader:
+class Preloader(Struct):
     """A background loader of layers under the name `ref`; inactive if `ref` is empty.
 
     An engine unpacks layers one by one in a single thread, which takes about as long as making
@@ -413,14 +414,13 @@ class Preloader:
     otherwise the caller removes the tag once the complete image is loaded.
     """
 
-    def __init__(self, ref: str, recorded: Layout) -> None:
-        self._ref = ref
-        self._recorded = recorded
-        self._offers: queue.SimpleQueue[tuple[tuple[Added, ...], _WriteImage] | None] = (
-            queue.SimpleQueue()
-        )
-        self._thread: threading.Thread | None = None
-        self._loaded = 0
+    _ref: str
+    _recorded: Layout
+    _offers: queue.SimpleQueue[tuple[tuple[Added, ...], _WriteImage] | None] = msgspec.field(
+        default_factory=queue.SimpleQueue
+    )
+    _thread: threading.Thread | None = None
+    _loaded: int = 0
 
     def __enter__(self) -> Self:
         return self

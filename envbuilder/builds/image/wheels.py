@@ -24,6 +24,7 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -39,7 +40,7 @@ from envbuilder.packages.python import wheel_conflicts
 from envbuilder.profiles.lock import File
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.containers.oci.layout import Bytes
 
@@ -284,17 +285,18 @@ class Python(Struct, frozen=True, kw_only=True):
         return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
-class Stage:
+class Stage(Struct, frozen=True):
     """A folder in which an environment for an image is installed."""
 
-    def __init__(
-        self, folder: Path, uv: Path, python: Python, run: Callable[[RunUv], None]
-    ) -> None:
-        self.env = folder / "env"
-        self._folder = folder
-        self._uv = uv
-        self._python = python
-        self._run = run
+    _folder: Path
+    _uv: Path
+    _python: Python
+    _run: Callable[[RunUv], None]
+
+    @property
+    def env(self) -> Path:
+        """The environment."""
+        return self._folder / "env"
 
     def make(self) -> None:
         """Make an empty environment, whose files belong to the interpreter and not to a package."""

@@ -5,11 +5,13 @@ The archive also holds `manifest.json` for Docker's classic store and older tool
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.containers.oci.layer import Member, diff_id, gathered, tar
@@ -21,7 +23,7 @@ from envbuilder.core.errors import BuildError, InvalidError, WrongHashError
 
 if TYPE_CHECKING:
     import tarfile
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable
 
 
 NAME = "io.containerd.image.name"
@@ -248,13 +250,12 @@ def _path(digest: types.Digest) -> str:
     return str(_BLOBS / digest.rpartition(":")[2])
 
 
-class _Reader:
+class _Reader(Struct):
     """A file-like reader over an iterator of bytes."""
 
-    def __init__(self, stream: Iterator[bytes]) -> None:
-        self._stream = stream
-        self._held = b""
-        self._last = b""
+    _stream: Iterator[bytes]
+    _held: bytes = b""
+    _last: bytes = b""
 
     def read(self, size: int) -> bytes:
         while len(self._held) < size and (piece := next(self._stream, b"")):

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
 from envbuilder.containers.oci import reference
+from envbuilder.containers.oci.layout import Descriptor
 from envbuilder.containers.registry.connection import (
     ACCEPTED,
     CREATED,
@@ -30,10 +33,7 @@ from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.http import Attempts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envbuilder.containers.oci.layout import Descriptor, Layout
+    from envbuilder.containers.oci.layout import Layout
 
 PIECE = 8 << 20
 """Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
@@ -121,27 +121,20 @@ def require_allowed(connection: Connection) -> None:
         connection.ask("DELETE", url, item, accept=(OK, ACCEPTED, _NO_CONTENT), retry=False)
 
 
-class _Upload:
+class _Upload(Struct):
     """An upload of one blob, as the registry last described it."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        blob: Descriptor,
-        source: Path,
-        advance: Callable[[int], None],
-    ) -> None:
-        self._connection = connection
-        self._blob = blob
-        self._source = source
-        self._advance = advance
-        self._location = ""
-        """Where it continues; empty if it has not begun."""
-        self._offset = 0
-        """Bytes that the registry has."""
-        self._piece = PIECE
-        self._shown = 0
-        self._transferred = 0
+    _connection: Connection
+    _blob: Descriptor
+    _source: Path
+    _advance: Callable[[int], None]
+    _location: str = ""
+    """Where it continues; empty if it has not begun."""
+    _offset: int = 0
+    """Bytes that the registry has."""
+    _piece: int = PIECE
+    _shown: int = 0
+    _transferred: int = 0
 
     def run(self, mount_from: str) -> Sent:
         """Upload the blob, or have it mounted from a repository (empty: none is known)."""

@@ -29,10 +29,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def test_a_share_is_shown_once_the_total_is_known(terminal: io.StringIO) -> None:
     with console.RichProgress().task("epoch 1") as task:
         shown: Any = task
-        shown._bar.refresh()
+        shown.bar.refresh()
         assert "%" not in terminal.getvalue()
         task.update(1, 4, "loss 0.123")
-        shown._bar.refresh()
+        shown.bar.refresh()
     assert "epoch 1, loss 0.123" in terminal.getvalue()
     assert "25%" in terminal.getvalue()
 
