@@ -274,8 +274,9 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
         """Return the artifact of an image with its digests."""
-        digests = {"digest": config, "config_digest": config}
-        return replace(self, **digests, manifest_digest=manifest or UNSET)
+        return replace(
+            self, digest=config, config_digest=config, manifest_digest=manifest or UNSET
+        )
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):

@@ -193,8 +193,9 @@ def temporary(above: Path) -> Iterator[Path]:
 
 def writing(folder: Path) -> AbstractContextManager[None]:
     """Raise `InvalidError` if what is done within cannot write a folder."""
-    hint = "Set ENVBUILDER_DATA_DIR to a folder that you can write."
-    return files.explained(folder, hint=hint, done="written")
+    return files.explained(
+        folder, hint="Set ENVBUILDER_DATA_DIR to a folder that you can write.", done="written"
+    )
 
 
 def open_to_all(folder: Path) -> None:

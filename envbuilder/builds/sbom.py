@@ -230,8 +230,14 @@ def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ..
     """Return a Debian system's packages (name → version) as components, sorted by package URL."""
     components = []
     for name, version in packages.items():
-        url = purl("deb", "debian", name, version, distro=distro)
-        components.append(Component(kind="library", name=name, version=version, purl=url))
+        components.append(
+            Component(
+                kind="library",
+                name=name,
+                version=version,
+                purl=purl("deb", "debian", name, version, distro=distro),
+            )
+        )
     return tuple(sorted(components, key=lambda c: c.purl))
 
 

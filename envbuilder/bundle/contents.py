@@ -466,8 +466,13 @@ def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
     """Return a part for some bytes. Raise `InvalidError` if it is a text with a credential."""
     if kind in TEXTS:
         publishable.require_public(path.removeprefix(f"{PROJECT}/"), content)
-    sha256 = hashlib.sha256(content).hexdigest()
-    member = Member(path=path, size=len(content), sha256=sha256, kind=kind, what=what)
+    member = Member(
+        path=path,
+        size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        kind=kind,
+        what=what,
+    )
     return Part(member=member, content=content)
 
 
@@ -478,9 +483,10 @@ def _stored(path: str, file: File, kind: Kind, store: Store) -> Part:
 
 
 def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str) -> Part:
-    size = source.stat().st_size
     return Part(
-        member=Member(path=path, size=size, sha256=sha256, kind=kind, what=description),
+        member=Member(
+            path=path, size=source.stat().st_size, sha256=sha256, kind=kind, what=description
+        ),
         content=source,
     )
 

@@ -149,8 +149,9 @@ def _state(entry: entries.Entry) -> State:
     state = partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
         why = (entry.profile.message,)
-        hint = entry.profile.hint
-        return state(state="impossible", problems=why, hint=hint, failed=entry.required)
+        return state(
+            state="impossible", problems=why, hint=entry.profile.hint, failed=entry.required
+        )
     if entry.earlier is None:
         return state(state="missing", problems=("it is not locked",), failed=True)
     try:

@@ -194,8 +194,9 @@ def rows(
             if row.runner:
                 results.append(row)
             else:
-                why = f"no hosted runner is {platform}; {hint(row)}"
-                omissions.append(Omission(label=row.id, why=why))
+                omissions.append(
+                    Omission(label=row.id, why=f"no hosted runner is {platform}; {hint(row)}")
+                )
     return results, omissions
 
 

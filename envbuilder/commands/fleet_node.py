@@ -239,8 +239,9 @@ def join(
         console.progress(),
     )
     if node_rank == 0:
-        stated = msgspec.structs.asdict(outcome)
-        result = parallel.Result(**stated, attempt=attempt, nodes=nodes, schema=1)
+        result = parallel.Result(
+            **msgspec.structs.asdict(outcome), attempt=attempt, nodes=nodes, schema=1
+        )
         written.write(lambda: console.as_json(result) + "\n")
     for reason in outcome.reasons:
         console.message(reason)

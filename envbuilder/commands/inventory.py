@@ -176,8 +176,14 @@ class Inventory(Struct):
         if reason := self._needed(projects):
             self.keep(path, reason)
             return
-        aside = f".{path.name}.partial"
-        self._add(path, root, ENVIRONMENTS, path.name, aside=aside, users=_names(projects))
+        self._add(
+            path,
+            root,
+            ENVIRONMENTS,
+            path.name,
+            aside=f".{path.name}.partial",
+            users=_names(projects),
+        )
         for end in attestations.SUFFIXES.values():
             beside = Path(f"{path}{end}")
             if beside.is_file() and not beside.is_symlink():

@@ -155,8 +155,9 @@ def load_settings() -> core_settings.Settings:
     settings = core_settings.load(environment=chosen.get(_ENVIRONMENT, DEFAULT))
     if _SIGNATURES not in chosen:
         return settings
-    configuration = replace(settings.configuration, signatures=chosen[_SIGNATURES])
-    return replace(settings, configuration=configuration)
+    return replace(
+        settings, configuration=replace(settings.configuration, signatures=chosen[_SIGNATURES])
+    )
 
 
 def locked_profile(

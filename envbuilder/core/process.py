@@ -217,8 +217,9 @@ def run(
             (child.stdout, out, on_stdout),
             (child.stderr, err, on_stderr),
         ):
-            arguments = (child, stream, tail, callback, failures)
-            reader = threading.Thread(target=_drain, args=arguments, daemon=True)
+            reader = threading.Thread(
+                target=_drain, args=(child, stream, tail, callback, failures), daemon=True
+            )
             reader.start()
             readers.append(reader)
         held.release()

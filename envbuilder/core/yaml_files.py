@@ -63,7 +63,8 @@ class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
     """Return the single document in `text`, None if it is empty. Raises `StrictYamlError`."""
-    return deepcopy(_Document(text, scalars_as_text).data)
+    document = _Document(text, scalars_as_text)
+    return deepcopy(document.data)
 
 
 def lines(text: str) -> dict[Path, int]:

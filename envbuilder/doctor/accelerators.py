@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.doctor.problem import Problem, Severity
 from envbuilder.host.accelerators import ACCELERATORS, of_gpus, of_vendor
 from envbuilder.host.gpus import accelerator, pci
-from envbuilder.host.gpus.accelerator import LEVELS, Accelerator, Finding, Level, Needs, worst
+from envbuilder.host.gpus.accelerator import LEVELS, Accelerator, Finding, Needs, worst
 from envbuilder.host.model import Gpu, Host, is_wsl1
 from envbuilder.host.snapshot import clean
 from envbuilder.profiles import fit
@@ -47,8 +47,14 @@ def problems(case: Case) -> list[Problem]:
     result = look.of_vendors()
     if is_wsl1(case.host.kernel):
         text = "this is WSL 1, where no program can use a GPU"
-        fix = "In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name)."
-        result.append(Problem(severity="blocks", code="wsl1", text=text, fix=fix))
+        result.append(
+            Problem(
+                severity="blocks",
+                code="wsl1",
+                text=text,
+                fix="In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name).",
+            )
+        )
     result += _disguised(case, of_gpus())
     if not look.fitting and not any(p.severity == "blocks" for p in result):
         result += look.of_nothing()
@@ -88,7 +94,7 @@ class _Look:
         self.engine = case.host.containers.has_engine
         self.profiles = [p for p in case.candidates if not p.opt_in]
         self.findings = {p.name: self.judge(p) for p in self.profiles}
-        self.fitting = [p for p in self.profiles if self.level(p) < _level("no")]
+        self.fitting = [p for p in self.profiles if self.level(p) < LEVELS.index("no")]
 
     def judge(self, profile: Profile) -> tuple[Finding, ...]:
         """Return the findings for the backend that a build on this host would use.
@@ -109,7 +115,7 @@ class _Look:
         return [replace(f, level="warning") for f in findings if f.code == "level-zero"]
 
     def level(self, profile: Profile) -> int:
-        return _level(worst(self.findings[profile.name]))
+        return LEVELS.index(worst(self.findings[profile.name]))
 
     def of_vendors(self) -> list[Problem]:
         result: list[Problem] = []
@@ -152,7 +158,7 @@ class _Look:
             for p in self.profiles
             if p.name != profile.name
             and p.accelerator == profile.accelerator
-            and self.level(p) == _level("note")
+            and self.level(p) == LEVELS.index("note")
         ]
         findings = self.findings.get(profile.name) or self.judge(profile)
         relevant = [f for f in (*findings, *self.native(profile)) if f.level != "note"]
@@ -205,10 +211,6 @@ def named(gpu: Gpu) -> str:
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
     return accelerator.named(gpu)
-
-
-def _level(level: Level) -> int:
-    return LEVELS.index(level)
 
 
 def _severity(finding: Finding, *, requested: bool) -> Severity:

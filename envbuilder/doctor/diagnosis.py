@@ -46,8 +46,12 @@ def _lock(case: Case) -> Iterator[Problem]:
     try:
         require_usable(case.requested, case.locks.get(name))
     except InvalidError as error:
-        fix = f"Run `envbuilder lock --profile {name}`."
-        yield Problem(severity="blocks", code="lock", text=error.message, fix=fix)
+        yield Problem(
+            severity="blocks",
+            code="lock",
+            text=error.message,
+            fix=f"Run `envbuilder lock --profile {name}`.",
+        )
 
 
 def _python(case: Case) -> Iterator[Problem]:
@@ -119,8 +123,9 @@ def _engines(case: Case) -> Iterator[Problem]:
                 fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
             )
     if case.around.engine:
-        text = case.around.engine
-        yield Problem(severity="limits", code="engine", text=text, fix=case.around.engine_fix)
+        yield Problem(
+            severity="limits", code="engine", text=case.around.engine, fix=case.around.engine_fix
+        )
 
 
 def _engine_fix(engine: Engine, host: Host) -> str:
@@ -167,10 +172,6 @@ def _gpus_in_containers(case: Case) -> Iterator[Problem]:
         )
 
 
-def _slow(code: str, text: str, fix: str) -> Problem:
-    return Problem(severity="slows", code=code, text=text, fix=fix)
-
-
 def _quota(case: Case) -> Iterator[Problem]:
     cpu = case.host.cpu
     if cpu.quota is None or cpu.affinity is None or cpu.quota >= cpu.affinity:
@@ -180,12 +181,13 @@ def _quota(case: Case) -> Iterator[Problem]:
     threads = case.around.variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if threads.isdecimal() and 0 < int(threads) <= most:
         return
-    yield _slow(
-        "quota",
-        f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks do not see it"
+    yield Problem(
+        severity="slows",
+        code="quota",
+        text=f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks do not see it"
         " and start a thread for each core",
-        f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs),"
-        " or start the container with --cpuset-cpus instead of --cpus.",
+        fix=f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs)"
+        ", or start the container with --cpuset-cpus instead of --cpus.",
     )
 
 
@@ -197,7 +199,7 @@ def _shared_memory(case: Case) -> Iterator[Problem]:
     fix = "Start the container with --shm-size 1g or --ipc=host (envbuilder does)."
     if not case.host.container:
         fix = f"Run `sudo mount -o remount,size=1g {_SHM}`, or keep num_workers=0."
-    yield _slow("shared-memory", text, fix)
+    yield Problem(severity="slows", code="shared-memory", text=text, fix=fix)
 
 
 CHECKS: list[Callable[[Case], Iterable[Problem]]] = [

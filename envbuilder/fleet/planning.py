@@ -292,8 +292,11 @@ def plan(
         raise InvalidError("the scheduler lists no node", "See: sinfo")
     across = None
     if request.together is not None:
-        limit = min(each.limit_seconds, LONGEST_TOGETHER_SECONDS)
-        across = replace(each, arguments=request.together, limit_seconds=limit)
+        across = replace(
+            each,
+            arguments=request.together,
+            limit_seconds=min(each.limit_seconds, LONGEST_TOGETHER_SECONDS),
+        )
         for name in sorted({p.profile for p in promises if p.profile is not None}):
             # Whatever the Python.
             parallel.require_possible(name, library.profile(name).expected(None))

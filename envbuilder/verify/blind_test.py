@@ -144,8 +144,11 @@ class BlindTest:
         labels = [self._split.labels[n] for n in self._order]
         answers = list(zip(labels, self._scores, strict=True))
         correct = sum(row.index(max(row)) == label for label, row in answers)
-        loss = -math.fsum(row[label] for label, row in answers) / count
-        return Score(images=count, accuracy=correct / count, loss=loss)
+        return Score(
+            images=count,
+            accuracy=correct / count,
+            loss=-math.fsum(row[label] for label, row in answers) / count,
+        )
 
 
 def require(score: Score, reported: float, gates: Gates) -> None:

@@ -243,8 +243,11 @@ def readable(watched: Watched) -> Watched:
             break
         except ValueError:  # too large
             rest = watched.processes[: len(watched.processes) // 2]
-            left_out = watched.left_out + len(watched.processes) - len(rest)
-            watched = replace(watched, processes=rest, left_out=left_out)
+            watched = replace(
+                watched,
+                processes=rest,
+                left_out=watched.left_out + len(watched.processes) - len(rest),
+            )
     return watched
 
 

@@ -111,8 +111,9 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
         reason = "its path has characters that cannot be printed"
     if reason:
         target = PurePosixPath(conventions.WORK)
-    workdir = target / cwd.relative_to(folder)
-    return ProjectMount(folder=folder, target=target, workdir=workdir, reason=reason)
+    return ProjectMount(
+        folder=folder, target=target, workdir=target / cwd.relative_to(folder), reason=reason
+    )
 
 
 def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
@@ -325,8 +326,9 @@ class DockerEnvironment:
         console.progress().note(_restrictions(container, elsewhere))
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
-        entrypoint = inside.accompanied(python, conventions.ENTRYPOINT)
-        container = replace(container, entrypoint=entrypoint)
+        container = replace(
+            container, entrypoint=inside.accompanied(python, conventions.ENTRYPOINT)
+        )
         return (start or process.exec_program)(
             self._engine.foreground(container, terminal=terminal), {}
         )

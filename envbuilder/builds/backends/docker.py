@@ -292,8 +292,11 @@ def prepare_dockerfile(
                 "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
             )
         step = image_base.debian_step(target, settings)
-        make = (step, image_base.loaded(step, settings))
-        base = image_base.Base(ref=ref, identity=f"debian:{step.identity}", make=make)
+        base = image_base.Base(
+            ref=ref,
+            identity=f"debian:{step.identity}",
+            make=(step, image_base.loaded(step, settings)),
+        )
         if not request.dry_run:
             image_base.require_maker(step)
     elif not request.dry_run:

@@ -163,12 +163,15 @@ def wheel_steps(
     wheels = target.of_kind("wheel")
     uv = str(work / "uv")
     cache = str(work / "cache")
-    text = render.requirements_text(build.profile, build.lock, (target,), target.python)
     return (
         # A native environment is built on the platform that it is for.
         UnpackTool(what="unpack uv", file=build.lock.tool(target.platform), name="uv", path=uv),
         LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
-        Write(what="write requirements", path=str(work / "requirements.txt"), text=text),
+        Write(
+            what="write requirements",
+            path=str(work / "requirements.txt"),
+            text=render.requirements_text(build.profile, build.lock, (target,), target.python),
+        ),
         RunUv(
             what=f"make a Python {version} environment",
             argv=(
@@ -284,8 +287,9 @@ class NativeEnvironment(Environment):
     ) -> dict[str, Variable]:
         """Return the variables of a command inside the environment, given the caller's own."""
         base = self.place(access.programs)
-        first = {**base.first, variables.PYTHONPATH: list(map(str, access.python_path))}
-        base = replace(base, first=first)
+        base = replace(
+            base, first={**base.first, variables.PYTHONPATH: list(map(str, access.python_path))}
+        )
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:

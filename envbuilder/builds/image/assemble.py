@@ -223,8 +223,10 @@ class Assembly:
             "users": {n: digest_of(c) for n, c in contents.items() if "dpkg" not in n},
             "epoch": step.epoch,
         }
-        scaffold = self._ensure(inputs, self._scaffold_files(contents), on_base=True)
-        return Added(layer=scaffold, reason=f"environment for Python {self._python.version}")
+        return Added(
+            layer=self._ensure(inputs, self._scaffold_files(contents), on_base=True),
+            reason=f"environment for Python {self._python.version}",
+        )
 
     def _scaffold_files(self, contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
         self._staged()

@@ -470,7 +470,8 @@ def write_image(
 
 def created(epoch: int) -> str:
     """Return the time of an image as its configuration states it."""
-    return datetime.datetime.fromtimestamp(epoch, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Added(Struct, frozen=True, kw_only=True):

@@ -339,8 +339,9 @@ def _placed(
     if path.startswith(_RESERVED) and not member.isdir():
         raise _refused(file, f"/{path} is in a folder reserved for envbuilder or dpkg")
     existing = root.entries.get(path)
-    time = int(member.mtime)
-    placed = layer.Member(path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=time)
+    placed = layer.Member(
+        path=path, mode=member.mode, uid=member.uid, gid=member.gid, time=int(member.mtime)
+    )
     if member.isdir():
         if existing is None:
             yield replace(placed, kind="folder")

@@ -54,8 +54,9 @@ def main(arguments: list[str]) -> None:
     folder = tempfile.mkdtemp(prefix="envbuilder-jupyter-")
     os.environ["JUPYTER_RUNTIME_DIR"] = folder
     try:
-        config = Config(_settings(json.loads(arguments[0])))
-        server = LabApp.initialize_server(argv=arguments[1:], config=config)
+        server = LabApp.initialize_server(
+            argv=arguments[1:], config=Config(_settings(json.loads(arguments[0])))
+        )
         _end_on_signals(server, folder)
         # podman accepts connections before a container has its ports; no answer comes on those.
         server.kernel_manager.context.handshake_ivl = _HANDSHAKE_MILLISECONDS

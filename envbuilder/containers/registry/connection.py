@@ -267,8 +267,9 @@ class Connection:
         if existing.status == OK and existing.headers.get("Docker-Content-Digest") == digest:
             return 0
         headers = {"Content-Type": media_type}
-        accept = (CREATED, ACCEPTED)
-        answer = self.ask("PUT", url, reference, accept=accept, headers=headers, data=data)
+        answer = self.ask(
+            "PUT", url, reference, accept=(CREATED, ACCEPTED), headers=headers, data=data
+        )
         reported = answer.headers.get("Docker-Content-Digest", digest)
         if reported != digest:
             raise WrongHashError(

@@ -269,8 +269,9 @@ def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
     profile = report["profile"]
-    backend = report["backend"]
-    earlier = yardstick.require(profile=profile, backend=backend, quick=new.partial, like=new)
+    earlier = yardstick.require(
+        profile=profile, backend=report["backend"], quick=new.partial, like=new
+    )
     compared = compare(new, earlier, MAX_SLOWDOWN, named=yardstick.named is not None)
     return {
         **_with_check(report, compared.status, f"{earlier.path.name}: {compared.detail}"),
