@@ -147,8 +147,7 @@ class LazyGroup(click.Group):
             close = get_close_matches(args[0], COMMANDS, n=1)
             if not close or "Did you mean" in error.message:
                 raise
-            message = f"{error.message} Did you mean '{close[0]}'?"
-            raise click.UsageError(message, ctx) from error
+            raise click.UsageError(f"{error.message} Did you mean '{close[0]}'?", ctx) from error
 
 
 @click.group(

@@ -204,7 +204,9 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
             )
     with connection.connect() as engine:
         files = engine.files(artifact.ref, plan.platform, deb.STATUS_PATHS, READ_LIMIT)
-    return None if files is None else deb.installed_in(files, plan.platform, artifact.ref)
+    if files is None:
+        return None
+    return deb.installed_in(files, plan.platform, artifact.ref)
 
 
 # --- provenance

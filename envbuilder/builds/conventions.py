@@ -47,4 +47,6 @@ def variables(profile: Profile) -> dict[str, str]:
 def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
     """Return the variable that lets Python import from folders, before those of other values."""
     first = list(map(str, folders))
-    return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])} if first else {}
+    if first:
+        return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])}
+    return {}

@@ -274,9 +274,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
         """Return the artifact of an image with its digests."""
-        return replace(
-            self, digest=config, config_digest=config, manifest_digest=manifest or UNSET
-        )
+        return replace(self, digest=config, config_digest=config, manifest_digest=manifest or UNSET)
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):

@@ -165,18 +165,19 @@ def locked_components(
             "hash": file.provenance,
             "hash-by": file.by,
         }
-        component = Component(
-            kind="application" if file.kind in {"tool", "python"} else "library",
-            name=file.name,
-            version=file.version,
-            purl=file_purl(file),
-            sha256=file.sha256,
-            licences=licences.get(file.sha256, ()),
-            installed=file.kind != "tool",
-            facts=tuple(facts.items()),
-            recipe=file.recipe,
+        components.append(
+            Component(
+                kind="application" if file.kind in {"tool", "python"} else "library",
+                name=file.name,
+                version=file.version,
+                purl=file_purl(file),
+                sha256=file.sha256,
+                licences=licences.get(file.sha256, ()),
+                installed=file.kind != "tool",
+                facts=tuple(facts.items()),
+                recipe=file.recipe,
+            )
         )
-        components.append(component)
     return tuple(components)
 
 

@@ -46,7 +46,9 @@ class Place(Struct, frozen=True, kw_only=True):
 
 def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variable with the number of threads for this machine, unless it is set."""
-    return {} if environ.get(THREADS) else {THREADS: str(threads.decide(threads.fetch()))}
+    if environ.get(THREADS):
+        return {}
+    return {THREADS: str(threads.decide(threads.fetch()))}
 
 
 def of_command(

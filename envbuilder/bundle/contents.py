@@ -294,8 +294,7 @@ def of_envbuilder(
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     used = {(t.platform, t.python) for t in targets}
-    without_targets = {*platforms} - {t.platform for t in targets}
-    for platform in without_targets:
+    for platform in {*platforms} - {t.platform for t in targets}:
         used |= {(platform, target.python) for target in targets}
     with progress.task("pack envbuilder itself"):
         itself = self_wheel.wheel(settings)
@@ -330,7 +329,9 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
         if reference.is_on_disk(self.ref):
             return reference.path_on_disk(self.ref).name
         name = self.ref.partition("@")[0]
-        return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+        if ":" in name.rpartition("/")[2]:
+            return name
+        return f"{name}:latest"
 
 
 def needed_bases(
@@ -750,11 +751,10 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
             refused.append(used)
         changes.append(Draft(path=user / below, content=content, why=why))
     if refused:
-        replaceable = all(path.is_relative_to(user) for path in refused)
         raise InvalidError(
             f"differs from the bundle's version: {', '.join(map(str, refused))}",
             "Use --force to replace yours, or move them away."
-            if replaceable
+            if all(path.is_relative_to(user) for path in refused)
             else "A project's own files take precedence: run this outside of the project, or move"
             " them.",
         )

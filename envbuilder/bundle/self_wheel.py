@@ -48,7 +48,9 @@ def wheel(settings: Settings) -> Wheel:
     Raise `BuildError` if the source cannot be built or the installed files were changed.
     """
     source = resources.source_dir()
-    return _built(source, settings) if source else _repacked(metadata.distribution(DISTRIBUTION))
+    if source:
+        return _built(source, settings)
+    return _repacked(metadata.distribution(DISTRIBUTION))
 
 
 def _built(source: Path, settings: Settings) -> Wheel:

@@ -144,12 +144,12 @@ def _build_several(
         plans = [outcome.build.plan for outcome in outcomes if outcome.build]
         console.data({"schema": 1, "plans": plans}, indent=1)
     else:
-        outcomes = [_built(outcome) for outcome in outcomes]
+        outcomes = list(map(_built, outcomes))
     for outcome in outcomes:
         if outcome.error:
             console.error(f"{outcome.profile}: {outcome.error.message}", outcome.error.hints)
     if as_json and not request.dry_run:
-        console.data({"schema": 1, "builds": [_as_data(outcome) for outcome in outcomes]})
+        console.data({"schema": 1, "builds": list(map(_as_data, outcomes))})
     elif not request.dry_run:
         console.rich_console().print(console.table(_COLUMNS, map(_cells, outcomes)))
     codes = [outcome.error.exit_code for outcome in outcomes if outcome.error]

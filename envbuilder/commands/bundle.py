@@ -184,23 +184,24 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
     manifest = taken.manifest
     commands = _next(taken)
     if as_json:
-        result = {
-            "schema": 1,
-            "bundle": {"sha256": taken.digest, "made_by": manifest.made_by},
-            "profiles": manifest.profiles,
-            "platforms": manifest.platforms,
-            "environment": manifest.environment,
-            "pythons": manifest.pythons,
-            "lacks": manifest.lacks,
-            "new": taken.new,
-            "there": taken.present,
-            "written": [str(d.path) for d in taken.written],
-            "bases": [msgspec.to_builtins(image) for image in taken.bases],
-            "signed": msgspec.to_builtins(taken.signed),
-            "differences": msgspec.to_builtins(taken.differences),
-            "next": [hint.command_line() for hint in commands],
-        }
-        console.data(result)
+        console.data(
+            {
+                "schema": 1,
+                "bundle": {"sha256": taken.digest, "made_by": manifest.made_by},
+                "profiles": manifest.profiles,
+                "platforms": manifest.platforms,
+                "environment": manifest.environment,
+                "pythons": manifest.pythons,
+                "lacks": manifest.lacks,
+                "new": taken.new,
+                "there": taken.present,
+                "written": [str(d.path) for d in taken.written],
+                "bases": msgspec.to_builtins(taken.bases),
+                "signed": msgspec.to_builtins(taken.signed),
+                "differences": msgspec.to_builtins(taken.differences),
+                "next": [hint.command_line() for hint in commands],
+            }
+        )
         return
     console.result(f"{file}: intact; manifest sha256 {taken.digest}")
     if taken.signed:

@@ -62,7 +62,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
     if names:
         return _check_profiles(names, settings, as_json=as_json)
     every = tuple(entries.of_project(settings))
-    states = [_state(entry) for entry in every]
+    states = list(map(_state, every))
     if entries.failed((False, not state.problems) for state in states):
         states = [replace(state, failed=True) for state in states]
     failed = any(state.failed for state in states)

@@ -169,7 +169,7 @@ def _judgements(
     """Return what the reports are in comparison with those in a folder; None without a folder."""
     if earlier is None:
         return None
-    before = (history.read(file) for file in _files(earlier))
+    before = map(history.read, _files(earlier))
     return history.judge_all(reports, {stored.path.name: stored for stored in before})
 
 

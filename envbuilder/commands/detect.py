@@ -105,22 +105,22 @@ def command(
         for name, rated in _served(host, candidates):
             releases[name] = []
             for build, level in rated:
-                verdict = fit.VERDICTS[level]
                 releases[name].append(
-                    {"release": build.release, "build": build.build, "fits": verdict}
+                    {"release": build.release, "build": build.build, "fits": fit.VERDICTS[level]}
                 )
-        data = {
-            "schema": 1,
-            "host": msgspec.to_builtins(host),
-            "framework": framework or library.framework[0],
-            "profile": choice.profile,
-            "reason": choice.reason,
-            "fits": msgspec.to_builtins(choice.fits),
-            "releases": releases,
-            "memory": msgspec.to_builtins(pools),
-            "model": msgspec.to_builtins(estimate),
-        }
-        console.data(data)
+        console.data(
+            {
+                "schema": 1,
+                "host": msgspec.to_builtins(host),
+                "framework": framework or library.framework[0],
+                "profile": choice.profile,
+                "reason": choice.reason,
+                "fits": msgspec.to_builtins(choice.fits),
+                "releases": releases,
+                "memory": msgspec.to_builtins(pools),
+                "model": msgspec.to_builtins(estimate),
+            }
+        )
         return
     memory, *largest = _room(pools)
     advice = filter(None, (library.advice(p, host) for p in unserved(candidates, host, choice)))
@@ -177,11 +177,12 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
         choose_best(candidates, host, locks=library.locks(candidates))
         for host in (probe.decide(taken, {}), probe.host(folder))
     ]
-    live, replayed = (msgspec.to_builtins(choice) for choice in choices)
+    live, replayed = map(msgspec.to_builtins, choices)
     differences = recorder.differences(live, replayed, scrubber)
     if as_json:
-        data = {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
-        console.data(data)
+        console.data(
+            {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
+        )
         return
     console.result(f"{folder}: {files} files of /proc, /sys, /dev and drivers' answers")
     console.result(

@@ -59,7 +59,9 @@ def command(profile: str | None, root: Path, target_host: Path | None, as_json: 
         console.data({"schema": 2, "problems": problems})
     else:
         _print(problems)
-    return NOTHING_FITS if any(p.severity == "blocks" for p in problems) else 0
+    if any(p.severity == "blocks" for p in problems):
+        return NOTHING_FITS
+    return 0
 
 
 def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[Problem, ...]:
@@ -81,15 +83,16 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
-    case = Case(
-        host=host,
-        around=around,
-        candidates=candidates,
-        locks=locks,
-        requested=requested,
-        advice=library.advice,
+    return diagnosis.diagnose(
+        Case(
+            host=host,
+            around=around,
+            candidates=candidates,
+            locks=locks,
+            requested=requested,
+            advice=library.advice,
+        )
     )
-    return diagnosis.diagnose(case)
 
 
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:

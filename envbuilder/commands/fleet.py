@@ -318,6 +318,5 @@ def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
         quick=plan.quick,
     )
     with folders.held(folder):
-        run = Run(plan, folder, Slurm(plan.partition), console.progress())
-        summary = run.finish(resumed=True)
+        summary = Run(plan, folder, Slurm(plan.partition), console.progress()).finish(resumed=True)
     return report(summary, outputs)

@@ -79,7 +79,9 @@ def node(
         report=report,
     )
     files.save(folders.result_path(folder, name, job), judge.encode(result), BuildError, _HINT)
-    return VERIFY_FAILED if result.exit_code is None else result.exit_code
+    if result.exit_code is None:
+        return VERIFY_FAILED
+    return result.exit_code
 
 
 def _detected(settings: Settings) -> Detected:
@@ -221,18 +223,17 @@ def join(
     written = console.Place("--output", output, console.has_keys("schema", "attempt", "nodes"))
     if node_rank == 0:
         written.require()
-    place = parallel.Place(
-        nodes=nodes,
-        number=node_rank,
-        name=node_name,
-        address=master_address,
-        port=master_port,
-        folder=folder.absolute(),
-        attempt=attempt,
-        limit_seconds=limit,
-    )
     outcome = parallel.join(
-        place,
+        parallel.Place(
+            nodes=nodes,
+            number=node_rank,
+            name=node_name,
+            address=master_address,
+            port=master_port,
+            folder=folder.absolute(),
+            attempt=attempt,
+            limit_seconds=limit,
+        ),
         Request(profile=profile, backend=backend),
         executable,
         load_settings(),

@@ -143,7 +143,9 @@ class Inventory(Struct):
         others = _names(project for project in projects if project != own)
         if self.of_all or (not others and (own is None or own in projects)):
             return ""
-        return f"used by {first(others, _NAMED)} (--all removes it)" if others else NOBODYS
+        if others:
+            return f"used by {first(others, _NAMED)} (--all removes it)"
+        return NOBODYS
 
     # --- environments, reports, working folders
 
@@ -398,7 +400,7 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
     for above in (settings.records_dir, *trials):
         if not files.is_folder(above) or settings.data_dir.is_symlink():
             continue
-        for folder in sorted(p for p in above.iterdir() if files.is_folder(p)):
+        for folder in sorted(filter(files.is_folder, above.iterdir())):
             for record in records.read(folder):
                 names = record.names or (record.ref, f"envbuilder/{record.profile}:latest")
                 trial = above in trials

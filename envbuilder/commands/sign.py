@@ -129,9 +129,8 @@ def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> signatur
         )
     where = str(path)
     files = [signatures.path_beside(path)]
-    public_keys = signatures.read_public_keys(trusted)
     statement, signed = signatures.require_signed(
-        where, files, public_keys, what.type, what.digests
+        where, files, signatures.read_public_keys(trusted), what.type, what.digests
     )
     # Other files than a provenance are compared by their digest.
     if what.kind == "provenance" and signatures.parse_statement(what.statement, where) != statement:

@@ -53,7 +53,9 @@ _SECONDS = 2.0
 
 def named(against: str | None) -> model.Watched | None:
     """Return the earlier report of that path, before anything is built; None for the last one."""
-    return None if against is None or against == LAST else model.read(Path(against))
+    if against is None or against == LAST:
+        return None
+    return model.read(Path(against))
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:

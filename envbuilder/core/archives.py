@@ -328,7 +328,9 @@ def path_objection(path: str) -> str:
         encoded = path.encode(errors="surrogateescape")
         longest = max(map(len, encoded.split(b"/"))) if len(encoded) > _LONGEST_NAME else 0
         too_long = longest > _LONGEST_NAME or len(encoded) > _LONGEST_PATH
-        return f"{shown(path)} is longer than file systems allow" if too_long else ""
+        if too_long:
+            return f"{shown(path)} is longer than file systems allow"
+        return ""
     name = stray[0].strip("/")
     if name.startswith(".wh."):
         return f"{shown(path)} would delete another file from an image"
@@ -408,16 +410,14 @@ def unpack(
                 _write(_of_zip(archive), folder, unpacked_limit(path.stat().st_size), only)
         else:
             with path.open("rb") as stream:
-                tar = Tar(stream, path.stat().st_size, failure)
-                _write(_of_tar(tar), folder, _LARGEST, only)
+                _write(_of_tar(Tar(stream, path.stat().st_size, failure)), folder, _LARGEST, only)
     except BAD_ZIP as error:
         raise failure(str(error)) from error
 
 
 def _of_zip(archive: zipfile.ZipFile) -> Iterator[_Entry]:
     for info in archive.infolist():
-        mode = info.external_attr >> 16
-        kind = "program" if mode & 0o111 else "file"
+        kind = "program" if (info.external_attr >> 16) & 0o111 else "file"
         if info.is_dir():
             kind = "folder"
         yield _Entry(info.filename, kind, "", zip_pieces(archive, info))

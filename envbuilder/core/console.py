@@ -302,7 +302,9 @@ class _RichTask(NamedTuple):
 
 def progress() -> Progress:
     """Return progress bars if stderr is a terminal, plain lines otherwise; none with --quiet."""
-    return RichProgress() if sys.stderr.isatty() and not VERBOSITY.quiet else PlainProgress()
+    if sys.stderr.isatty() and not VERBOSITY.quiet:
+        return RichProgress()
+    return PlainProgress()
 
 
 def rich_console(*, stderr: bool = False, file: Any = None) -> Any:

@@ -433,13 +433,17 @@ def metas(kind: Any) -> Iterator[msgspec.Meta]:
 
 def _members(kind: Any) -> Sequence[Any]:
     """Return the members of a union; of any other type, itself."""
-    return get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
+    if get_origin(kind) in {Union, UnionType}:
+        return get_args(kind)
+    return (kind,)
 
 
 def item(data: Any, part: str) -> Any:
     """Return an item of a mapping or a list; None if there is none."""
     try:
-        return data[int(part)] if isinstance(data, list | tuple) else data[part]
+        if isinstance(data, list | tuple):
+            return data[int(part)]
+        return data[part]
     except (LookupError, TypeError, ValueError):
         return None
 

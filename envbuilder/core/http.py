@@ -244,7 +244,9 @@ def length(response: requests.Response) -> int | None:
     """Return the length of a body as announced; None if it is not, or not plainly."""
     text = response.headers.get("Content-Length", "").strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 15
-    return int(text) if plain and "Transfer-Encoding" not in response.headers else None
+    if plain and "Transfer-Encoding" not in response.headers:
+        return int(text)
+    return None
 
 
 def _broken_off(received: int, announced: int | None) -> str:
@@ -330,7 +332,9 @@ def _why(causes: Sequence[BaseException]) -> str:
     if "timed out" in first:
         limit = _LIMIT.search(first)
         return f"timed out after {float(limit[1]):g} s" if limit else "timed out"
-    return last if last and "://" not in last and len(last) <= 100 else "no connection"
+    if last and "://" not in last and len(last) <= 100:
+        return last
+    return "no connection"
 
 
 def _of_system(cause: BaseException) -> str:
@@ -338,8 +342,9 @@ def _of_system(cause: BaseException) -> str:
     import socket
 
     if isinstance(cause, socket.gaierror):
-        unsure = cause.errno == socket.EAI_AGAIN
-        return "the name server does not answer" if unsure else "name not found"
+        if cause.errno == socket.EAI_AGAIN:
+            return "the name server does not answer"
+        return "name not found"
     if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
         return "network unreachable"
     return next((words for kind, words in _ENDS.items() if isinstance(cause, kind)), "")

@@ -160,7 +160,9 @@ def quoted(argv: Iterable[str]) -> str:
 
 def _shown(argument: str) -> str:
     """Return an argument for messages, without programs and without JSON, which holds variables."""
-    return "…" if "\n" in argument or argument.startswith("{") else argument
+    if "\n" in argument or argument.startswith("{"):
+        return "…"
+    return argument
 
 
 def run(

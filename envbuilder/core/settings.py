@@ -573,7 +573,9 @@ def is_key_text(named: str) -> bool:
 
 
 def _key(named: str, folder: Path) -> str:
-    return named if is_key_text(named) else str(folder / Path(named).expanduser())
+    if is_key_text(named):
+        return named
+    return str(folder / Path(named).expanduser())
 
 
 def _over(below: Configuration, above: Configuration) -> Configuration:

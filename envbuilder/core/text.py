@@ -85,7 +85,9 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 def binary_size(limit: int) -> str:
     """Return a limit for a message."""
-    return f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
+    if limit >= 1 << 20:
+        return f"{limit >> 20} MiB"
+    return f"{limit >> 10} KiB"
 
 
 STAMP = "%Y%m%dT%H%M%SZ"

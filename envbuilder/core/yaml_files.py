@@ -339,7 +339,9 @@ class _List:
     def _own_line(self, item: Any) -> re.Match[str] | None:
         """Return what follows an item in brackets, with its comma, if its lines hold no other."""
         is_first = not self._before(item.start_mark.index).strip()
-        return _REST_OF_LINE.match(self._text, item.end_mark.index) if is_first else None
+        if is_first:
+            return _REST_OF_LINE.match(self._text, item.end_mark.index)
+        return None
 
     def _before(self, place: int) -> str:
         return self._text[self._text.rfind("\n", 0, place) + 1 : place]

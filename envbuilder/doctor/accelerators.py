@@ -46,12 +46,11 @@ def problems(case: Case) -> list[Problem]:
         return [*look.of_profile(case.requested, requested=True), *_disguised(case, [row])]
     result = look.of_vendors()
     if is_wsl1(case.host.kernel):
-        text = "this is WSL 1, where no program can use a GPU"
         result.append(
             Problem(
                 severity="blocks",
                 code="wsl1",
-                text=text,
+                text="this is WSL 1, where no program can use a GPU",
                 fix="In Windows, run `wsl --set-version NAME 2` (`wsl --list` has the name).",
             )
         )
@@ -72,14 +71,15 @@ def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
             continue
         shown = " ".join(f"{name}={clean(variables[name]) or ''}" for name in names)
         real = " and ".join(f"{named(gpu)} is {gpu.family or 'unknown'}" for gpu in gpus)
-        problem = Problem(
-            severity="limits",
-            code="gfx-override",
-            text=f"{shown} makes {row.brand}'s driver run kernels for another GPU, but {real}",
-            fix=f"Run `unset {' '.join(names)}`, and find where it is set: programs crash or"
-            " compute wrongly under it.",
+        result.append(
+            Problem(
+                severity="limits",
+                code="gfx-override",
+                text=f"{shown} makes {row.brand}'s driver run kernels for another GPU, but {real}",
+                fix=f"Run `unset {' '.join(names)}`, and find where it is set: programs crash or"
+                " compute wrongly under it.",
+            )
         )
-        result.append(problem)
     return result
 
 

@@ -387,29 +387,35 @@ def _node_script(promise: Promise, common: Common) -> str:
     # Each of several GPUs is proven, and all together, where that is possible.
     devices = ("--devices", "all") if promise.gpus_to_prove > 1 else ()
     options = (*profile, *(("--sif", image) if image else ()), *devices, *common.arguments)
-    facts = {
-        "promise": promise,
-        "name": promise.node,
-        "nodes": [promise.node],
-        "gpus": promise.gpus,
-        "minutes": time_limit(common.limit_seconds),
-        "arguments": shlex.join(options),
-    }
-    return _filled("verify", facts, common)
+    return _filled(
+        "verify",
+        {
+            "promise": promise,
+            "name": promise.node,
+            "nodes": [promise.node],
+            "gpus": promise.gpus,
+            "minutes": time_limit(common.limit_seconds),
+            "arguments": shlex.join(options),
+        },
+        common,
+    )
 
 
 def group_script(members: judge.Members, common: Common) -> str:
     """Return the script for nodes that train together."""
     profile = ("--profile", members.profile) if members.profile else ()
-    facts = {
-        "name": members.name,
-        "nodes": members.nodes,
-        "gpus": members.gpus,
-        "profile": members.profile,
-        "minutes": group_time_limit(common.limit_seconds),
-        "arguments": shlex.join((*profile, *common.arguments)),
-    }
-    return _filled("train", facts, common)
+    return _filled(
+        "train",
+        {
+            "name": members.name,
+            "nodes": members.nodes,
+            "gpus": members.gpus,
+            "profile": members.profile,
+            "minutes": group_time_limit(common.limit_seconds),
+            "arguments": shlex.join((*profile, *common.arguments)),
+        },
+        common,
+    )
 
 
 def _filled(template: str, facts: dict[str, object], common: Common) -> str:

@@ -75,10 +75,8 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
     """Yield the limits of one kind of this process's cgroup and its parents, as the files' text."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
-    mounts = snapshot.text(_MOUNTS)
-    for folder, version in threads.cgroup_folders(cgroups, mounts, controller):
-        names = _LIMITS[controller, version]
-        yield " ".join(snapshot.text(f"{folder}/{name}") for name in names)
+    for folder, version in threads.cgroup_folders(cgroups, snapshot.text(_MOUNTS), controller):
+        yield " ".join(snapshot.text(f"{folder}/{name}") for name in _LIMITS[controller, version])
 
 
 class _Processor(Struct, frozen=True):

@@ -254,7 +254,9 @@ class _Search(Struct):
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
             for path, answer in self._judged.items()
         ]
-        return f"; found but not usable: {first(texts, _MOST_REJECTED)}" if texts else ""
+        if texts:
+            return f"; found but not usable: {first(texts, _MOST_REJECTED)}"
+        return ""
 
     def _candidates(self, version: str) -> Iterator[Path]:
         if sys.executable:

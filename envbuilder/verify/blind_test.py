@@ -143,10 +143,9 @@ class BlindTest:
             raise VerifyError(f"the blind test failed: {problem}")
         labels = [self._split.labels[n] for n in self._order]
         answers = list(zip(labels, self._scores, strict=True))
-        correct = sum(row.index(max(row)) == label for label, row in answers)
         return Score(
             images=count,
-            accuracy=correct / count,
+            accuracy=sum(row.index(max(row)) == label for label, row in answers) / count,
             loss=-math.fsum(row[label] for label, row in answers) / count,
         )
 
@@ -154,10 +153,9 @@ class BlindTest:
 def require(score: Score, reported: float, gates: Gates) -> None:
     """Raise `VerifyError` unless a score passes the gates and confirms the reported accuracy."""
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
-    apart = _AGREEMENT + _IMAGES_APART / score.images
     if score.accuracy < gates.accuracy:
         problem = f"at least {gates.accuracy:.2%} is needed"
-    elif not abs(score.accuracy - reported) <= apart:
+    elif not abs(score.accuracy - reported) <= _AGREEMENT + _IMAGES_APART / score.images:
         problem = f"the payload reported {reported:.2%}"
     elif not score.loss <= gates.blind_loss:
         problem = f"at most {gates.blind_loss:.2f} is allowed"

@@ -162,19 +162,15 @@ def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
     """Return the report with the result of several devices; it fails if they failed."""
     reasons = list(map(printable, scaling.get("reasons", ())))
     if scaling["status"] != "passed":
-        failed = model.with_check(report, CHECK, "failed", "; ".join(reasons))
         return {
-            **failed,
+            **model.with_check(report, CHECK, "failed", "; ".join(reasons)),
             "scaling": scaling,
             "status": "failed",
             "reasons": [*report["reasons"], *(f"{CHECK}: {reason}" for reason in reasons)],
         }
     warnings = [f"{CHECK}: {printable(warning)}" for warning in scaling.get("warnings", ())]
-    extended = model.with_check(
-        report, CHECK, "warning" if warnings else "passed", _sentence(scaling)
-    )
     return {
-        **extended,
+        **model.with_check(report, CHECK, "warning" if warnings else "passed", _sentence(scaling)),
         "scaling": scaling,
         "warnings": [*report.get("warnings", ()), *warnings],
     }

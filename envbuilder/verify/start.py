@@ -142,8 +142,7 @@ def prepare_interpreter(
         # The interpreter does not use the locked wheels, so their contents do not matter.
         choice.require_host(profile, host, library, backend=EXTERNAL, building=False, locked=False)
     program = str(executable.absolute())
-    artifact = {"kind": "interpreter", "ref": program, "digest": None}
-    facts = _facts(build, "external", artifact, None)
+    facts = _facts(build, "external", {"kind": "interpreter", "ref": program, "digest": None}, None)
     if not inherit:
         for note in isolation.notes(os.environ):
             progress.note(f"note: {note}")

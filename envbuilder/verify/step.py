@@ -155,13 +155,12 @@ def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...
         if closest[0] <= MEDIAN_ERROR:
             break
     # Late in a training, losses get so small that float32 rounds away more than a share of them.
-    loss_error = abs(loss - passed.loss) / max(passed.loss, _LEAST_LOSS)
     each = Repeated(
         step=number + 1,
         epoch=epoch + 1,
         error=closest[0],
         array=closest[1],
-        loss_error=_finite(float(loss_error)),
+        loss_error=_finite(float(abs(loss - passed.loss) / max(passed.loss, _LEAST_LOSS))),
     )
     # Where a value is 0 anyway, that hides a mask.
     effective = (masks[0], passed.pooled > 0), (masks[1], passed.third > 0)
@@ -329,8 +328,7 @@ class _Record:
         rows, columns, channels = model.DROPPED[0]
         if shape[0] != rows * columns * channels:
             return matrix
-        images = matrix.reshape(channels, rows, columns, -1).transpose(1, 2, 0, 3)
-        return images.reshape(shape)
+        return matrix.reshape(channels, rows, columns, -1).transpose(1, 2, 0, 3).reshape(shape)
 
     def step(self, number: int, images: int) -> tuple[float, tuple[Any, Any]]:
         """Return a step's loss, and the masks of the two dropouts."""

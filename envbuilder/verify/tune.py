@@ -110,13 +110,12 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
     findings = measured(settings, "try settings")
     best = [finding.setting for finding in winners(findings)]
     joint = [together(best)] if len(best) > 1 else []
-    combined = measured(joint, "try winners together")
     return Outcome(
         survey=survey,
         defaults=sorted(baselines, key=lambda t: t.samples_per_second)[len(baselines) // 2],
         noise=noise(baselines),
         findings=findings,
-        combined=combined,
+        combined=measured(joint, "try winners together"),
         compilers=compilers,
     )
 

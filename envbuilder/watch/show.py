@@ -23,10 +23,9 @@ MOST_SHOWN = 6
 def verdict(watched: model.Watched) -> str:
     """Return one line: where the work was, and whether that is where it should be."""
     where = judge.device(watched)
-    trained = judge.training(watched)
     if watched.on_device is None:
         seen = "where the work was is not known"
-        if not trained:
+        if not judge.training(watched):
             seen = "no training was seen"
         return f"NOT SEEN: {seen}"
     rate = judge.speed(watched)

@@ -28,8 +28,7 @@ def visible(
     precedence, and is returned in any case, because a container does not inherit it.
     """
     row = ACCELERATORS[accelerator]
-    names = (*row.numbering, *row.choosing)
-    chosen = {name: environ[name] for name in names if environ.get(name)}
+    chosen = {name: environ[name] for name in (*row.numbering, *row.choosing) if environ.get(name)}
     if not hiding:
         return chosen, ""
     if any(hiding.get(name) != value for name, value in chosen.items()):

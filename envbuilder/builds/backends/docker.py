@@ -138,8 +138,7 @@ def _linked(
 ) -> dict[str, LinkFiles]:
     """Return the steps that link files into the build's additional contexts, by context."""
     built = tuple(file for file in every if file.source in render.MADE)
-    wheels = tuple(file for file in every if file not in built)
-    groups = {"wheels": ("wheels", wheels)}
+    groups = {"wheels": ("wheels", tuple(file for file in every if file not in built))}
     if " AS built\n" in dockerfile:
         groups["built"] = ("what was built", built)
     if debs := target.of_kind("deb"):

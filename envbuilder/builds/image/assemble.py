@@ -238,8 +238,12 @@ class Assembly:
         file = self._step.interpreter
         if not file:
             return []
-        base = self._base.config["rootfs"]
-        inputs = {"kind": "python", "sha256": file.sha256, "base": base, "epoch": self._step.epoch}
+        inputs = {
+            "kind": "python",
+            "sha256": file.sha256,
+            "base": self._base.config["rootfs"],
+            "epoch": self._step.epoch,
+        }
         result = self._ensure(inputs, self._interpreter_files(file), on_base=True)
         return [Added(layer=result, reason=f"Python {file.version}")]
 

@@ -157,15 +157,16 @@ def debian_step(target: Target, settings: Settings) -> MakeBase:
     """Return the step that makes the base of a target whose base has a suite; pure."""
     base = target.base
     assert base is not None, "a target with a base"
-    inputs = {
-        "recipe": RECIPE,
-        "suite": base.suite,
-        "platform": target.platform,
-        "files": sorted(f.sha256 for f in target.base_files),
-        "epoch": base.epoch,
-        "unpacked": base.unpacked,
-    }
-    identity = fingerprint(inputs)
+    identity = fingerprint(
+        {
+            "recipe": RECIPE,
+            "suite": base.suite,
+            "platform": target.platform,
+            "files": sorted(f.sha256 for f in target.base_files),
+            "epoch": base.epoch,
+            "unpacked": base.unpacked,
+        }
+    )
     return MakeBase(
         what=f"make the base from {len(target.base_files)} Debian packages",
         identity=identity,

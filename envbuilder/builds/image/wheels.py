@@ -169,8 +169,7 @@ class Wheel:
             raise self.unusable(f"no file begins at byte {header}")
         # The name and extra field may be longer here than in the ZIP directory.
         name = int.from_bytes(fixed[26:28], "little")
-        extra = int.from_bytes(fixed[28:30], "little")
-        start = header + _HEADER + name + extra
+        start = header + _HEADER + name + int.from_bytes(fixed[28:30], "little")
         end = start + entry.compress_size
         for at in range(start, end, _PIECE):
             yield os.pread(self._stream.fileno(), min(_PIECE, end - at), at)

@@ -433,7 +433,9 @@ def _context() -> Any:
         raise ToolError(f"the docker context cannot be read: {short(error)}") from error
     if context is None and name:
         raise ToolError(f"there is no docker context '{name}'", "See: docker context ls")
-    return context if context is not None and context.Host and context.name != "default" else None
+    if context is not None and context.Host and context.name != "default":
+        return context
+    return None
 
 
 def _rootless() -> Path:
@@ -456,8 +458,7 @@ def require_plugin() -> None:
     done = process.run(["docker", "buildx", "version"], timeout=_CLIENT_SECONDS)
     if done.returncode != 0:
         raise ToolError("the docker client has no buildx plugin", _CLIENT_HINT)
-    printed = done.stdout.split()
-    text = next((w for w in printed if w[:1] in "v0123456789" and "." in w), "")
+    text = next((w for w in done.stdout.split() if w[:1] in "v0123456789" and "." in w), "")
     if version_numbers(text) < OLDEST_BUILDX:
         raise ToolError(
             f"buildx {text or '(unknown)'} is too old: 0.10 or newer is needed", _CLIENT_HINT

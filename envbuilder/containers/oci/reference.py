@@ -58,7 +58,9 @@ class Reference(Struct, frozen=True, kw_only=True):
     @property
     def endpoint(self) -> str:
         """Return the host and port that answer for the registry."""
-        return "registry-1.docker.io" if self.host == DEFAULT_HOST else self.host
+        if self.host == DEFAULT_HOST:
+            return "registry-1.docker.io"
+        return self.host
 
     def root(self, *, plain_http: bool) -> str:
         """Return the registry's root URL, with http for this machine or `plain_http`."""
@@ -165,7 +167,9 @@ def familiar(ref: str) -> str:
         if ref.startswith(registry):
             ref = ref.removeprefix(registry)
             break
-    return ref if ":" in ref.rpartition("/")[2] else f"{ref}:{DEFAULT_TAG}"
+    if ":" in ref.rpartition("/")[2]:
+        return ref
+    return f"{ref}:{DEFAULT_TAG}"
 
 
 _LAYOUT = "oci:"

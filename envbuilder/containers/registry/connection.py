@@ -321,12 +321,11 @@ class Connection:
                 prepared.headers["Authorization"] = authorization
             return prepared  # as it is: requests would add a login from ~/.netrc
 
-        complete = {"User-Agent": "envbuilder", **headers}
         return http.request(
             self.session,
             method,
             url,
-            complete,
+            {"User-Agent": "envbuilder", **headers},
             data=data,
             auth=log_in,
             redirect=partial(self.resolve, what),
@@ -622,9 +621,8 @@ def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
         return (Path(named),)
     home = Path(environ.get("HOME") or Path.home())
     runtime = environ.get("XDG_RUNTIME_DIR")
-    docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker")
     places = (
-        docker / "config.json",
+        Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json",
         *([Path(runtime) / "containers" / "auth.json"] if runtime else []),
         Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers" / "auth.json",
     )

@@ -211,8 +211,7 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
         return None
     number = 0
     for instance in instances:
-        names = snapshot.names(f"{folder}/{instance}")
-        number += len([*filter(_INSTANCE.match, names)])
+        number += len([*filter(_INSTANCE.match, snapshot.names(f"{folder}/{instance}"))])
     return number
 
 

@@ -70,8 +70,7 @@ def read(reader: Reader, processing: Collection[int]) -> None:
         if kind is not None and kind >> 16 not in (_DISPLAY, _PROCESSING):
             del reader.files[f"{device}/class"]
             continue
-        vendor = integer(reader.file(f"{device}/vendor"), 16)
-        if _is_display(kind, vendor, processing) is False:
+        if _is_display(kind, integer(reader.file(f"{device}/vendor"), 16), processing) is False:
             del reader.files[f"{device}/class"], reader.files[f"{device}/vendor"]
             continue
         reader.file(f"{device}/device")

@@ -268,9 +268,8 @@ def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
     new = model.check(report)
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
-    profile = report["profile"]
     earlier = yardstick.require(
-        profile=profile, backend=report["backend"], quick=new.partial, like=new
+        profile=report["profile"], backend=report["backend"], quick=new.partial, like=new
     )
     compared = compare(new, earlier, MAX_SLOWDOWN, named=yardstick.named is not None)
     return {
@@ -339,22 +338,21 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     if not reached >= least:
         problems.append(f"less accurate: {accuracy}")
     status: Literal["passed", "warning"] = "warning" if notes or doubt else "passed"
-    figures = {
-        "report": earlier.path.name,
-        "epoch": epoch,
-        "seconds": seconds,
-        "seconds_before": seconds_before,
-        "max_slowdown": limit,
-        "speed": "not_judged" if doubt else "judged",
-        "epochs": count,
-        "accuracy": reached,
-        "accuracy_before": reached_before,
-        "differences": notes,
-    }
     return Compared(
         status="failed" if problems else status,
         detail="; ".join([*(problems or [speed, accuracy]), *notes]),
-        figures=figures,
+        figures={
+            "report": earlier.path.name,
+            "epoch": epoch,
+            "seconds": seconds,
+            "seconds_before": seconds_before,
+            "max_slowdown": limit,
+            "speed": "not_judged" if doubt else "judged",
+            "epochs": count,
+            "accuracy": reached,
+            "accuracy_before": reached_before,
+            "differences": notes,
+        },
     )
 
 

@@ -114,7 +114,7 @@ class _Watch:
         self._all = _placed(arrays) or self._all
         if before and replaced:
             self._replaced.append(_placed(replaced))
-        self._devices = [_described(device) for device in devices[:64]]
+        self._devices = list(map(_described, devices[:64]))
 
     def stop(self) -> None:
         """End the thread before the interpreter ends, with a last look."""
@@ -139,7 +139,9 @@ class _Watch:
 
 def _name(device: Any) -> str:
     kind = _KINDS.get(device.platform.lower(), device.platform.lower())
-    return str(kind) if kind in ("cpu", "mps") else "%s:%d" % (kind, device.id)
+    if kind in ("cpu", "mps"):
+        return str(kind)
+    return "%s:%d" % (kind, device.id)
 
 
 def _placed(arrays: List[Any]) -> Dict[Tuple[str, str], int]:

@@ -116,7 +116,7 @@ class _Watch:
         """Take an optimizer's variables, which it gets once."""
         if optimizer not in self._variables:
             self._counters.append(optimizer.iterations)
-        self._variables[optimizer] = [weakref.ref(variable) for variable in variables]
+        self._variables[optimizer] = list(map(weakref.ref, variables))
         self._place()
 
     def _values(self) -> List[Any]:
