@@ -27,7 +27,6 @@ from envbuilder.builds.plan import (
     Plan,
     Push,
     RecordImage,
-    Remove,
     Run,
     RunUv,
     Save,
@@ -134,8 +133,6 @@ def _perform(step: Step, context: _Context) -> None:
             integrity.close(Path(step.folder), step.facts, base)
         case lock.InstallConda() | lock.WriteActivation() | lock.Rehome():
             _perform_on_conda(step, context.progress)
-        case Remove():
-            _remove(Path(step.path))
         case Move():
             _move(Path(step.source), Path(step.target))
         case _:

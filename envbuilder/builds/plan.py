@@ -115,12 +115,6 @@ class Seal(types.Action, frozen=True, kw_only=True):
     """The interpreter outside of the environment that it is based on, if any."""
 
 
-class Remove(types.Action, frozen=True, kw_only=True):
-    """Remove a folder that envbuilder made, if it exists."""
-
-    path: str
-
-
 class Move(types.Action, frozen=True, kw_only=True):
     """Move a finished folder to its final location, replacing what was there."""
 
@@ -249,7 +243,7 @@ FileStep = (
     | UnpackLibraries
     | UnpackPython
 )
-Step = Run | Seal | InstallConda | Rehome | WriteActivation | Remove | Move | FileStep | ImageStep
+Step = Run | Seal | InstallConda | Rehome | WriteActivation | Move | FileStep | ImageStep
 
 
 NATIVE = frozenset({"venv", "conda"})

@@ -338,8 +338,7 @@ class _List:
 
     def _own_line(self, item: Any) -> re.Match[str] | None:
         """Return what follows an item in brackets, with its comma, if its lines hold no other."""
-        is_first = not self._before(item.start_mark.index).strip()
-        if is_first:
+        if not self._before(item.start_mark.index).strip():
             return _REST_OF_LINE.match(self._text, item.end_mark.index)
         return None
 

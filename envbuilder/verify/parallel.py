@@ -145,17 +145,12 @@ def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scalin
 def _require_checks(scaling: model.Scaling, first: tuple[str, ...] = ()) -> None:
     """Raise `VerifyError` if a passing report lacks a check that the payload always makes."""
     together = (*first, *(REQUIRED_TOGETHER if scaling.ranks > 1 else ()))
-    absent = _absent(together, scaling.checks)
+    absent = model.absent(together, scaling.checks)
     for device in scaling.devices:
-        names = _absent(REQUIRED_ALONE, device.checks)
+        names = model.absent(REQUIRED_ALONE, device.checks)
         absent += [f"device {device.index}: {name}" for name in names]
     if absent:
         raise VerifyError(f"the payload reported passed without these checks: {', '.join(absent)}")
-
-
-def _absent(required: tuple[str, ...], checks: tuple[model.Check, ...]) -> list[str]:
-    done = {check.name for check in checks if check.status in {"passed", "warning"}}
-    return [name for name in required if name not in done]
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:

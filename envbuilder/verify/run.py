@@ -353,8 +353,7 @@ def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, An
 
 def _incomplete(measured: model.Measured) -> str:
     """Return why a genuine payload cannot have written this passing report; "" if it can."""
-    names = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
-    lacking = [name for name in (*REQUIRED, BLIND_TEST, STEP) if name not in names]
+    lacking = model.absent((*REQUIRED, BLIND_TEST, STEP), measured.checks)
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
     early = next((check for check in measured.checks if check.seconds < 0), None)

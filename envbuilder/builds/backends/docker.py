@@ -584,8 +584,6 @@ def prepare_layers(
     An engine is queried only if it gets the image, has the base or runs scripts. `engine` is that
     engine, if already connected. Raises `ToolError` (exit 4) if something is missing.
     """
-    from envbuilder.builds.backends.container import DockerEnvironment
-
     request = build.request
     machine = own_platform()
     build.lock.tool(machine)  # fails before an engine is queried

@@ -22,21 +22,22 @@ def main(placeholder: str, *command: str) -> None:
     """Run the command, and end with its exit code."""
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     words = list(command)
-    if not placeholder:
-        accompany(words)
-    if placeholder in words:
-        path = Path(tempfile.mkdtemp(), "beginning")  # a folder of this user only
-        path.write_bytes(sys.stdin.buffer.readline())
-        words[words.index(placeholder)] = str(path)
-    # A group of its own: an interrupt also reaches what a cell of a notebook has started.
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
-    threading.Thread(target=watch, daemon=True).start()
+    if placeholder:
+        if placeholder in words:
+            path = Path(tempfile.mkdtemp(), "beginning")  # a folder of this user only
+            path.write_bytes(sys.stdin.buffer.readline())
+            words[words.index(placeholder)] = str(path)
+        # A group of its own: an interrupt also reaches what a cell of a notebook has started.
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        threading.Thread(target=watch, daemon=True).start()
+    else:
+        child = accompanied(words)
     code = child.wait()
     os._exit(code if code >= 0 else 128 - code)
 
 
-def accompany(words: "list[str]") -> None:
-    """Run a command in the foreground, and end with its exit code."""
+def accompanied(words: "list[str]") -> "subprocess.Popen[bytes]":
+    """Start a command in the foreground, which gets this process's signals."""
     child = subprocess.Popen(words)
     # A terminal sends these two to the command itself.
     of_terminal = {signal.SIGINT, signal.SIGQUIT} if os.isatty(0) else set()
@@ -47,8 +48,7 @@ def accompany(words: "list[str]") -> None:
 
     for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT"):
         signal.signal(getattr(signal, name), forward)
-    code = child.wait()
-    os._exit(code if code >= 0 else 128 - code)
+    return child
 
 
 def watch() -> None:

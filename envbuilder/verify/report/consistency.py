@@ -17,7 +17,7 @@ from envbuilder.core.text import percent
 from envbuilder.payload.options import Gates, Options
 from envbuilder.payload.training.train import BATCH
 from envbuilder.verify.report import speed
-from envbuilder.verify.report.model import Check, Measured
+from envbuilder.verify.report.model import Check, Measured, absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,10 +159,8 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     threshold = training.min_accuracy if training else None
     if threshold not in (None, request.gates.accuracy):
         yield f"minimum accuracy: {request.gates.accuracy} was requested, {threshold} is reported"
-    ran = {check.name for check in measured.checks if check.status in {"passed", "warning"}}
-    for name in request.checks:
-        if name not in ran:
-            yield f"{name}: this check was requested, and it did not run"
+    for name in absent(request.checks, measured.checks):
+        yield f"{name}: this check was requested, and it did not run"
     if measured.scaling is not None:
         yield "several devices: not requested, but reported"
     version = str(measured.framework.version)

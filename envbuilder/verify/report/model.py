@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -379,6 +380,12 @@ def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """
     own = {"schema": SCHEMA, **facts}
     return {**own, **data, **own}
+
+
+def absent(required: Iterable[str], checks: Iterable[Check]) -> list[str]:
+    """Return which of the required checks are not among those that ran and did not fail."""
+    done = {check.name for check in checks if check.status in {"passed", "warning"}}
+    return [name for name in required if name not in done]
 
 
 def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> dict[str, Any]:
