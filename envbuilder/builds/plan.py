@@ -372,8 +372,10 @@ def install_wheels(
 
 def project_of(plan: Plan) -> ProjectLayer | None:
     """Return the project's own files that a plan puts into an image; None if there are none."""
-    steps = (step for step in plan.steps if isinstance(step, Assemble | CopyProject))
-    return next((step.project for step in steps if step.project is not UNSET), None)
+    for step in plan.steps:
+        if isinstance(step, Assemble | CopyProject) and step.project is not UNSET:
+            return step.project
+    return None
 
 
 def names_of(plan: Plan) -> tuple[str, ...]:

@@ -296,8 +296,7 @@ def _image(
         if target.of_image:
             interpreters[target.platform] = target.of_image
             contexts[target.of_image.source] = "interpreter"
-        made = [file for file in target.packages if file.source in MADE]
-        built[target.platform] = [_forged(file, target) for file in made]
+        built[target.platform] = [_forged(f, target) for f in target.packages if f.source in MADE]
         published = [file for file in target.packages if file.source not in MADE]
         others.append((target, published))
         direct.append((target, [file for file in published if file.recipe]))

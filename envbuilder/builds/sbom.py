@@ -326,9 +326,12 @@ def declared_licences(metadata: bytes) -> tuple[str, ...]:
         text = str(raw.get(key, "")).strip()
         if _usable(text, limit):
             return (text,)
-    classifiers = (c for c in raw.get("classifiers", []) if c.startswith(_CLASSIFIER))
-    leaves = {c.rpartition("::")[2].strip() for c in classifiers}
-    return tuple(sorted(leaf for leaf in leaves if _usable(leaf, LONGEST)))
+    leaves = set()
+    for classifier in raw.get("classifiers", []):
+        leaf = classifier.rpartition("::")[2].strip()
+        if classifier.startswith(_CLASSIFIER) and _usable(leaf, LONGEST):
+            leaves.add(leaf)
+    return tuple(sorted(leaves))
 
 
 def _usable(text: str, limit: int) -> bool:

@@ -652,8 +652,8 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
             files.write(folder / path.removeprefix("profiles/"), content)
         try:
             needed, locked = _needed(manifest, folder)
-            locks = [p for p in needed if p.startswith(("locks/", f"{PROJECT}/{LOCKS}/"))]
-            for path in (f"{lock}{signatures.SUFFIX}" for lock in locks):
+            for lock in [p for p in needed if p.startswith(("locks/", f"{PROJECT}/{LOCKS}/"))]:
+                path = f"{lock}{signatures.SUFFIX}"
                 signatures.read_signatures(folder / path)  # raises an error for a malformed one
                 needed.add(path)
         except InvalidError as error:  # about a file of the scratch folder

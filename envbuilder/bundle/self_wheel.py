@@ -151,8 +151,7 @@ def _members(wheel: Wheel) -> dict[str, bytes]:
     """Return the files of a wheel without their list; empty if it is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
-            names = (name for name in archive.namelist() if not name.endswith("/RECORD"))
-            return {name: archive.read(name) for name in names}
+            return {n: archive.read(n) for n in archive.namelist() if not n.endswith("/RECORD")}
     except zipfile.BadZipFile:
         return {}
 
@@ -230,8 +229,10 @@ def dependencies(
 
     with started(settings, process.run, os.environ) as uv:
         direct = requirements(wheel, extra)[0]
-        known = [d for d in metadata.distributions() if d.metadata["Name"]]
-        preferred = {types.canonical(d.metadata["Name"]): d.version for d in known}
+        preferred = {}
+        for installed in metadata.distributions():
+            if name := installed.metadata["Name"]:
+                preferred[types.canonical(name)] = installed.version
         try:
             answer = uv.compile(direct, platform, python, {**preferred, "uv": uv_version})
         except UnresolvableError as error:

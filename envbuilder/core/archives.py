@@ -327,8 +327,7 @@ def path_objection(path: str) -> str:
     if stray is None:
         encoded = path.encode(errors="surrogateescape")
         longest = max(map(len, encoded.split(b"/"))) if len(encoded) > _LONGEST_NAME else 0
-        too_long = longest > _LONGEST_NAME or len(encoded) > _LONGEST_PATH
-        if too_long:
+        if longest > _LONGEST_NAME or len(encoded) > _LONGEST_PATH:
             return f"{shown(path)} is longer than file systems allow"
         return ""
     name = stray[0].strip("/")

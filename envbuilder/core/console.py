@@ -209,14 +209,15 @@ class Progress(Protocol):
         """Report one line about the current work."""
 
 
-class PlainProgress(NamedTuple):
+class PlainProgress:
     """Progress as plain lines: one when a task starts, one when a longer task ends."""
 
-    write: Callable[[str], object] | None = None
+    def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        self._write = write
 
     def note(self, text: str) -> None:
         """Print the line."""
-        (self.write or _report)(text)
+        (self._write or _report)(text)
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:

@@ -410,9 +410,14 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
 
 def mounts_below(folder: Path, table: str) -> list[str]:
     """Return the mount points below a folder; `table` has the format of `/proc/self/mountinfo`."""
-    points = (line.split(" ", 5)[4] for line in table.split("\n") if line.count(" ") > 4)
-    plain = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), p) for p in points)
-    return [point for point in plain if point.startswith(f"{folder}/")]
+    points = []
+    for line in table.split("\n"):
+        if line.count(" ") > 4:
+            escaped = line.split(" ", 5)[4]
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped)
+            if point.startswith(f"{folder}/"):
+                points.append(point)
+    return points
 
 
 def mount_table() -> str:

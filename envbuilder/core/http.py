@@ -60,9 +60,12 @@ def open_session(*, direct: bool = False) -> Session:
     from envbuilder.core.http_transport import Session
 
     configured = pip.sources()
-    names = [n for p in ("HTTP", "HTTPS", "ALL") for n in (f"{p}_PROXY", f"{p.lower()}_proxy")]
-    proxies = {name: os.environ.get(name, "") for name in names}
-    pip.require_parsed({n: p if "://" in p else f"http://{p}" for n, p in proxies.items() if p})
+    proxies = {}
+    for scheme in ("HTTP", "HTTPS", "ALL"):
+        for name in (f"{scheme}_PROXY", f"{scheme.lower()}_proxy"):
+            if proxy := os.environ.get(name):
+                proxies[name] = proxy if "://" in proxy else f"http://{proxy}"
+    pip.require_parsed(proxies)
     session = Session()
     if configured.proxy:
         session.proxies = {"http": configured.proxy, "https": configured.proxy}

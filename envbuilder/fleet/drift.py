@@ -86,11 +86,13 @@ def compare(earlier: Summary, now: Summary) -> Drift:
     changes: list[Change] = []
     for before, entry in both:
         changes += _changes(before, entry)
-    new = [e for e in now.entries if e.node not in then]
-    changes += [Change(node=e.node, kind="new", detail=f"it is {e.outcome}") for e in new]
+    for entry in now.entries:
+        if entry.node not in then:
+            changes.append(Change(node=entry.node, kind="new", detail=f"it is {entry.outcome}"))
     nodes = {entry.node for entry in now.entries}
-    gone = [e for e in earlier.entries if e.node not in nodes]
-    changes += [Change(node=e.node, kind="gone", detail=f"it was {e.outcome}") for e in gone]
+    for entry in earlier.entries:
+        if entry.node not in nodes:
+            changes.append(Change(node=entry.node, kind="gone", detail=f"it was {entry.outcome}"))
     ratios = [ratio for pair in both if (ratio := _ratio(*pair)) is not None]
     return Drift(
         earlier=earlier.run,

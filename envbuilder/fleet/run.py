@@ -223,8 +223,11 @@ class _Stage(Generic[_Subject, _Verdict]):
     def _settle(self, states: Mapping[str, JobState]) -> None:
         """Judge what was refused. sbatch may have failed, or given up, after a job was accepted."""
         # Slurm may list what it refused, too: as a job that failed.
-        accepted = [s for s in states.values() if s.phase != "ended" or s.outcome != "broken"]
-        new = {s.subject: s.job for s in accepted if s.job not in self._earlier}
+        new = {
+            s.subject: s.job
+            for s in states.values()
+            if s.job not in self._earlier and (s.phase, s.outcome) != ("ended", "broken")
+        }
         for name, why in self._refused.items():
             if job := new.get(name):
                 self._track(name, job)
@@ -333,8 +336,7 @@ class Run:
     def _cancel_others(self, subjects: set[str]) -> None:
         """Cancel jobs of groups that have other members now: nobody follows them any more."""
         states = self.scheduler.jobs(self.plan.run).values()
-        live = [state for state in states if state.phase != "ended"]
-        if others := [state.job for state in live if state.subject not in subjects]:
+        if others := [s.job for s in states if s.phase != "ended" and s.subject not in subjects]:
             self.scheduler.cancel(others)
 
     def _give_up(self) -> None:

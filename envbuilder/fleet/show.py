@@ -149,8 +149,7 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
 def _outcomes(entries: Sequence[Entry]) -> list[Fact]:
     """Return how many nodes have each outcome, and what it means."""
     number = Counter(entry.outcome for entry in entries)
-    shown = [outcome for outcome in OUTCOMES if number[outcome]]
-    return [Fact(f"{number[outcome]:,} {outcome}", MARKS[outcome].meaning) for outcome in shown]
+    return [Fact(f"{number[o]:,} {o}", MARKS[o].meaning) for o in OUTCOMES if number[o]]
 
 
 def _sentences(summary: Summary) -> Iterator[str]:

@@ -290,8 +290,8 @@ def _engine(path: str, answer: Answer) -> Engine:
     state, detail = _judged(path, answer)
     name: Any = "unknown"
     if state == "usable":
-        parts = [part.name.lower() for part in answer.components or ()]
-        name = "podman" if any("podman" in part for part in parts) else "docker"
+        parts = answer.components or ()
+        name = "podman" if any("podman" in part.name.lower() for part in parts) else "docker"
     return Engine(
         name=name,
         socket=_shown(path),

@@ -261,9 +261,9 @@ class _Search(Struct):
     def _candidates(self, version: str) -> Iterator[Path]:
         if sys.executable:
             yield Path(sys.executable)
-        folders = [Path(f) for f in self._environ.get("PATH", "").split(os.pathsep) if f]
+        folders = list(filter(None, self._environ.get("PATH", "").split(os.pathsep)))
         for name in (f"python{version}", "python3"):
-            yield from (folder / name for folder in folders)
+            yield from (Path(folder, name) for folder in folders)
         home = self._environ.get("HOME")
         roots = [self._environ.get("PYENV_ROOT"), f"{home}/.pyenv" if home else None]
         for root in dict.fromkeys(filter(None, roots)):

@@ -303,8 +303,7 @@ def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
     GPUs that share main memory are one pool, and main memory is not counted again. If there are
     GPUs with dedicated memory, those that share main memory are ignored.
     """
-    usable = [g for g in host.gpus if g.state == "usable"]
-    gpus = [g for g in usable if g.vendor == vendor]
+    gpus = [g for g in host.gpus if g.state == "usable" and g.vendor == vendor]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]
     memory = host.memory
     if gpus and not dedicated:

@@ -273,5 +273,7 @@ def arm_core(implementer: int | None, part: int | None) -> str | None:
     if implementer is None or not part:
         return None  # a virtual machine on Apple silicon has part 0, whatever the chip
     wanted = (f"0x{implementer:02x}", f"0x{part:03x}")
-    rows = (r for r in _rows("arm-cpus.csv") if (r["implementer"], r["part"]) == wanted)
-    return next((row["name"] for row in rows), None)
+    for row in _rows("arm-cpus.csv"):
+        if (row["implementer"], row["part"]) == wanted:
+            return row["name"]
+    return None

@@ -105,13 +105,12 @@ class BlindTest:
 
     def _images(self) -> bytes:
         """Return the images in this test's order, the lowest two bits of each pixel randomised."""
-        images = self._split.images
-        changed = (
-            int.from_bytes(images[n * PIXELS : (n + 1) * PIXELS])
-            ^ (int.from_bytes(os.urandom(PIXELS)) & _LOWEST_BITS)
-            for n in self._order
-        )
-        return b"".join(number.to_bytes(PIXELS) for number in changed)
+        changed = []
+        for n in self._order:
+            image = int.from_bytes(self._split.images[n * PIXELS : (n + 1) * PIXELS])
+            noise = int.from_bytes(os.urandom(PIXELS)) & _LOWEST_BITS
+            changed.append((image ^ noise).to_bytes(PIXELS))
+        return b"".join(changed)
 
     def answer(self, event: dict[str, Any]) -> None:
         """Record one event of answers; `score` raises any problem with it."""
@@ -141,8 +140,7 @@ class BlindTest:
             problem = f"{len(self._scores)} of {count} images were answered"
         if problem:
             raise VerifyError(f"the blind test failed: {problem}")
-        labels = [self._split.labels[n] for n in self._order]
-        answers = list(zip(labels, self._scores, strict=True))
+        answers = list(zip([self._split.labels[n] for n in self._order], self._scores, strict=True))
         return Score(
             images=count,
             accuracy=sum(row.index(max(row)) == label for label, row in answers) / count,

@@ -330,8 +330,7 @@ def _reading(prefix: Path, python: str, what: str) -> Iterator[None]:
 
 
 def _named(changed: Sequence[Difference]) -> str:
-    named = [f"{d.path} ({d.how})" for d in changed]
-    return first(named, SHOWN) or f"its list of files ({FILES})"
+    return first([f"{d.path} ({d.how})" for d in changed], SHOWN) or f"its list of files ({FILES})"
 
 
 def _error(message: str, prefix: Path, python: str) -> VerifyError:

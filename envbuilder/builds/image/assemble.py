@@ -163,8 +163,7 @@ class Assembly:
 
     def _wheels(self, preloader: Preloader) -> list[Added]:
         """Return the layers of wheels; build only those that are not cached."""
-        hashes = [wheel.sha256 for wheel in self._step.wheels]
-        sizes = {sha256: self._store.path(sha256).stat().st_size for sha256 in hashes}
+        sizes = {w.sha256: self._store.path(w.sha256).stat().st_size for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OTHER_LAYERS
         planned = parts(self._step.wheels, sizes, self._split, room)
         cached = {part: self._cache.find(self._part_inputs(part)) for part in planned}

@@ -219,8 +219,10 @@ class Engine(abc.ABC):
 
     def used(self) -> frozenset[str]:
         """Return the ids of the images that running containers have."""
-        listed = (str(each["ImageID"]) for each in self._list_containers())
-        return frozenset(f"sha256:{image.removeprefix('sha256:')}" for image in listed)
+        return frozenset(
+            f"sha256:{str(each['ImageID']).removeprefix('sha256:')}"
+            for each in self._list_containers()
+        )
 
     @abc.abstractmethod
     def _list_containers(self) -> Sequence[dict[str, Any]]:

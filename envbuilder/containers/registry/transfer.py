@@ -97,8 +97,7 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
 def connect(reference: Reference, settings: Settings) -> Connection:
     """Return a connection to a reference's repository, as the user configured it."""
-    plain = reference.host in settings.configuration.plain_http
-    return Connection(reference, plain_http=plain)
+    return Connection(reference, plain_http=reference.host in settings.configuration.plain_http)
 
 
 def pull(

@@ -147,8 +147,7 @@ def _fabric(library: Any, handle: Any) -> int | None:
     except Exception:  # noqa: BLE001 (as above)
         return None
     # Set up, but with an error.
-    failed = info.state == _FABRIC_COMPLETED and info.status != 0
-    if failed:
+    if info.state == _FABRIC_COMPLETED and info.status != 0:
         return _FABRIC_STARTED
     return int(info.state)
 

@@ -94,13 +94,13 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
     """Return the folders of a vendor's display devices: of others, `read` keeps no class."""
-    folders = [f"{PCI}/{address}" for address in reader.folders.get(PCI, ())]
-    return [
-        folder
-        for folder in folders
-        if integer(reader.files.get(f"{folder}/vendor"), 16) == vendor
-        and integer(reader.files.get(f"{folder}/class"), 16) is not None
-    ]
+    folders = []
+    for address in reader.folders.get(PCI, ()):
+        folder = f"{PCI}/{address}"
+        kind = integer(reader.files.get(f"{folder}/class"), 16)
+        if kind is not None and integer(reader.files.get(f"{folder}/vendor"), 16) == vendor:
+            folders.append(folder)
+    return folders
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:

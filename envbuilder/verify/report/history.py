@@ -82,18 +82,21 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     require_unexposed(folder)
     with files.explained(folder):
         paths = list(folder.iterdir()) if folder.is_dir() else []
-    named = ((path, match) for path in paths if (match := _NAME.fullmatch(path.name)))
-    result = (
-        Entry(
-            path=path,
-            number=int(match["number"]),
-            time=match["time"],
-            profile=match["profile"],
-            backend=match["backend"],
-        )
-        for path, match in named
-        if profile in (None, match["profile"]) and path.is_file() and not path.is_symlink()
-    )
+    result = []
+    for path in paths:
+        match = _NAME.fullmatch(path.name)
+        if not match or profile not in (None, match["profile"]):
+            continue
+        if path.is_file() and not path.is_symlink():
+            result.append(
+                Entry(
+                    path=path,
+                    number=int(match["number"]),
+                    time=match["time"],
+                    profile=match["profile"],
+                    backend=match["backend"],
+                )
+            )
     return tuple(sorted(result, key=lambda e: (e.number, e.time, e.path.name)))
 
 
@@ -105,8 +108,7 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     `BuildError` if the report cannot be stored.
     """
     profile = report["profile"]
-    fingerprint = report.get("fingerprint") or ""
-    name = (report["time"], profile, report["backend"], fingerprint)
+    name = (report["time"], profile, report["backend"], report.get("fingerprint") or "")
     path = stored(folder, name, lambda: model.encoded(report))
     prune(folder, profile, _usable_kind)
     return path

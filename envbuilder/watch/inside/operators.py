@@ -171,7 +171,7 @@ def _flops(function: Any, arguments: Any, options: Any, out: Any) -> int:
 
 @lru_cache(maxsize=None)
 def _libraries() -> Tuple[str, ...]:
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    paths = set(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
     return tuple(os.path.join(path, "") for path in paths if path)
 
 

@@ -121,9 +121,14 @@ class _Watch:
 
     def _values(self) -> List[Any]:
         """Return TensorFlow's variables behind those of all optimizers; Keras 3 has its own."""
-        found = [ref() for refs in list(self._variables.values()) for ref in refs]
-        pairs = [(v, getattr(v, "value", None)) for v in found if v is not None]
-        return [variable if callable(value) else value for variable, value in pairs]
+        values = []
+        for references in list(self._variables.values()):
+            for reference in references:
+                variable = reference()
+                if variable is not None:
+                    value = getattr(variable, "value", None)
+                    values.append(variable if callable(value) else value)
+        return values
 
     def _place(self) -> None:
         table: Dict[Any, int] = {}
