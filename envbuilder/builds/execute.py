@@ -324,9 +324,10 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
             targets = _targets(dict(archives.members(package.data(), failure)), missing)
             data = package.data()
             for name, member in archives.members(data, failure):
-                for library in [base for base, path in targets.items() if path == name]:
-                    with (folder / library).open("wb") as out:
-                        out.writelines(data.pieces(member))
+                for library, path in targets.items():
+                    if path == name:
+                        with (folder / library).open("wb") as out:
+                            out.writelines(data.pieces(member))
             missing -= targets.keys()
     if missing:
         raise BuildError(

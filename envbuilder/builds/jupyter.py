@@ -364,4 +364,7 @@ def beside(project: Built) -> tuple[Path | None, str]:
 
 def _version(target: Target) -> str:
     """Return the locked version of ipykernel; empty if there is none."""
-    return next((file.version for file in target.of_kind("wheel") if file.name == PACKAGE), "")
+    for file in target.of_kind("wheel"):
+        if file.name == PACKAGE:
+            return file.version
+    return ""

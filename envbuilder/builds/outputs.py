@@ -110,7 +110,10 @@ def pushed_record(
     if not records:
         return None
     pushed = _tagged(_connect(ref, settings), ref)
-    return next((r for r in records if pushed and pushed.digest in r.ids), None)
+    for record in records:
+        if pushed and pushed.digest in record.ids:
+            return record
+    return None
 
 
 def push(step: Push, progress: console.Progress) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envbuilder.commands.options import (
+    EXISTING_FILE,
+    FILE,
     base_image_option,
     environment_option,
     json_option,
@@ -64,7 +66,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="The file to write.",
 )
 @json_option
@@ -155,7 +157,7 @@ def _this_platform() -> tuple[types.Platform, ...]:
 
 
 @click.command("unbundle")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("file", type=EXISTING_FILE)
 @click.option("--force", is_flag=True, help="Replace your own profiles and locks that differ.")
 @require_signature_option
 @json_option

@@ -302,10 +302,12 @@ def _files(
     target = locks.select(locked.lock, platform, python)
     if locked.profile.framework_from_wheels(backend):
         yield locked.lock.tool(platform)
-        yield from (f for f in target.files if f.kind != "deb" or makes_image(backend))
+        for file in target.files:
+            if file.kind != "deb" or makes_image(backend):
+                yield file
     if backend == "conda" and locked.conda_lock is not None:
-        packages = conda_locks.select(locked.conda_lock, platform, python).packages
-        yield from (package.as_file for package in packages)
+        for package in conda_locks.select(locked.conda_lock, platform, python).packages:
+            yield package.as_file
 
 
 def _runner(

@@ -189,7 +189,8 @@ def _lines(staying: Iterable[Kept]) -> Iterable[str]:
         by_reason.setdefault(item.reason, []).append(item.name)
     for reason, names in by_reason.items():
         yield from textwrap.wrap(f"left alone: {reason}", console.WIDTH)
-        yield from (f"  {name}" for name in names[:_SHOWN])
+        for name in names[:_SHOWN]:
+            yield f"  {name}"
         if len(names) > _SHOWN:
             yield f"  and {len(names) - _SHOWN} more (--json lists them all)"
 

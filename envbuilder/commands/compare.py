@@ -12,6 +12,7 @@ import click
 from msgspec import Struct
 
 from envbuilder.commands import fleet
+from envbuilder.commands.options import EXISTING_FOLDER, FILE
 from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import VERIFY_FAILED, Hint, InvalidError
 from envbuilder.verify import show
@@ -41,13 +42,13 @@ _JUDGED = ("report", "against before", "why")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Write to this file instead of stdout.",
 )
 @click.option(
     "--against",
     metavar="FOLDER",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=EXISTING_FOLDER,
     help="Fail if a report is slower or less accurate than the earlier one of the same file name"
     " in this folder.",
 )

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from envbuilder.commands.options import (
+    FOLDER,
     json_option,
     load_settings,
     require_one_host,
@@ -46,7 +47,7 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 @click.option("--quant", metavar="NAME", default="q4", help="How its weights are stored. [q4]")
 @click.option(
     "--record",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="Write what detection reads here, without personal data, for --root elsewhere.",
 )

@@ -13,7 +13,15 @@ import click
 from msgspec import Struct
 
 from envbuilder.commands import fleet_node
-from envbuilder.commands.options import adding, given, json_option, load_settings
+from envbuilder.commands.options import (
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
+    adding,
+    given,
+    json_option,
+    load_settings,
+)
 from envbuilder.core import console, text
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
 from envbuilder.fleet.model import Summary
@@ -66,7 +74,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return adding(
         click.option(
             "--html",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=FILE,
             help="Also write it as a web page: one file that needs no network.",
         ),
         click.option(
@@ -150,7 +158,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.option(
     "--python",
     "executable",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Verify this interpreter of the nodes, instead of an environment of envbuilder's.",
 )
 @click.option(
@@ -165,7 +173,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="New folder that all nodes see.  [default: ./fleet-RUN]",
 )
 @click.option("--dry-run", is_flag=True, help="Write the nodes' scripts, and submit nothing.")
@@ -173,7 +181,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     "--resume",
     "resumed",
     metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=EXISTING_FOLDER,
     help="Go on with a run that was interrupted, or repeat what failed without a result.",
 )
 @output_options

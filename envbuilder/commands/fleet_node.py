@@ -14,7 +14,14 @@ import click
 import msgspec
 
 from envbuilder.builds.request import Request
-from envbuilder.commands.options import environment_option, load_settings, profile_option
+from envbuilder.commands.options import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
+    environment_option,
+    load_settings,
+    profile_option,
+)
 from envbuilder.core import console, files, process
 from envbuilder.core.errors import VERIFY_FAILED, BuildError, EnvbuilderError, printable
 from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Detected
@@ -36,7 +43,7 @@ _LONGEST_MESSAGE = 4000
 @click.option(
     "--folder",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=EXISTING_FOLDER,
     help="The folder of the run.",
 )
 @click.option("--limit", required=True, type=click.IntRange(1), help="Seconds at most.")
@@ -137,13 +144,13 @@ def _host(ctx: click.Context, param: click.Parameter, value: str) -> str:
 @click.option(
     "--python",
     "executable",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=EXISTING_FILE,
     help="Use this interpreter as it is, instead of an environment of envbuilder's.",
 )
 @click.option(
     "--folder",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=EXISTING_FOLDER,
     help="Folder that all nodes see.",
 )
 @click.option(
@@ -186,7 +193,7 @@ def _host(ctx: click.Context, param: click.Parameter, value: str) -> str:
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="File for the result, which node 0 alone writes.",
 )
 def join(

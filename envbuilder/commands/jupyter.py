@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from envbuilder.builds import access, jupyter, pipeline
 from envbuilder.commands.add import read_project
 from envbuilder.commands.options import (
+    FILE,
+    FOLDER,
     environment_options,
     load_settings,
     locked_option,
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     help="Only let VS Code and your own Jupyter find the kernel: write its kernel.json.",
 )
 @click.option("--remove-kernel", is_flag=True, help="Undo --install-kernel.")
-@click.option("--project", type=click.Path(path_type=Path, file_okay=False), hidden=True)
-@click.option("--connection-file", type=click.Path(path_type=Path, dir_okay=False), hidden=True)
+@click.option("--project", type=FOLDER, hidden=True)
+@click.option("--connection-file", type=FILE, hidden=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARG…]")
 def command(
     request: Request,

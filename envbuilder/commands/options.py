@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+FILE = click.Path(path_type=Path, dir_okay=False)
+EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 BUILDERS = ("buildkit", "layers")
 """Ways in which the docker backend can build its image."""
 
@@ -141,7 +145,7 @@ require_signature_option: Decorator = click.option(
     "--require-signature",
     metavar="PUB",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=EXISTING_FILE,
     expose_value=False,
     callback=_keep_signatures,
     help="Public key: locks and bundles that are used must be signed by it, or by another one given"
@@ -186,7 +190,7 @@ json_option: Decorator = click.option(
 )
 html_option: Decorator = click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Also write the report as a web page: one file that needs no network.",
 )
 python_option: Decorator = request_option(
@@ -195,13 +199,13 @@ python_option: Decorator = request_option(
 
 root_option: Decorator = click.option(
     "--root",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=EXISTING_FOLDER,
     default=Path("/"),
     help="Read a recorded tree (proc/ sys/ dev/) instead of this machine.",
 )
 target_host_option: Decorator = request_option(
     "--target-host",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=EXISTING_FILE,
     envvar="ENVBUILDER_TARGET_HOST",
     help="Decide for this host (written by `detect --json`) instead of this machine.",
 )

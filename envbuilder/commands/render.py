@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import project_layer, render
 from envbuilder.commands.options import (
+    FOLDER,
     environment_option,
     load_settings,
     locked_profile,
@@ -49,7 +50,7 @@ _TARGETS = (*render.TARGETS, render.BAKE)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder to write to. Without it, the main file is printed.",
 )
 @target_host_option

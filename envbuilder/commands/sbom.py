@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from envbuilder.commands.options import (
+    FILE,
     environment_option,
     load_settings,
     locked_profile,
@@ -27,7 +28,7 @@ from envbuilder.project import variants
 @python_option
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="File to write; without it, the SBOM is printed.",
 )
 def command(

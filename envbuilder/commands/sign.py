@@ -19,7 +19,7 @@ from msgspec import Struct
 from envbuilder.builds import attestations
 from envbuilder.builds.backends import integrity
 from envbuilder.bundle import format as bundle_format
-from envbuilder.commands.options import json_option, load_settings
+from envbuilder.commands.options import EXISTING_FILE, json_option, load_settings
 from envbuilder.containers.oci import archive
 from envbuilder.core import console, decoding, signatures
 from envbuilder.core.errors import InvalidError
@@ -29,12 +29,11 @@ from envbuilder.profiles import library
 from envbuilder.watch import judge, model
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
-_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command("sign")
-@click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
-@click.option("--key", required=True, type=_FILE, help="Private key, PKCS#8 in PEM.")
+@click.argument("files", nargs=-1, type=EXISTING_FILE, metavar="FILE...", required=True)
+@click.option("--key", required=True, type=EXISTING_FILE, help="Private key, PKCS#8 in PEM.")
 @json_option
 def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
     """Sign locks, bundles, SBOMs and provenances, each into FILE.intoto.jsonl next to it.
@@ -84,11 +83,11 @@ def _passphrase(key: Path) -> Callable[[], bytes]:
 
 
 @click.command("verify-signature")
-@click.argument("files", nargs=-1, type=_FILE, metavar="FILE...", required=True)
+@click.argument("files", nargs=-1, type=EXISTING_FILE, metavar="FILE...", required=True)
 @click.option(
     "--key",
     multiple=True,
-    type=_FILE,
+    type=EXISTING_FILE,
     metavar="PUB",
     help="Public key that must have signed; with several, one of them. Without it, signatures: of"
     " the configuration, for locks and bundles.",

@@ -13,6 +13,9 @@ import click
 from envbuilder import __version__
 from envbuilder.builds import isolation, mnist
 from envbuilder.commands.options import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
     base_image_option,
     environment_options,
     html_option,
@@ -53,12 +56,12 @@ if TYPE_CHECKING:
 @measuring_options
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=EXISTING_FOLDER,
     help="Folder with the four MNIST files; without it they are fetched once.",
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Also write the JSON to this file.",
 )
 @request_option(
@@ -70,7 +73,7 @@ if TYPE_CHECKING:
     "--sif",
     "image",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=EXISTING_FILE,
     help="Use the profile's image in this file, through Apptainer.",
 )
 @html_option

@@ -454,7 +454,10 @@ def _pairs(data: Any) -> Iterable[tuple[Any, Any]]:
 
 def _first_invalid(pairs: Iterable[tuple[Any, Any]], kind: Any) -> str | None:
     """Return the first key whose value does not have the type; None if there is none."""
-    return next((str(key) for key, value in pairs if not _fits(value, kind)), None)
+    for key, value in pairs:
+        if not _fits(value, kind):
+            return str(key)
+    return None
 
 
 def _fits(value: Any, kind: Any) -> bool:

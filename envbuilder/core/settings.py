@@ -507,8 +507,9 @@ def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
 
     A list that was forgotten after `profiles:` must not mean all profiles.
     """
-    keys = ("python", "profiles", "framework", "framework_version")
-    yield from ([key] for key in keys if key in data and data[key] is None)
+    for key in ("python", "profiles", "framework", "framework_version"):
+        if key in data and data[key] is None:
+            yield [key]
     environments = data.get("environments")
     for name, environment in environments.items() if isinstance(environments, dict) else ():
         if isinstance(environment, dict) and environment.get("python", "") is None:

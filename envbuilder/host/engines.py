@@ -153,7 +153,8 @@ def _places(session: str, home: str, named: str) -> Iterator[str]:
     yield from (*DOCKERS, _PODMAN)
     for folder, names in ((session, _SESSION), (home, _HOME)):
         if folder:
-            yield from (f"{folder}/{name}" for name in names)
+            for name in names:
+                yield f"{folder}/{name}"
     if named.startswith("unix:///"):
         yield named.removeprefix("unix:").lstrip("/")
 

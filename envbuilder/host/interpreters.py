@@ -263,7 +263,8 @@ class _Search(Struct):
             yield Path(sys.executable)
         folders = list(filter(None, self._environ.get("PATH", "").split(os.pathsep)))
         for name in (f"python{version}", "python3"):
-            yield from (Path(folder, name) for folder in folders)
+            for folder in folders:
+                yield Path(folder, name)
         home = self._environ.get("HOME")
         roots = [self._environ.get("PYENV_ROOT"), f"{home}/.pyenv" if home else None]
         for root in dict.fromkeys(filter(None, roots)):

@@ -147,10 +147,10 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
 
 def reduced(path: str, text: str) -> str:
     """Return the lines of a file that detection reads."""
-    pattern = next((pattern for end, pattern in _KEPT.items() if path.endswith(end)), None)
-    if pattern is None:
-        return text
-    return "".join(filter(pattern.match, text.splitlines(keepends=True)))
+    for end, pattern in _KEPT.items():
+        if path.endswith(end):
+            return "".join(filter(pattern.match, text.splitlines(keepends=True)))
+    return text
 
 
 def nameless(table: bytes) -> bytes:

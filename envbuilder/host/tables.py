@@ -190,7 +190,10 @@ def tegra_chip(compatible: str) -> TegraChip | None:
 
 def tegra_of_sm(sm: str) -> TegraChip | None:
     """Return the Tegra chip whose GPU has this compute capability, which no other GPU has."""
-    return next((_tegra(row) for row in _rows("tegra-chips.csv") if row["sm"] == sm), None)
+    for row in _rows("tegra-chips.csv"):
+        if row["sm"] == sm:
+            return _tegra(row)
+    return None
 
 
 def _tegra(row: dict[str, str]) -> TegraChip:

@@ -151,8 +151,10 @@ def _most(watched: Watched, field: str) -> str:
             work[getattr(row, field)] += row.flops
         for placed in process.parameters:
             sizes[getattr(placed, field)] += placed.bytes
-    largest = [*work.most_common(1), *sizes.most_common(1)]
-    return next((value for value, number in largest if number), "unknown")
+    for value, number in (*work.most_common(1), *sizes.most_common(1)):
+        if number:
+            return value
+    return "unknown"
 
 
 def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:

@@ -353,9 +353,10 @@ def no_base(ref: str) -> str:
 def short(error: Exception) -> str:
     """Return an engine's failure in a few words."""
     text = str(error)
-    causes = ("Permission denied", "No such file or directory", "Connection refused")
-    known = next((cause.lower() for cause in causes if cause in text), "")
-    return known or text.partition("\n")[0][:200] or type(error).__name__
+    for cause in ("Permission denied", "No such file or directory", "Connection refused"):
+        if cause in text:
+            return cause.lower()
+    return text.partition("\n")[0][:200] or type(error).__name__
 
 
 _SOCKET = "/var/run/docker.sock"

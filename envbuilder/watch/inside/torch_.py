@@ -376,8 +376,9 @@ class _Watch:
         """Note where the parameters of all optimizers are."""
         self.placed = {}
         for optimizer in list(self.optimizers):
-            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-                self._counting.add_bytes(self.placed, parameter)
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._counting.add_bytes(self.placed, parameter)
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
