@@ -246,11 +246,10 @@ def _run(step: Run, context: _Context) -> None:
     if step.output:
         Path(step.output).write_text(done.stdout)
     if done.returncode != 0:
-        how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
         printed = done.stdout + done.stderr
         advice = [hint for text, hint in step.hints.items() if text in printed]
         raise BuildError(
-            f"{step.what}: failed ({how}):\n{_failing_step(printed) or done.last_words}",
+            f"{step.what}: failed ({done.status}):\n{_failing_step(printed) or done.last_words}",
             "\n".join([*advice, f"The full output is in {context.log}"]),
         )
 

@@ -350,14 +350,12 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
     """
     from envbuilder.builds.execute import execute as execute_plan
 
-    product = build.product
-
     def is_done() -> bool:
-        return not build.request.rebuild and product.existing() is not None
+        return not build.request.rebuild and build.product.existing() is not None
 
     is_new = execute_plan(build.plan, build.settings, build.progress, is_done)
     with build.progress.task("check what was built"):
-        artifact = product.existing()
+        artifact = build.product.existing()
     if artifact is None:
         raise BuildError(
             f"{build.plan.artifact.ref} is missing after its build, or was changed in the meantime",

@@ -148,10 +148,9 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
 
     Wheels that were built from their sources are not copied, but built again.
     """
-    plan = product.plan
     source = Store.of(settings)
     target = Store.of(elsewhere)
-    copied = (*(f for f in plan.files if not f.is_built), *bundled_sources(product.target))
+    copied = (*(f for f in product.plan.files if not f.is_built), *bundled_sources(product.target))
     fetch(copied, product.target, settings, progress)
     with progress.task("copy the files to another folder", len(copied)) as task:
         for file in copied:
@@ -165,7 +164,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
     elsewhere.bases_dir.mkdir(parents=True)
     # Existing base images are inputs, named by digest; bases made from packages are made twice.
     bases = _bases(settings)
-    for step in plan.steps:
+    for step in product.plan.steps:
         if isinstance(step, MakeBase):
             bases.pop(Path(step.layout).name, None)
     for name, base in bases.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial, reduce, wraps
 from pathlib import Path
@@ -41,11 +40,11 @@ BUILDERS = ("buildkit", "layers")
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from envbuilder.profiles.profile import names, search_path
 
-    candidates: Sequence[str] = ()
     with suppress(EnvbuilderError):  # a shell has no place for a message
         settings = core_settings.load()
         candidates = names(search_path(settings.project, settings.config_dir))
-    return [name for name in candidates if name.startswith(incomplete)]
+        return [name for name in candidates if name.startswith(incomplete)]
+    return []
 
 
 def _complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -105,11 +104,10 @@ def _keep_environment(ctx: click.Context, param: click.Parameter, value: str) ->
 def _complete_environment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from envbuilder.project import environments
 
-    candidates: Sequence[str] = ()
     with suppress(EnvbuilderError):
-        definition = core_settings.load().definition
-        candidates = environments.names(definition) if definition else ()
-    return [name for name in candidates if name.startswith(incomplete)]
+        if definition := core_settings.load().definition:
+            return [n for n in environments.names(definition) if n.startswith(incomplete)]
+    return []
 
 
 environment_option: Decorator = click.option(

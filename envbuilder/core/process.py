@@ -113,6 +113,11 @@ class Completed(NamedTuple):
     timed_out: bool = False
 
     @property
+    def status(self) -> str:
+        """How it ended, for messages about a failure."""
+        return f"exit {self.returncode}" if self.returncode > 0 else f"signal {-self.returncode}"
+
+    @property
     def last_words(self) -> str:
         """The last 12 lines of stderr, or of stdout if stderr is empty, for messages."""
         text = self.stderr.strip() or self.stdout.strip()

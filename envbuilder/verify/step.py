@@ -294,11 +294,10 @@ class _Record:
         """Return the images of a step, normalised, and their labels."""
         epoch, position = divmod(number, self.count)
         taken = self.order(epoch)[position * BATCH : (position + 1) * BATCH]
-        numpy = self.numpy
         split = self._split
-        pixels = numpy.frombuffer(split.images, "u1")[: split.count * SIDE * SIDE]
+        pixels = self.numpy.frombuffer(split.images, "u1")[: split.count * SIDE * SIDE]
         images = pixels.reshape(-1, SIDE, SIDE, 1)[taken] / 255
-        return (images - MEAN) / DEVIATION, numpy.frombuffer(split.labels, "u1")[taken]
+        return (images - MEAN) / DEVIATION, self.numpy.frombuffer(split.labels, "u1")[taken]
 
     def state(self, done: int) -> dict[str, tuple[Any, Any, Any]]:
         """Return each parameter and Adadelta's averages after `done` steps."""

@@ -212,18 +212,16 @@ class Assembly:
 
     def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
         """Return the venv scaffold layer, bound to this base's Python and users."""
-        step = self._step
-        contents = root.contents
         inputs = {
             "kind": "frame",
             "base": self._base.config["rootfs"],  # its folders' modes, owners and times
-            "uv": step.uv.version,
+            "uv": self._step.uv.version,
             "python": msgspec.to_builtins(self._python),
-            "users": {n: digest_of(c) for n, c in contents.items() if "dpkg" not in n},
-            "epoch": step.epoch,
+            "users": {n: digest_of(c) for n, c in root.contents.items() if "dpkg" not in n},
+            "epoch": self._step.epoch,
         }
         return Added(
-            layer=self._ensure(inputs, self._scaffold_files(contents), on_base=True),
+            layer=self._ensure(inputs, self._scaffold_files(root.contents), on_base=True),
             reason=f"environment for Python {self._python.version}",
         )
 

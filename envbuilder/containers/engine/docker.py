@@ -198,8 +198,7 @@ class DockerEngine(Engine):
         times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
         """
         endpoint = self._endpoint
-        info = self._info
-        status = info.get("DriverStatus") or ()
+        status = self._info.get("DriverStatus") or ()
         containerd = any("containerd.snapshotter" in str(value) for _, value in status)
         output = "type=image,oci-mediatypes=true,compression=zstd" if containerd else "type=docker"
         local = (endpoint.url or "").startswith("unix://")
@@ -226,7 +225,7 @@ class DockerEngine(Engine):
             takes_epoch=True,
             exports_layouts=version_numbers(self._version) >= _EXPORTS_LAYOUTS,
             keeps_blobs=containerd,
-            storage=str(info.get("DockerRootDir") or "") if local else "",
+            storage=str(self._info.get("DockerRootDir") or "") if local else "",
         )
 
     def require_builder(self) -> None:

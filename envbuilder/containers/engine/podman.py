@@ -224,10 +224,7 @@ class PodmanEngine(Engine):
     def _transfer(self, *arguments: str, cwd: Path | None = None) -> None:
         done = process.run([*self.command, *arguments], timeout=_TRANSFER_SECONDS, cwd=cwd)
         if done.returncode != 0:
-            status = (
-                f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-            )
-            raise BuildError(f"podman {arguments[0]}: {done.last_words or status}")
+            raise BuildError(f"podman {arguments[0]}: {done.last_words or done.status}")
 
 
 def connect(url: str | None) -> PodmanEngine:
