@@ -60,9 +60,16 @@ def _nodes(entries: Sequence[Entry]) -> Section:
     for entry in entries:
         seconds = "-" if entry.epoch_seconds is None else f"{text.amount(entry.epoch_seconds)} s"
         share = "-" if entry.share is None else text.times(entry.share)
-        promised = entry.promised or "-"
-        word = Word(entry.outcome, MARKS[entry.outcome].tone)
-        rows.append([entry.node, promised, entry.device or "-", seconds, share, word])
+        rows.append(
+            [
+                entry.node,
+                entry.promised or "-",
+                entry.device or "-",
+                seconds,
+                share,
+                Word(entry.outcome, MARKS[entry.outcome].tone),
+            ]
+        )
     return Section(
         title="All nodes",
         header=("node", "promised", "found", "epoch", "share", "verdict"),
@@ -77,9 +84,15 @@ def _groups(groups: Sequence[Group]) -> Section:
     for group in groups:
         speed = "-" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
         efficiency = "-" if group.efficiency is None else text.percent(group.efficiency, 0)
-        together = first(group.nodes, MOST_NAMED)
-        word = Word(group.outcome, MARKS[group.outcome].tone)
-        rows.append([together, group.profile or "-", speed, efficiency, word])
+        rows.append(
+            [
+                first(group.nodes, MOST_NAMED),
+                group.profile or "-",
+                speed,
+                efficiency,
+                Word(group.outcome, MARKS[group.outcome].tone),
+            ]
+        )
     return Section(
         title="Trained together",
         header=("together", "profile", "images/s", "efficiency", "verdict"),
