@@ -364,7 +364,8 @@ def _with_unlisted(
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
     if itself:
         seen.add(types.canonical(itself.name))
-    seen.update(*filterfalse(seen.isdisjoint, SAME))
+    families = (*SAME, *(each.names for each in FRAMEWORKS.values()))
+    seen.update(*filterfalse(seen.isdisjoint, families))
     taken: list[Line] = []
     suggested: list[draft.Suggested] = []
     unclear: list[str] = []
@@ -460,7 +461,10 @@ def _resolvable(
     progress = console.progress()
     ask = partial(ask, report=progress.note)
     with progress.task("ask which versions fit together"):
-        pins = any(chooser.is_pin(line.text) for line in choice.lines)
+        listed = [*choice.lines]
+        for source in choice.sources:
+            listed += source.listed.constraints
+        pins = any(chooser.is_pin(line.text) for line in listed)
         # Pins of libraries may not fit those that CUDA's builds bring.
         kind: types.Accelerator = "cuda" if pins else _reference(_variants(choice, facts, place))
         facts, sources = _fitting(choice, facts, place, kind, ask)

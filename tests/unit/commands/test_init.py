@@ -678,6 +678,11 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     assert "Next:\n  envbuilder lock\n" in captured.out
 
 
+def test_a_framework_that_is_listed_by_another_name_is_not_added(report: Report) -> None:
+    lay({"requirements.txt": "jax\ntensorflow-cpu\n", "a.py": "import jax\nimport tensorflow\n"})
+    assert "tensorflow" not in report("--offline")["text"].partition("# framework")[0]
+
+
 def test_three_hosts_write_the_same_decision(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
