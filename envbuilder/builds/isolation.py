@@ -113,13 +113,9 @@ def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _with_drivers(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variable with the library folders of drivers, if there are any."""
-    drivers = driver_folders(environ.get("LD_LIBRARY_PATH", ""))
+    folders = environ.get("LD_LIBRARY_PATH", "").split(":")
+    drivers = ":".join(dict.fromkeys(filter(_is_of_driver, folders)))
     return {"LD_LIBRARY_PATH": drivers} if drivers else {}
-
-
-def driver_folders(value: str) -> str:
-    """Return a list of library folders, reduced to those of drivers."""
-    return ":".join(dict.fromkeys(filter(_is_of_driver, value.split(":"))))
 
 
 def _is_of_driver(folder: str) -> bool:

@@ -413,8 +413,8 @@ def mounts_below(folder: Path, table: str) -> list[str]:
     points = []
     for line in table.split("\n"):
         if line.count(" ") > 4:
-            escaped = line.split(" ", 5)[4]
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), escaped)
+            point = line.split(" ", 5)[4]
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), point)
             if point.startswith(f"{folder}/"):
                 points.append(point)
     return points

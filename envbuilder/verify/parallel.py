@@ -245,7 +245,12 @@ def join(
     images. Raises `InvalidError` for a profile or a backend that cannot train across nodes.
     """
     if request.backend is not None:
-        require_network(request.backend)
+        if makes_image(request.backend):
+            raise InvalidError(
+                f"{WHAT} is not possible with the {request.backend} backend: its containers have"
+                " a network of their own, which no other node reaches",
+                "Use --backend venv.",
+            )
     elif executable is None:
         # Not the default of this machine, which may be docker.
         request = replace(request, backend="venv")
@@ -302,16 +307,6 @@ def join(
         fingerprint=facts["fingerprint"],
         scaling=report if place.number == 0 else None,
     )
-
-
-def require_network(backend: str) -> None:
-    """Raise `InvalidError` for a backend whose environments other nodes do not reach."""
-    if makes_image(backend):
-        raise InvalidError(
-            f"{WHAT} is not possible with the {backend} backend: its containers have a network of"
-            " their own, which no other node reaches",
-            "Use --backend venv.",
-        )
 
 
 def require_possible(profile: str, expected: Expected) -> None:
