@@ -123,11 +123,12 @@ class Chooser:
         first, those without support last; a newer release only if no other will do.
         """
         profile = self._profile
-        newest = next(iter(profile.choices()), None)
-        for bound in dict.fromkeys(filter(None, (profile.release, newest))):
+        every = [*profile.choices()]
+        from_oldest = f">={every[-1]}," if every else ""
+        for bound in dict.fromkeys(filter(None, (profile.release, *every[:1]))):
             limit = f"<={bound}"
             refusals = set[str]()
-            free = _without_release(profile, limits, limit)
+            free = _without_release(profile, limits, f"{from_oldest}{limit}")
             for answer in self._answers(free, self._pythons(python, pythons), refusals):
                 yield self._way(python, answer, free)
             if not any(limit in refusal for refusal in refusals):

@@ -810,7 +810,7 @@ def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
     """Return what the source of a release says that it requires; nothing if it cannot be had."""
     try:
         recipe = source.of_release(link, settings)
-        inputs = f"{recipe.sha256} stated-1"
+        inputs = f"{recipe.sha256} stated-2"
         read = partial(_requirements, recipe, settings)
         return Store.of(settings).remembered(inputs, tuple[str, ...], read)
     except BuildError:
@@ -821,7 +821,13 @@ def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
         built = source.unpack(recipe, settings, Path(folder, "source"), static_metadata.FILES)
         metadata = static_metadata.declared(built) or static_metadata.recorded(built)
-    return metadata.requires_dist if metadata else ()
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    valid = []
+    for line in metadata.requires_dist if metadata else ():
+        with suppress(InvalidRequirement):
+            valid.append(str(Requirement(line)))
+    return tuple(valid)
 
 
 def of_framework(target: Target) -> tuple[File, ...]:

@@ -69,11 +69,11 @@ def test_a_newer_release_is_asked_for_last(asked: list[tuple[Profile, str]]) -> 
     profile = replace(CPU, release="2.9.0", requirements=("torch==2.9.0+cpu", "rich"))
     pythons = [Line("==3.11.*", "a.yaml")]
     assert not [*chooser_of(profile).ways("3.11", ["torch>=2.1"], pythons)]
-    newest = next(iter(profile.choices()))
+    newest, *_, oldest = profile.choices()
     for (question, python), bound in zip(asked, ("2.9.0", newest), strict=True):
         assert python == "3.11"
         assert question.requirements == ("torch", "rich")
-        assert question.constraints[-2:] == ("torch>=2.1", f"torch<={bound}")
+        assert question.constraints[-2:] == ("torch>=2.1", f"torch>={oldest},<={bound}")
 
 
 def test_a_refusal_that_no_python_changes_is_the_last(

@@ -344,7 +344,7 @@ def test_gpus_that_no_table_has_must_be_named(project: Settings) -> None:
 def test_what_a_source_requires_is_read_once_and_of_few_files(
     project: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = f"{sources.INFO}Requires-Dist: six\n"
+    info = f"{sources.INFO}Requires-Dist: six\nRequires-Dist: [no requirement\n"
     path = sources.archive(tmp_path / "tiny-1.0.tar.gz", {"PKG-INFO": info, "a/b/data.bin": "1"})
     link = Listed(file=path.name, location=str(path), sha256=file_sha256(path))
     unpacked: list[str] = []
