@@ -190,7 +190,7 @@ class Chooser:
         """
         build = profile.resolution.build
         target = (profile.platforms[0], python)
-        kept = before or {}
+        earlier = before or {}
         sources = self.sources
         for number in range(_MOST_SOURCES):
             asked = without(profile, sources)
@@ -198,8 +198,8 @@ class Chooser:
                 asked = self._with_needs(asked, profile, sources, target)
             more = set[str]()
             try:
-                wheels = self._asked(asked, python, *options, before=kept)
-                new = [w for w in wheels if kept.get(w.file.name) != w.file.version]
+                wheels = self._asked(asked, python, *options, before=earlier)
+                new = [w for w in wheels if earlier.get(w.file.name) != w.file.version]
                 blockers = self._diagnosis.passed_over(
                     asked, target, new, partial(self._refusal, python=python)
                 )

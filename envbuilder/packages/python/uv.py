@@ -597,10 +597,10 @@ def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tupl
     if not mirror.is_dir():
         mirror.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=mirror.parent) as name:
-            made = Path(name) / mirror.name
-            made.mkdir()
+            new = Path(name) / mirror.name
+            new.mkdir()
             for file, path in wheels.items():
-                (made / file).symlink_to(path)
+                (new / file).symlink_to(path)
             with suppress(OSError):  # made by another command meanwhile
-                made.rename(mirror)
+                new.rename(mirror)
     return (*result, str(mirror))
