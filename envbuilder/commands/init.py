@@ -42,7 +42,7 @@ from envbuilder.locks import chooser, compare
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.requirements import SAME, distribution, on_hardware
+from envbuilder.profiles.requirements import SAME, distribution, on_hardware, strangers
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
 from envbuilder.project.names import distribution_of_module
 from envbuilder.project.setup_files import ComputedError
@@ -73,12 +73,15 @@ _SHOWN = 3
 _MANY = 6
 """Items of a part that a terminal gets, or one if all parts have more; --json has all."""
 _ABSENT = "no index has them"
+_STRANGERS = "the index has a stranger's package of such a name"
 _TOO_OLD = "what files ask for is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
 _NEAREST = "the nearest for which all packages fit together"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
     _CONDAS: "no package index has it: use --backend conda, or leave it out of the list.",
+    _STRANGERS: f"{_STRANGERS}, so it is excluded. Write where the right one is, as in"
+    " requirements: [NAME @ git+https://HOST/REPOSITORY]",
     _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
 }
 _UNBUILT = (
@@ -247,6 +250,10 @@ def _report(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
         framework=_main_framework(choice, used),
+        exclude=dict.fromkeys(
+            (line.name for line in choice.lines if line.name in strangers() and not line.source),
+            _STRANGERS,
+        ),
         suggested=suggested[:_MOST_SUGGESTED],
         system=tuple(hints.system.items())[:_MOST_SUGGESTED],
         indexes=_channels(choice),

@@ -84,6 +84,7 @@ class _Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
     elsewhere: dict[str, types.Distribution]
     macs: dict[types.Distribution, types.Distribution]
     not_for_macs: tuple[types.Distribution, ...]
+    strangers: tuple[types.Distribution, ...]
 
 
 def table(name: str, form: type[_T]) -> _T:
@@ -111,6 +112,11 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
         if fnmatchcase(name, pattern):
             return other
     return ""
+
+
+def strangers() -> frozenset[str]:
+    """Return packages that the public index has from somebody else than projects mean."""
+    return frozenset(_nvidia().strangers)
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:

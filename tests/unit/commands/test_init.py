@@ -678,6 +678,16 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     assert "Next:\n  envbuilder lock\n" in captured.out
 
 
+def test_a_strangers_package_is_excluded_and_said(report: Report) -> None:
+    lay({"requirements.txt": "torch\napex\n"})
+    (needed,) = report("--offline")["needs_you"]
+    assert "apex: the index has a stranger's package of such a name, so it is excluded." in needed
+    assert active()[2:] == ["exclude: [apex]  # the index has a stranger's package of such a name"]
+    FILE.unlink()
+    lay({"requirements.txt": "torch\napex @ git+https://host.example/apex\n"})
+    assert "exclude" not in report("--offline")["text"]
+
+
 def test_a_framework_that_is_listed_by_another_name_is_not_added(report: Report) -> None:
     lay({"requirements.txt": "jax\ntensorflow-cpu\n", "a.py": "import jax\nimport tensorflow\n"})
     assert "tensorflow" not in report("--offline")["text"].partition("# framework")[0]
