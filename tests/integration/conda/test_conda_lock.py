@@ -208,8 +208,8 @@ def test_what_opens_a_channel_is_in_no_lock_and_no_message(
     text = json.dumps(locked(tmp_path)) + done.stderr + closed.stderr + wrong.stderr
     assert "tk-12345" not in text
     assert PASSWORD not in text
-    assert closed.returncode == 1, "it is closed without"
-    gone = exited(1, lock(cli, served.secret_url))
+    assert closed.returncode == 4, "it is closed without"
+    gone = exited(4, lock(cli, served.secret_url))
     assert "a channel cannot be read" in gone.stderr
     assert "ENVBUILDER_INDEX_CONDA_FORGE" in gone.stderr
     assert "tk-12345" not in gone.stderr
@@ -220,4 +220,4 @@ def test_a_failure_of_the_library_never_ends_in_an_abort(cli: Cli, tmp_path: Pat
     """Without care Python aborts in one of five: a thread still holds on to it."""
     profile(tmp_path, "tiny-lib")
     codes = [lock(cli, (tmp_path / "none").as_uri()).returncode for _ in range(10)]
-    assert codes == [1] * 10
+    assert codes == [4] * 10
