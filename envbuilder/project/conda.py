@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -197,7 +196,7 @@ class Packages:
     def _add(self, spec: Spec, where: str) -> None:
         name = spec.name
         channel = spec.channel.rpartition("/")[2]
-        if channel and channel not in self._every and _is_channel(channel):
+        if channel and channel not in self._every and lines.is_valid(channel, types.Source):
             self._every.append(channel)
         if name == "python":
             if spec.versions:
@@ -311,14 +310,6 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
         )
 
 
-def _is_channel(name: str) -> bool:
-    try:
-        decoding.convert(name, types.Source)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
 def _joined(names: Iterable[str]) -> str:
     """Return the first six names, each once, and how many more there are."""
     return first(list(dict.fromkeys(names)), 6)
@@ -342,8 +333,7 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
     """
     packages = Packages()
     of_pip = []
-    text = lines.read_text(project, file)
-    for number, raw in enumerate(text.splitlines()[: lines.MOST], 1):
+    for number, raw in enumerate(lines.read_text(project, file).splitlines()[: lines.MOST], 1):
         where = f"{escaped(file)}:{number}"
         spec = raw.strip()
         if match := re.fullmatch(r"([A-Za-z0-9._-]+)=([^=]+)=pypi_0", spec):
@@ -370,12 +360,11 @@ class _Reader:
         packages = Packages(self._channels())
         for text, where in self._specs():
             packages.take(text, where)
-        of_pip = read_lines(self._project, self._file, self._pip)
-        listed = packages.listed(self._where, of_pip)
+        listed = packages.listed(self._where, read_lines(self._project, self._file, self._pip))
         return replace(listed, notes=(*self._notes, *listed.notes))
 
     def _place(self, *path: object) -> str:
-        return decoding.place(self._where, self._text, [str(part) for part in path])
+        return decoding.place(self._where, self._text, [*map(str, path)])
 
     def _note_keys(self) -> None:
         for key, value in self._data.items():
@@ -408,7 +397,7 @@ class _Reader:
             name = str(channel)
             if by_url := _CHANNEL_URL.match(name):
                 name = _DEFAULTS if by_url[1] else by_url[2]
-            if _is_channel(name):
+            if lines.is_valid(name, types.Source):
                 channels.append(name)
                 continue
             place = self._place("channels", number)
@@ -475,7 +464,7 @@ def read_pixi(
     stated = about.get("channels")
     channels = stated if isinstance(stated, list) else []
     names = [str(mapping(each).get("channel", each)) for each in channels]
-    packages = Packages(filter(_is_channel, names))
+    packages = Packages(name for name in names if lines.is_valid(name, types.Source))
     for part in parts:
         for marker, each in _parts(part):
             of_pypi.marker = marker

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding, types
+from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, first
 from envbuilder.core.settings import Definition, Extra, RequirementFile
 from envbuilder.core.yaml_files import scalar
@@ -28,6 +28,7 @@ from envbuilder.project.lines import (
     Listed,
     Needed,
     exists,
+    is_valid,
     joined,
     parse,
     read_text,
@@ -558,7 +559,5 @@ def _items(values: Iterable[str]) -> str:
 
 def _valid(values: Iterable[str], kind: Any) -> Iterator[str]:
     for value in values:
-        try:
-            yield decoding.convert(value, kind)
-        except msgspec.ValidationError:
-            continue
+        if is_valid(value, kind):
+            yield value

@@ -118,7 +118,14 @@ def added(
         if len(places) > 1:
             raise InvalidError(f"{file.where}: {name} is listed {len(places)} times", _BY_HAND)
         if not places:
-            _require_likely(name, exact=exact)
+            if not exact and (other := mistaken(name)):
+                raise InvalidError(
+                    f"{_ADD}: {name}: more likely {other} is meant, which many use",
+                    (
+                        Hint("Run", ("add", other)),
+                        Hint(f"If you mean {name}", ("add", "--exact", name)),
+                    ),
+                )
             file.change(f"added {line}", line)
         elif (before := file.listed[places[0]]) != line:
             file.change(f"{before} → {line}", line, places[0])
@@ -189,15 +196,6 @@ def _of_profile(name: str, line: str, definition: Definition) -> str:
     raise InvalidError(f"{_ADD}: {shown(line)}: {_from_profile(name)}", hint)
 
 
-def _require_likely(name: str, *, exact: bool) -> None:
-    """Raise `InvalidError` for the name of a package that is likely not meant."""
-    if not exact and (other := mistaken(name)):
-        raise InvalidError(
-            f"{_ADD}: {name}: more likely {other} is meant, which many use",
-            (Hint("Run", ("add", other)), Hint(f"If you mean {name}", ("add", "--exact", name))),
-        )
-
-
 def removed(
     text: str, path: Path, environment: str, names: Iterable[str], *, project: Path
 ) -> Change:
@@ -234,8 +232,7 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
             )
     from envbuilder.project import forms
 
-    environment = merged(file.definition, file.environment)
-    for source in map(named_file, environment.requirements_from):
+    for source in map(named_file, merged(file.definition, file.environment).requirements_from):
         read = forms.read(project, source.file, source.extras, source.groups)
         for line in (*read.requirements, *read.conda):
             if line.name == name:

@@ -116,8 +116,7 @@ def contents(
     read = read or forms.read
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
-        file = named_file(item)
-        every.append(_read_named(project, file, where, read))
+        every.append(_read_named(project, named_file(item), where, read))
     listed = joined(every)
     pythons = listed.pythons
     notes = list[str]()
@@ -125,7 +124,12 @@ def contents(
         # Of two, the environment's own counts, which comes last; `managed` alone says no version.
         if version := text.removeprefix("managed").strip():
             pythons = (Line(f"=={version}.*", where),)
-            notes = [*_other_pythons(listed.pythons, version, where)]
+            notes = []
+            for line in listed.pythons:
+                if not release.allowed([version], [line]):
+                    notes.append(
+                        f"{line.where} asks for Python {line.text}; {where} decides: {version}"
+                    )
     lines = listed.requirements
     replacing = _overrides(definition, project)
     overrides = {line.name: line for line in listed.overrides} | replacing
@@ -160,13 +164,6 @@ def _doubled(lines: Iterable[Line]) -> dict[str, str]:
         names = [name for name in family if name in listed]
         doubled |= dict.fromkeys(names[1:], "".join(names[:1]))
     return doubled
-
-
-def _other_pythons(lines: Iterable[Line], minor: str, where: str) -> Iterator[str]:
-    """Yield a note of each file that does not allow the Python of `python:`, which decides."""
-    for line in lines:
-        if not release.allowed([minor], [line]):
-            yield f"{line.where} asks for Python {line.text}; {where} decides: {minor}"
 
 
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -379,6 +376,6 @@ def _read_named(project: Path, entry: RequirementFile, where: str, read: Read) -
     try:
         return read(project, entry.file, entry.extras, entry.groups)
     except InvalidError as error:
-        if re.match(rf"{re.escape(entry.file)}:\d", error.message):
-            raise
-        raise InvalidError(f"{where}: {error.message}", error.hints) from error
+        if not re.match(rf"{re.escape(entry.file)}:\d", error.message):
+            with_context(error, where)
+        raise

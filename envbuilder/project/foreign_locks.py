@@ -292,8 +292,7 @@ class _UvLockReader:
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
                 listed.add(entry.name)
-                required = line(parsed, self._where(entry.name))
-                yield from self._from(required, entry.location)
+                yield from self._from(line(parsed, self._where(entry.name)), entry.location)
         for name, packages in sorted(self._forks.items()):
             if name not in listed and any(_location(package.source) for package, _ in packages):
                 yield from self._from(Line(name, self._where(name)))
@@ -326,8 +325,7 @@ class _UvLockReader:
             for package, marker in packages:
                 if package.version:
                     exact = with_marker(f"{name}=={package.version}", marker)
-                    locked = line(parse(exact, where), where)
-                    yield replace(locked, locked=True)
+                    yield replace(line(parse(exact, where), where), locked=True)
 
     @cached_property
     def _forks(self) -> dict[str, list[tuple[_Locked, str]]]:
@@ -425,8 +423,8 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         frozenset(of_groups.union(map(types.canonical, lock.default_groups or ()))),
     )
     notes = list[str]()
-    for package in [package for package in lock.packages if _is_itself(package)][:1]:
-        its = escaped(package.name, 60)
+    if itself := next(filter(_is_itself, lock.packages), None):
+        its = escaped(itself.name, 60)
         notes.append(Dropped(f"{name}: {its} is left out: it is the project itself."))
     if lock.environments:
         environments = escaped(" | ".join(map(str, lock.environments)), 200)

@@ -132,8 +132,7 @@ def read(
             listed = _with_own(project, listed)
     listed = replace(listed, read_from=tuple(sorted(files)))
     if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
-        note = Dropped(f"{escaped(file)}: it lists no requirements.")
-        return replace(listed, notes=(note,))
+        return replace(listed, notes=(Dropped(f"{escaped(file)}: it lists no requirements."),))
     return listed
 
 
@@ -146,12 +145,12 @@ def _with_own(project: Path, listed: Listed) -> Listed:
             except InvalidError as error:
                 note = f"{error.message}, so what the project itself requires is left out."
                 return replace(listed, notes=(*listed.notes, Needed(note)))
-            itself = Listed(
+            more = Listed(
                 requirements=more.requirements,
                 pythons=more.pythons,
                 notes=more.notes,
             )
-            return joined([listed, itself])
+            return joined([listed, more])
     return listed
 
 
@@ -165,7 +164,12 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
         )
     if form.has_extras:
         return form.read(project, file, extras, groups)
-    _require_none(file, extras, groups)
+    for kind, names in (("extras", extras), ("groups", groups)):
+        if names:
+            raise InvalidError(
+                f"{escaped(file)}: a file of this kind has no {kind}",
+                f"Remove {kind}: {escaped(', '.join(names), 100)}.",
+            )
     return form.read(project, file)
 
 
@@ -183,15 +187,6 @@ def unread(project: Path) -> Iterator[str]:
             else:
                 if listed.requirements or listed.conda:
                     yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
-
-
-def _require_none(file: str, extras: Sequence[str], groups: Sequence[str]) -> None:
-    for kind, names in (("extras", extras), ("groups", groups)):
-        if names:
-            raise InvalidError(
-                f"{escaped(file)}: a file of this kind has no {kind}",
-                f"Remove {kind}: {escaped(', '.join(names), 100)}.",
-            )
 
 
 class Shown(NamedTuple):

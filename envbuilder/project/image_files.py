@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import types
-from envbuilder.core.errors import InvalidError, shown
+from envbuilder.core.errors import InvalidError, shown, with_context
 from envbuilder.core.publishable import LITTER, is_litter
 from envbuilder.core.text import binary_size
 
@@ -76,7 +76,8 @@ def collect(
                     total += file.size
                 _require_few(files)
         except InvalidError as error:
-            raise InvalidError(f"{where}: files: {error.message}", error.hints) from error
+            with_context(error, f"{where}: files")
+            raise
     for name, text in texts.items():
         content = text.encode()
         files[name] = ImageFile(
@@ -85,8 +86,10 @@ def collect(
             size=len(content),
             executable=text.startswith("#!"),
         )
-    ordered = tuple(files[name] for name in sorted(files))
-    return Contents(files=ordered, omitted=tuple(dict.fromkeys(omitted)))
+    return Contents(
+        files=tuple(files[name] for name in sorted(files)),
+        omitted=tuple(dict.fromkeys(omitted)),
+    )
 
 
 def _require_few(files: Collection[str]) -> None:
@@ -169,5 +172,9 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
     if _KEY_TEXT.search(head):
         omitted.append(name)
         return None
-    executable = bool(mode & stat.S_IXUSR)
-    return ImageFile(path=name, sha256=digest.hexdigest(), size=size, executable=executable)
+    return ImageFile(
+        path=name,
+        sha256=digest.hexdigest(),
+        size=size,
+        executable=bool(mode & stat.S_IXUSR),
+    )

@@ -179,6 +179,15 @@ def exists(project: Path, path: str) -> bool:
         return False
 
 
+def is_valid(value: object, kind: object) -> bool:
+    """Return whether a value of a repository's is one of a type such as `ProjectPath`."""
+    try:
+        decoding.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 # One requirement (PEP 508)
 
 # Patterns are texts: `re` compiles them at the first use and keeps them, no start waits for them.
@@ -241,7 +250,7 @@ def line(requirement: Requirement, where: str) -> Line:
 def _normalised(requirement: Requirement) -> str:
     from packaging.utils import canonicalize_name
 
-    extras = ",".join(sorted({canonicalize_name(extra) for extra in requirement.extras}))
+    extras = ",".join(sorted({*map(canonicalize_name, requirement.extras)}))
     name: str = canonicalize_name(requirement.name)
     if extras:
         name = f"{name}[{extras}]"
@@ -295,7 +304,10 @@ def of_host(location: str) -> frameworks.Framework | None:
         host = urlsplit(location.strip("\"'")).hostname or ""
     except ValueError:
         return None
-    return frameworks.of_index(host)
+    for row in frameworks.FRAMEWORKS.values():
+        if any(host == known or host.endswith(f".{known}") for known in row.index_hosts):
+            return row
+    return None
 
 
 # One requirement as it stands in a file
@@ -391,7 +403,6 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
     bare = re.sub(_LOGIN, r"\1", location)
     text = re.sub(_LOGIN, r"\1", text)
     if not framework and not re.match(_ELSEWHERE, location):
-        note = "its URL has a login, which is left out: git asks its credential helper for one."
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
         if not source:
             required = line(parse(narrowed(named, NOWHERE), where), where)
@@ -400,7 +411,12 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
                 f" so {required.name} is left out. Copy the folder into the project."
             )
         required = replace(required, source=source)
-        return required, "" if bare == location else f"{where}: {required.name}: {note}"
+        if bare == location:
+            return required, ""
+        return required, (
+            f"{where}: {required.name}: its URL has a login, which is left out: git asks its"
+            " credential helper for one."
+        )
     why = profile_decides(framework) if framework else "its location is of another machine"
     if version := of_file(location)[1]:
         name, _, marker = required.text.partition(";")
@@ -478,11 +494,11 @@ def _source(location: str, shown: str, folder: str) -> str:
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
     end = f"#{'&'.join(inside)}" if inside else ""
-    if re.match(_VCS, address) and not address.lower().startswith("git+"):
-        raise InvalidError(
-            f"{shown}: only git repositories can be locked", "Name a released version instead."
-        )
     if re.match(_VCS, address):
+        if not address.lower().startswith("git+"):
+            raise InvalidError(
+                f"{shown}: only git repositories can be locked", "Name a released version instead."
+            )
         if not re.match(r"git\+(https?|file):", address):
             # Of git@HOST:PATH and ssh://HOST/PATH; git://HOST/PATH is not encrypted.
             address = re.sub(r"\Agit\+(ssh://)?(?=git@)", "git+ssh://", address)

@@ -163,7 +163,7 @@ def _usual_folder(project: Path) -> str:
 
 def _strings(value: Any) -> Iterator[str]:
     """Yield the texts in a list, or a text alone."""
-    for each in [value] if isinstance(value, str) else _list(value):
+    for each in as_list(value):
         if isinstance(each, str) and each:
             yield str(PurePosixPath(each))
 
@@ -186,8 +186,7 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
                 if file in modules:
                     from envbuilder.project.setup_files import read_python, text_of
 
-                    names = read_python(project, file).names
-                    stated = text_of(names.get(name or "__version__"))
+                    stated = text_of(read_python(project, file).names.get(name or "__version__"))
                 return _version(project, (), stated)
     return ""
 

@@ -227,8 +227,7 @@ def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | 
     chosen = profile.choices(lock.release).get(lock.release)
     if chosen is None or not limits.admits(chosen):
         return None
-    possible = pythons(profile, limits.pythons, chosen)
-    if lock.python not in possible:
+    if lock.python not in pythons(profile, limits.pythons, chosen):
         return None
     return Decision(chosen=chosen, python=lock.python, packages=lock.packages, why=lock.why)
 

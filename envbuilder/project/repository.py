@@ -17,17 +17,15 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.publishable import git
 from envbuilder.core.settings import ProjectPath
 from envbuilder.core.types import canonical
 from envbuilder.project import code, notebooks, package
 from envbuilder.project.forms import form_of
-from envbuilder.project.lines import exists, read_text
+from envbuilder.project.lines import exists, is_valid, read_text
 from envbuilder.project.names import distribution_of
 from envbuilder.project.requirements_txt import logical
 
@@ -71,12 +69,12 @@ def files(folder: Path) -> Iterator[str]:
             if entry.is_dir(follow_symlinks=False):
                 if depth < _DEEPEST:
                     folders.append((path, depth + 1))
-            elif _says_something(entry.name) and _is_valid(path, ProjectPath) and _is_file(entry):
+            elif (
+                (_KEPT.fullmatch(entry.name) or form_of(entry.name))
+                and is_valid(path, ProjectPath)
+                and _is_file(entry)
+            ):
                 yield path
-
-
-def _says_something(name: str) -> bool:
-    return bool(_KEPT.fullmatch(name) or form_of(name))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -84,14 +82,6 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return entry.is_file()
     except OSError:
         return False
-
-
-def _is_valid(value: object, kind: object) -> bool:
-    try:
-        decoding.convert(value, kind)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def last_commit(folder: Path) -> date | None:

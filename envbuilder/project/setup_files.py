@@ -96,8 +96,7 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
         open_parts = read_setup(project, setup, others, ())
     else:
         return stated(extras, groups)
-    static_parts = stated(static, groups, is_open=True)
-    return replace(joined([static_parts, open_parts]), itself=None)
+    return replace(joined([stated(static, groups, is_open=True), open_parts]), itself=None)
 
 
 def _dynamic_lines(
@@ -279,7 +278,7 @@ class StaticReader:
             case ast.List(elts=nodes) | ast.Tuple(elts=nodes) | ast.Set(elts=nodes):
                 value = self._items(nodes)
             case ast.Dict(keys=keys, values=nodes):
-                value = self._table([self._key(key) for key in keys], nodes)
+                value = self._table([*map(self._key, keys)], nodes)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 value = _sum(self.value(left), self.value(right), node)
             case ast.BinOp(left=left, op=ast.Div(), right=right):
@@ -358,8 +357,7 @@ class StaticReader:
         if len(readers) != 1 or any(map(_lists_packages, nodes)):
             return Unknown(call.lineno)
         arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        given = self._items(arguments or function.args.defaults)
-        if texts := [*filter(text_of, given)]:
+        if texts := [*filter(text_of, self._items(arguments or function.args.defaults))]:
             path = posixpath.join(*map(text_of, texts))
             return FileReference(posixpath.normpath(path), call.lineno)
         parameters = [node.arg for node in nodes if isinstance(node, ast.arg)]

@@ -422,7 +422,7 @@ def _clause(text: str) -> str:
     release = re.match(_RELEASE, version)
     if sign not in {"^", "~"} or not release:
         return f"{'==' if sign in {'', '='} else sign}{version}"
-    parts = [int(part) for part in release[0].split(".")]
+    parts = [*map(int, release[0].split("."))]
     last = len(parts) - 1
     if sign == "~":  # keeps the first part
         raised = min(1, last)
@@ -474,7 +474,7 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
 
 def texts_of(value: Any) -> list[str]:
     """Return a list of texts; empty if a value is none."""
-    return [str(each) for each in value] if isinstance(value, list) else []
+    return [*map(str, value)] if isinstance(value, list) else []
 
 
 def as_list(value: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from functools import cached_property
-from itertools import product
+from itertools import filterfalse, product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -97,7 +97,7 @@ class ProjectProfiles:
         listed = self._definition.profiles
         if listed is not None:
             return tuple(sorted(listed))
-        return tuple(name for name in profile_files.names(folders) if not self._is_twin(name))
+        return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
         """Return whether a profile for older GPUs would have the build that the usual one has."""
@@ -189,8 +189,7 @@ class ProjectProfiles:
         moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
         if moves or self._options.keep == "none":
             return None
-        usable = self._options.keep == "usable"
-        return release.locked(self.lock_path(profile.name), usable=usable)
+        return release.locked(self.lock_path(profile.name), usable=self._options.keep == "usable")
 
     @cached_property
     def limits(self) -> Limits:
@@ -274,8 +273,7 @@ def library(settings: Settings) -> Library:
     `InvalidError` if there is no such environment.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
-    trusted = settings.configuration.signatures.locks
-    return Library(folders, trusted, of_project(settings))
+    return Library(folders, settings.configuration.signatures.locks, of_project(settings))
 
 
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
