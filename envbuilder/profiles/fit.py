@@ -192,7 +192,7 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 def only_image(every: tuple[BackendFit, ...]) -> str:
     """Return why the profile works here in an image only, to follow "image only: "; else empty."""
     if pair := _image_instead(every):
-        return "; ".join(dict.fromkeys(_short(f) for f in pair[1].decisive))
+        return "; ".join(dict.fromkeys(map(_short, pair[1].decisive)))
     return ""
 
 
@@ -319,8 +319,7 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
         return 0, build not in usual, place != present, place
 
     new, *others = sorted(better, key=cost)
-    title = FRAMEWORKS[profile.framework].title
-    text = f"{title} {new.release} ({new.build})"
+    text = f"{FRAMEWORKS[profile.framework].title} {new.release} ({new.build})"
     ways = []
     if limit := limits[new.release]:
         ways.append(limit)
@@ -371,8 +370,7 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
     if level not in _WORKS:
         return ""
     new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))
-    title = FRAMEWORKS[profile.framework].title
-    build = f"{title} {new.release} ({new.build})"
+    build = f"{FRAMEWORKS[profile.framework].title} {new.release} ({new.build})"
     text = f"The oldest driver that would do is {drivers[new]}, for {build}"
     if limit := limits[new.release]:
         text += f"; {limit}"

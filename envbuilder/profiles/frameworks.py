@@ -67,10 +67,6 @@ class Framework(Struct, frozen=True, kw_only=True):
         # Compiled at the first use, and kept by `re`: patterns are a tenth of the start-up's time.
         return bool(re.fullmatch(self.libraries, name))
 
-    def in_conda(self, name: str) -> bool:
-        """Return whether a conda package is the framework, or holds its code."""
-        return name in self.conda or name in self.conda_cores
-
 
 _CUDA = r"nvidia-(cu[a-z]+|cuda-.+|cusparselt|nccl|nv(jitlink|shmem|tx|vm))(-cu1[0-9])?"
 _ONEAPI = (
@@ -170,14 +166,6 @@ def of_build(name: str) -> Framework | None:
     """Return the framework that a distribution (normalised) is a part or a companion of."""
     for row in FRAMEWORKS.values():
         if name in row.builds:
-            return row
-    return None
-
-
-def of_index(host: str) -> Framework | None:
-    """Return the framework whose builds a host serves."""
-    for row in FRAMEWORKS.values():
-        if any(host == known or host.endswith(f".{known}") for known in row.index_hosts):
             return row
     return None
 

@@ -445,8 +445,9 @@ def content(path: Path, command: tuple[str, ...]) -> bytes:
     try:
         return files.read(path, decoding.LARGEST)
     except OSError as error:
-        hint = Hint("Make it again", command)
-        raise InvalidError(f"{path}: not a lock: {error}", hint) from error
+        raise InvalidError(
+            f"{path}: not a lock: {error}", Hint("Make it again", command)
+        ) from error
 
 
 def _check(lock: Lock, path: Path) -> None:
@@ -477,13 +478,11 @@ def _check(lock: Lock, path: Path) -> None:
 def _interpreter(target: Target) -> str:
     """Return what is wrong with the interpreter of a target; empty if nothing is."""
     if not (file := target.interpreter):
-        needed = target.base and target.base.gets_python
-        if needed:
+        if target.base and target.base.gets_python:
             return "interpreter: missing, and the base image needs it"
         return ""
     named = re.fullmatch(rf"cpython-({re.escape(target.python)}\.\d+)\+.+\.tar\.gz", file.basename)
-    right = file.kind == "python" and named and named[1] == file.version
-    if right:
+    if file.kind == "python" and named and named[1] == file.version:
         return ""
     return f"interpreter: {file.file}: no build of Python {target.python}"
 

@@ -47,14 +47,13 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
     """Return the versions of macOS and the C library that wheels of these file names need."""
     return Needs(
         macos=_newest(min(_tagged(_MACOS, name), default=None) for name in wheels),
-        glibc=_newest(_oldest_glibc(name) for name in wheels),
+        glibc=_newest(map(_oldest_glibc, wheels)),
     )
 
 
 def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
     """Return the versions in a wheel's platform tags, any of which is sufficient."""
-    tags = name.rpartition("-")[2]
-    return [(int(major), int(minor)) for major, minor in pattern.findall(tags)]
+    return [(int(major), int(minor)) for major, minor in pattern.findall(name.rpartition("-")[2])]
 
 
 def _oldest_glibc(name: str) -> tuple[int, int] | None:
@@ -64,7 +63,7 @@ def _oldest_glibc(name: str) -> tuple[int, int] | None:
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
     """Return the newest of the versions that the wheels need; empty if none is known."""
-    newest = max((v for v in versions if v), default=None)
+    newest = max(filter(None, versions), default=None)
     if newest:
         return f"{newest[0]}.{newest[1]}"
     return ""
@@ -206,7 +205,7 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
     if not others:
         return []
     order = row.order(gpus, selected)
-    names = " and ".join(named(gpu) for gpu in others)
+    names = " and ".join(map(named, others))
     if order is None:
         text = f"{names} must be hidden from it, and no variable can: their order is unknown"
         return [Finding("warning", text, "left-out", others[0])]

@@ -374,8 +374,7 @@ def _is_profile(path: Path) -> bool:
     before = "^"
     if written.lstrip().startswith("{"):
         before = r"[{,]\s*"
-    pattern = rf"{before}['\"]?({'|'.join(keys)})['\"]?\s*:"
-    return bool(re.search(pattern, written, re.MULTILINE))
+    return bool(re.search(rf"{before}['\"]?({'|'.join(keys)})['\"]?\s*:", written, re.MULTILINE))
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
@@ -473,8 +472,7 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
 
 def _reported(framework: types.Framework, build: releases.Build) -> str:
     """Return the version that a build reports."""
-    suffix = build.index != "default" or re.match(r"cu\d", build.build)
-    if framework == "torch" and suffix:
+    if framework == "torch" and (build.index != "default" or re.match(r"cu\d", build.build)):
         return f"{build.release}+{build.build}"
     return build.release
 
@@ -557,8 +555,7 @@ def _find(name: str, folders: Sequence[Path]) -> Path:
     # One that is no profile is loaded, and refused with its line, only if no other has the name.
     for path in (*filter(_is_profile, present), *present):
         return path
-    hint = suggestion(name, names(folders))
-    raise InvalidError(f"unknown profile {shown(name)}", hint)
+    raise InvalidError(f"unknown profile {shown(name)}", suggestion(name, names(folders)))
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

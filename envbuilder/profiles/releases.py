@@ -199,7 +199,6 @@ class Release(Struct, frozen=True, kw_only=True):
 @cache
 def table_of(framework: types.Framework) -> dict[str, Release]:
     """Return the releases of a framework that a table has, the newest first."""
-    rows = list(csv.DictReader(_lines(framework)))
     return {
         row["release"]: Release(
             release=row["release"],
@@ -207,7 +206,7 @@ def table_of(framework: types.Framework) -> dict[str, Release]:
             constraints=tuple(filter(None, row["constraints"].split("; "))),
             companions={n: row[n] for n in FRAMEWORKS[framework].companions if row.get(n)},
         )
-        for row in reversed(rows)
+        for row in reversed(list(csv.DictReader(_lines(framework))))
     }
 
 
@@ -218,8 +217,7 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 def newest(framework: types.Framework, day: str) -> str:
     """Return the newest release that was there on a day, but none older than what is tested."""
     rows = table_of(framework)
-    oldest = OLDEST[framework]
-    limit = max(day, rows[oldest].date)
+    limit = max(day, rows[OLDEST[framework]].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
 
@@ -319,11 +317,19 @@ def _like(older: Chosen, release: str) -> Chosen:
 
     PyPI's build may be for another version of CUDA.
     """
-    nothing: dict[str, Any] = {"kernels": (), "partly": (), "ptx": False, "floor": ""}
-    nothing |= {"driver": "", "windows_driver": "", "certainty": "unverified"}
+    nothing: dict[str, Any] = {
+        "kernels": (),
+        "partly": (),
+        "ptx": False,
+        "floor": "",
+        "driver": "",
+        "windows_driver": "",
+        "certainty": "unverified",
+    }
     builds = []
     for build in older.builds:
-        is_pypi = build.index == "default"
-        name = re.sub(r"^cu\d+$", "cuda", build.build) if is_pypi else build.build
+        name = build.build
+        if build.index == "default":
+            name = re.sub(r"^cu\d+$", "cuda", name)
         builds.append(structs.replace(build, release=release, build=name, **nothing))
     return Chosen(release=release, builds=tuple(builds))

@@ -226,14 +226,14 @@ def _require_complete(
     name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
 ) -> None:
     """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
-    remaining = {distribution(line) for line in data[_REPLACE]}
+    remaining = {*map(distribution, data[_REPLACE])}
     needed = set[str]()
     for each in _expected(data, inherited):
         if not each & remaining:
             needed |= each
     lost = [line for line in _listed(inherited.get(_REPLACE)) if distribution(line) in needed]
     if lost:
-        names = " and no ".join(dict.fromkeys(distribution(line) for line in lost))
+        names = " and no ".join(dict.fromkeys(map(distribution, lost)))
         raise InvalidError(
             f"{spot}: '{name}' has no {names}: {_REPLACE}: replaces those of '{data['extends']}'",
             f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps them.",
