@@ -24,7 +24,7 @@ from envbuilder.core.errors import counted
 from envbuilder.locks.target_wheels import without
 from envbuilder.packages import fetch, upstream
 from envbuilder.packages.python import indexes
-from envbuilder.packages.python.uv import Found, Memory, UnresolvableError
+from envbuilder.packages.python.uv import Found, Memory, UnresolvableError, ranks
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles.lock import Reason, reason
 from envbuilder.profiles.requirements import applies, distribution
@@ -175,14 +175,14 @@ class Diagnosis:
 
         What has wheels for other Pythons alone, and no source, does not fit this one.
         """
-        ranks = upstream.ranks(target)
+        accepted = ranks(*target)
         releases = self.index(profile.resolution.as_of).fitting(
             name, allowed(profile, target, name)
         )
         fitting = []
         for each, release in releases.items():
             is_for_others = upstream.pythons([release], target[0])
-            usable = release.sdist or release.usable(ranks) or not is_for_others
+            usable = release.sdist or release.usable(accepted) or not is_for_others
             if usable and release.is_for(target[1]):
                 fitting.append(each)
         chosen = Version(version)
@@ -217,8 +217,8 @@ class Diagnosis:
         fitting = [*releases]
         for _, specifier in needs:
             fitting = [*specifier.filter(fitting, True)] or fitting
-        ranks = upstream.ranks(target)
-        if not fitting or any(releases[version].usable(ranks) for version in fitting):
+        accepted = ranks(*target)
+        if not fitting or any(releases[version].usable(accepted) for version in fitting):
             return None
         built = []
         for version in fitting:

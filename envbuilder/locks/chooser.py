@@ -23,7 +23,7 @@ from envbuilder.core.errors import counted, first
 from envbuilder.locks.blockers import PassedOverError, allowed, too_old
 from envbuilder.locks.target_wheels import overriding, resolver, without
 from envbuilder.packages import upstream
-from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv
+from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv, ranks
 from envbuilder.profiles import releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import applies, distribution
@@ -322,11 +322,11 @@ class Chooser:
         index = self._diagnosis.index(profile.resolution.as_of)
         required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
         index.prefetch(required)
-        ranks = upstream.ranks((profile.platforms[0], before))
+        accepted = ranks(profile.platforms[0], before)
         lacking = []
         for name in required:
             page = index.releases(name).get(Version(answer.versions[name]))
-            if page and not page.usable(ranks):
+            if page and not page.usable(accepted):
                 lacking.append(name)
         version = answer.release(profile)
         needed = None

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 def find_links() -> tuple[Path, ...]:
     """Return the existing local folders of wheels that uv or pip is configured with."""
-    places = pip.links(pip.sources(), os.environ)
-    found = map(pip.local_folder, places)
+    found = map(pip.local_folder, pip.links(pip.sources(), os.environ))
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
 
@@ -225,8 +224,7 @@ def _locate(
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():
         # A tool runs on the machine that builds, whose platform may differ from the target's.
-        platform = None if tools else target.platform
-        listed = _ask_uv(platform, target.python, source, group, settings)
+        listed = _ask_uv(None if tools else target.platform, target.python, source, group, settings)
         for file in group:
             if file.basename in listed:
                 urls[file.sha256] = (listed[file.basename],)
@@ -325,10 +323,9 @@ def _download_all(
         process.pool(PARALLEL, session.stop) as pool,
     ):
         # Large files first: they determine when all files are there.
-        ordered = sorted(files, key=lambda f: -f.room)
         jobs = [
             pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
-            for f in ordered
+            for f in sorted(files, key=lambda f: -f.room)
         ]
         for job in as_completed(jobs):
             job.result()

@@ -35,7 +35,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256, read_text
 from envbuilder.packages import fetch
 from envbuilder.packages.python import indexes, static_metadata, wheel_conflicts
-from envbuilder.packages.python.uv import Offer, best_rank, target_tags
+from envbuilder.packages.python.uv import Offer, best_rank, ranks
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
@@ -109,20 +109,21 @@ def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offe
     for link in listed(text, url):
         version = version_of(link.file, distribution)
         if version and link.file.endswith(".whl"):
-            offer = Offer(
-                distribution=distribution,
-                version=str(version),
-                file=link.file,
-                sha256=link.sha256,
-                source=source,
-                provenance="read",
-                by=f"the index {source}",
-                size=link.size,
-                requires_python=link.requires_python,
-                core_metadata=link.core_metadata,
-                location=link.location,
+            offers.append(
+                Offer(
+                    distribution=distribution,
+                    version=str(version),
+                    file=link.file,
+                    sha256=link.sha256,
+                    source=source,
+                    provenance="read",
+                    by=f"the index {source}",
+                    size=link.size,
+                    requires_python=link.requires_python,
+                    core_metadata=link.core_metadata,
+                    location=link.location,
+                )
             )
-            offers.append(offer)
     return offers
 
 
@@ -134,7 +135,6 @@ def listed(text: str, url: str) -> list[Listed]:
 
 def _json_links(text: str, url: str) -> list[Listed]:
     try:
-        page = decoding.from_json(text, _Page)
         return [
             Listed(
                 file=f.filename,
@@ -146,7 +146,7 @@ def _json_links(text: str, url: str) -> list[Listed]:
                 upload_time=f.upload_time,
                 yanked=f.yanked is not False,
             )
-            for f in page.files
+            for f in decoding.from_json(text, _Page).files
         ]
     except (ValueError, RecursionError):
         return []
@@ -488,18 +488,12 @@ class Release(Struct, frozen=True, kw_only=True):
         return best[1] if best else None
 
 
-@functools.lru_cache(maxsize=32)
-def ranks(target: Target) -> Mapping[Tag, int]:
-    """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
-    return {tag: rank for rank, tag in enumerate(target_tags(*target))}
-
-
 def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str, ...]:
     """Return the Pythons for which one of some releases has a wheel on a platform."""
     every = tuple(releases)
     having = []
     for python in PYTHONS:
-        accepted = ranks((platform, python))
+        accepted = ranks(platform, python)
         if any(each.usable(accepted) for each in every):
             having.append(python)
     return tuple(having)

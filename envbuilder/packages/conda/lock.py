@@ -73,8 +73,7 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     @property
     def dependencies(self) -> frozenset[str]:
         """The names of the packages that it depends on; some have no space before the version."""
-        matches = map(_DEPENDENCY.match, self.depends)
-        return frozenset(match[0] for match in matches if match)
+        return frozenset(match[0] for match in map(_DEPENDENCY.match, self.depends) if match)
 
     @property
     def as_file(self) -> profile_lock.File:
@@ -293,8 +292,9 @@ def findings(target: Target, host: Host) -> Iterator[Finding]:
             continue
         needed, systems = _SYSTEMS.get(name, ("", {host.os}))
         if host.os not in systems:
-            its = f"this host is {host.os} on {host.machine}"
-            text = f"the conda packages are for {needed}, and {its}"
+            text = (
+                f"the conda packages are for {needed}, and this host is {host.os} on {host.machine}"
+            )
             yield Finding("impossible", text, "platform")
             continue
         if finding := judge(host, required):
@@ -431,17 +431,17 @@ def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
 
 def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ...]:
     """Return channels as rendered files name them; raise `InvalidError` for a local folder."""
-    return tuple(_channel(name, urls[name]) for name in names)
-
-
-def _channel(name: str, url: str) -> Channel:
-    if urlsplit(url).scheme == "file":
-        raise InvalidError(
-            f"the channel '{name}' is a folder on this machine,"
-            " which a file for other machines cannot name",
-            f"Serve it over http, and set its URL in {indexes.variable(name)}.",
-        )
-    return Channel(name=name, url=public(url).rstrip("/"), private=not is_public(url))
+    result = []
+    for name in names:
+        url = urls[name]
+        if urlsplit(url).scheme == "file":
+            raise InvalidError(
+                f"the channel '{name}' is a folder on this machine,"
+                " which a file for other machines cannot name",
+                f"Serve it over http, and set its URL in {indexes.variable(name)}.",
+            )
+        result.append(Channel(name=name, url=public(url).rstrip("/"), private=not is_public(url)))
+    return tuple(result)
 
 
 def of_python(lock: Lock, python: str) -> tuple[Target, ...]:

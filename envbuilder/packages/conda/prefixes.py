@@ -155,8 +155,7 @@ def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] 
 
 def _same(first: Path, second: Path) -> bool:
     if first.is_symlink() or second.is_symlink():
-        links = first.is_symlink() and second.is_symlink()
-        return links and first.readlink() == second.readlink()
+        return first.is_symlink() and second.is_symlink() and first.readlink() == second.readlink()
     return first.is_file() and second.is_file() and first.read_bytes() == second.read_bytes()
 
 

@@ -189,7 +189,8 @@ class _Solver(NamedTuple):
 def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
     """Raise `UnsolvableError` if conda packages bring the framework beside that of the profile."""
     framework = FRAMEWORKS[profile.framework]
-    present = {package.name: package for package in packages if framework.in_conda(package.name)}
+    names = framework.conda.keys() | framework.conda_cores
+    present = {package.name: package for package in packages if package.name in names}
     if not present or profile.conda.framework == "conda":
         return
     others = [package for package in packages if package.name not in present]

@@ -199,8 +199,7 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
         for paragraph in Deb822.iter_paragraphs(lines, use_apt_pkg=False):
             fields = {key: " ".join(value.split()) for key, value in paragraph.items()}
             # dpkg writes three words (wish, flag, state); distroless images write none.
-            state = fields.get("Status", "installed").rpartition(" ")[2]
-            if state not in _PRESENT:
+            if fields.get("Status", "installed").rpartition(" ")[2] not in _PRESENT:
                 continue
             if fields.get("Architecture", architecture) not in {architecture, "all"}:
                 continue

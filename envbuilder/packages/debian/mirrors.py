@@ -90,8 +90,7 @@ def snapshot(file: File, settings: Settings) -> str:
 
     Never the machine's own mirror: a rendered file must be the same on every machine.
     """
-    override = indexes.override(file.source, settings)
-    return override or _snapshot(file.source, settings, seen(file))
+    return indexes.override(file.source, settings) or _snapshot(file.source, settings, seen(file))
 
 
 def fields(text: str) -> dict[str, str]:

@@ -189,11 +189,6 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
     return universe[name]
 
 
-def _lacking(name: str, group: Iterable[Atom]) -> InvalidError:
-    needs = clipped(" | ".join(a.name for a in group), 300)
-    return InvalidError(f"Debian: {clipped(name, 100)} needs {needs}, which the suite lacks")
-
-
 class _Selection:
     """Packages of a suite with all their dependencies beyond a base."""
 
@@ -219,7 +214,10 @@ class _Selection:
                 for atom in group:
                     candidates += self._satisfying(atom)
                 if not candidates:
-                    raise _lacking(name, group)
+                    needs = clipped(" | ".join(a.name for a in group), 300)
+                    raise InvalidError(
+                        f"Debian: {clipped(name, 100)} needs {needs}, which the suite lacks"
+                    )
                 if self._base.isdisjoint(candidates) and self.chosen.keys().isdisjoint(candidates):
                     queue.append(candidates[0])
 
@@ -241,11 +239,10 @@ class _Selection:
         A base image may come from another point release. Packages tied to an exact version are
         therefore installed as well, so that `dpkg -i` of the set breaks nothing.
         """
-        while True:
-            tied = self._needed(rolling=rolling) | self._broken(rolling=rolling)
-            more = sorted(tied & self._base - self.chosen.keys())
-            if not more:
-                return
+        while more := sorted(
+            (self._needed(rolling=rolling) | self._broken(rolling=rolling))
+            & (self._base - self.chosen.keys())
+        ):
             for name in more:
                 self.add(name)
 

@@ -193,16 +193,16 @@ def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Whee
     If uv lists several wheels that fit, the one that pip would take is returned. Raise `BuildError`
     for a package without a wheel that fits, and for an invalid file.
     """
-    ranks = {tag: rank for rank, tag in enumerate(target_tags(platform, python))}
+    accepted = ranks(platform, python)
     try:
-        packages = tomllib.loads(text).get("packages", [])
-        return tuple(_wheel(p, ranks) for p in packages)
+        return tuple(_wheel(p, accepted) for p in tomllib.loads(text).get("packages", []))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise BuildError(f"uv wrote a lock that cannot be read: {error}") from error
 
 
-def target_tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
-    """Return the wheel tags that a target accepts, best first."""
+@lru_cache(maxsize=32)
+def ranks(platform: types.Platform, python: str) -> Mapping[Tag, int]:
+    """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
     from packaging import tags
 
     version = tuple(map(int, python.split(".")))
@@ -218,10 +218,11 @@ def target_tags(platform: types.Platform, python: str) -> tuple[Tag, ...]:
             platforms += [f"manylinux2010_{machine}", f"manylinux1_{machine}"]
         platforms.append(f"linux_{machine}")
     interpreter = "cp" + python.replace(".", "")
-    return (
+    accepted = (
         *tags.cpython_tags(version, [interpreter], platforms),
         *tags.compatible_tags(version, interpreter, platforms),
     )
+    return {tag: rank for rank, tag in enumerate(accepted)}
 
 
 @lru_cache(maxsize=50_000)

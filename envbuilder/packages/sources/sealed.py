@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from envbuilder.core import archives, decoding, files, process, types
-from envbuilder.core.errors import BuildError, escaped_lines, first, shown
+from envbuilder.core.errors import BuildError, escaped_lines, shown
 from envbuilder.core.files import file_sha256
 from envbuilder.host import probe
 from envbuilder.packages.python import static_metadata, wheel_conflicts
@@ -378,12 +378,6 @@ def glibc(wheel: Path) -> int:
 # Wheels without files that another package installs with other bytes. Pip lets the wheel that it
 # installs last win, uv the one that happens to write last. A lock decides it: one of both goes
 # without the files, as a wheel of its own with its own hash.
-
-
-def prune_note(file: File) -> str:
-    """Return what is said of it while locking."""
-    assert file.recipe is not None, "it is pruned"
-    return f"note: {file.name} goes without {first(file.recipe.without, 2)}: another package has it"
 
 
 def unpruned(file: File) -> File:

@@ -35,6 +35,7 @@ from envbuilder.core.errors import (
     InvalidError,
     ToolError,
     escaped,
+    first,
     with_context,
 )
 from envbuilder.core.files import file_sha256
@@ -151,11 +152,6 @@ class Wheel(Struct, frozen=True, kw_only=True):
     size: int
     metadata: Metadata
 
-    @property
-    def is_pure(self) -> bool:
-        """Whether it fits every platform and Python 3."""
-        return self.file.endswith("-none-any.whl")
-
 
 class BuiltWheel(Struct, frozen=True, kw_only=True):
     """A wheel, and what was installed to build it."""
@@ -245,7 +241,7 @@ class WheelBuilder:
     ) -> BuiltWheel:
         assert self.platform is not None, "an interpreter was found"
         target = Target(platform=self.platform, python=python, base=None, files=())
-        first: BuildError | None = None
+        failure: BuildError | None = None
         for _ in range(_ATTEMPTS):
             try:
                 needs = self.resolved(plan, self.platform, python)
@@ -253,23 +249,23 @@ class WheelBuilder:
             except _MoreError as more:
                 plan = plan.with_more(more.args)
             except UnresolvableError as error:
-                first = first or BuildError(
+                failure = failure or BuildError(
                     f"{name}: its build requirements cannot be installed: {error}"
                 )
                 if not plan.as_of:
-                    raise first from error
+                    raise failure from error
                 plan = replace(plan, as_of="")
             except sealed.FailedError as error:
-                first = first or BuildError(f"{name}: {error.message}", error.hints)
+                failure = failure or BuildError(f"{name}: {error.message}", error.hints)
                 another = _another(plan, error.log)
                 if another is None:
-                    raise first from error
+                    raise failure from error
                 plan = another
             else:
                 return BuiltWheel(plan=plan, wheel=wheel)
             if plan.with_framework:
                 raise FrameworkError(f"{name}: its build needs the framework")
-        raise first or BuildError(f"{name}: its build asks for ever more requirements")
+        raise failure or BuildError(f"{name}: its build asks for ever more requirements")
 
     def built(
         self,
@@ -526,12 +522,14 @@ class SourceLocker:
         """
         name = types.canonical(name)
         as_of = self._resolution.as_of or ""
-        if not self.allows(name) and source.located(location).kind != "wheel":
+        place = source.located(location)
+        if not self.allows(name) and place.kind != "wheel":
             raise InvalidError(
                 f"{name}: has no wheel, and is not allowed to be built: its own code would run",
                 f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
             )
-        locked = self._locked(name, location)
+        earlier = (f for f in self._earlier if f.name == name and place.stays(f.recipe))
+        locked = next(earlier, None)
         about = (name, specifier, location, as_of, tuple(pythons), locked)
         key = (self._settings.cache_dir, *about)
         with _ASKING:
@@ -549,12 +547,6 @@ class SourceLocker:
         if answer.wheel:
             self._wheels[sha256, self._builder.platform, answer.python, ""] = answer.wheel
         return answer.candidate
-
-    def _locked(self, name: str, location: str) -> File | None:
-        """Return what an earlier lock has from a location; None if it has nothing."""
-        place = source.located(location)
-        files = (file for file in self._earlier if file.name == name and place.stays(file.recipe))
-        return next(files, None)
 
     def _prepare(
         self,
@@ -574,8 +566,7 @@ class SourceLocker:
         if location:
             recipe, version = _named(source.located(location), locked, settings)
         else:
-            as_of = self._resolution.as_of or ""
-            release, link = source.newest(name, versions, pythons, as_of)
+            release, link = source.newest(name, versions, pythons, self._resolution.as_of or "")
             recipe = source.of_release(link, settings)
             requires = self._elsewhere(name, release)
             if requires is not None:
@@ -692,7 +683,8 @@ class SourceLocker:
             if file.source == DIRECT and file.recipe is None:
                 file = replace(file, recipe=self._by_source[file.sha256].recipe)  # noqa: PLW2901
             elif file.source == PRUNED and file.recipe:
-                self._report(sealed.prune_note(file))
+                less = first(file.recipe.without, 2)
+                self._report(f"note: {file.name} goes without {less}: another package has it")
                 file = _pruned(file, target, self._settings, console.progress())  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
                 file, needs = self._finished(file, target)  # noqa: PLW2901
@@ -708,7 +700,11 @@ class SourceLocker:
         builder = self._builder
         wheels = self._wheels
         plan = self._plans[sha256]
-        pure = {k[-1]: w for k, w in wheels.items() if k[0] == sha256 and w.is_pure}
+        pure = {
+            key[-1]: wheel
+            for key, wheel in wheels.items()
+            if key[0] == sha256 and wheel.file.endswith("-none-any.whl")
+        }
         wheel = pure.get("")
         architectures = self._resolution.cuda_architectures
         if wheel is None and plan.cuda and (kit := sealed.toolkit_of(target, architectures)):
