@@ -149,15 +149,20 @@ def choose_best(
     unsure.sort(key=lambda p: 0 if fits[p.name].lacks_engine else 1 + (p.accelerator != "cpu"))
     ranked = tuple(fits[p.name] for p in sorted(profiles, key=_rank))
     if not certain and not unsure:
-        reason = "no profile fits this host"
-        return Choice(profile=None, reason=reason, fits=ranked, judged=judged)
+        return Choice(profile=None, reason="no profile fits this host", fits=ranked, judged=judged)
     chosen = [*certain, *unsure][0]
     if fits[chosen.name].environment:
         # One that leaves no GPU out, if there is one for the same accelerator.
-        alike = (p for p in certain if p.accelerator == chosen.accelerator)
-        chosen = next((p for p in alike if not fits[p.name].environment), chosen)
-    reason = _why(chosen, ordered, fits, host)
-    return Choice(profile=chosen.name, reason=reason, fits=ranked, judged=judged)
+        for profile in certain:
+            if profile.accelerator == chosen.accelerator and not fits[profile.name].environment:
+                chosen = profile
+                break
+    return Choice(
+        profile=chosen.name,
+        reason=_why(chosen, ordered, fits, host),
+        fits=ranked,
+        judged=judged,
+    )
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
@@ -173,9 +178,9 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
     """Return how the chosen profile works here, or which better ones lack only an engine."""
     better = []
     for candidate in choice.fits:
-        if candidate.workaround and candidate.profile == choice.profile:
-            return (candidate.workaround,)
         if candidate.profile == choice.profile:
+            if candidate.workaround:
+                return (candidate.workaround,)
             break
         if candidate.lacks_engine and candidate.workaround:
             better.append(candidate.workaround)
@@ -211,8 +216,11 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
     if chosen_fit.verdict == "warnings":
         return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
     if chosen.accelerator != "cpu":
-        fitting = [p for p in ordered if fits[p.name].verdict == "fits"]
-        others = [p.name for p in fitting if p.accelerator not in ("cpu", chosen.accelerator)]
+        others = [
+            p.name
+            for p in ordered
+            if fits[p.name].verdict == "fits" and p.accelerator not in ("cpu", chosen.accelerator)
+        ]
         text = f"{chosen.name} fits: {facts}"
         if others:
             text += f"; {' and '.join(others)} would fit too (--profile)"

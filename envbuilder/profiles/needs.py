@@ -200,8 +200,11 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
     """Return a note on GPUs that the framework would use although others work better."""
     # Those that it does not see need not be hidden: no driver, no node, another container's.
-    seen = (g for g in gpus if g.state != "present" or g.obstacle in _SEEN)
-    others = [gpu for gpu in seen if gpu not in selected]
+    others = [
+        gpu
+        for gpu in gpus
+        if gpu not in selected and (gpu.state != "present" or gpu.obstacle in _SEEN)
+    ]
     if not others:
         return []
     order = row.order(gpus, selected)

@@ -102,9 +102,9 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
     That is the package itself, unless it needs other hardware.
     """
     nvidia = _nvidia()
-    if accelerator == "mps" and name in nvidia.not_for_macs:
-        return ""
     if accelerator == "mps":
+        if name in nvidia.not_for_macs:
+            return ""
         name = nvidia.macs.get(name, name)
     if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in nvidia.packages):
         return name

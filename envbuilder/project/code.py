@@ -48,8 +48,9 @@ def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
     A folder with one of these `lists` is none.
     """
     taken = "\n".join(("", *lists))
-    folders = (named[1] for named in map(_LIST.fullmatch, files) if named)
-    foreign = tuple(folder for folder in folders if f"\n{folder}" not in taken)
+    foreign = tuple(
+        named[1] for named in map(_LIST.fullmatch, files) if named and f"\n{named[1]}" not in taken
+    )
     return [file for file in files if not file.startswith(foreign)]
 
 

@@ -132,8 +132,11 @@ def _goes_with(
     stated = table[release].companions.get(name)
     if stated:
         return specifier.contains(stated, True)
-    exact = [each for each in specifier if each.operator in {"==", "===", "~="}]
-    pins = [each.version.removesuffix(".*") for each in exact]
+    pins = [
+        each.version.removesuffix(".*")
+        for each in specifier
+        if each.operator in {"==", "===", "~="}
+    ]
     made = table[release].range_of(name)
     if made is not None:
         return not pins or any(made.contains(pin, True) for pin in pins)

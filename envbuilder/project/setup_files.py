@@ -422,8 +422,11 @@ def _lists_packages(node: ast.AST) -> bool:
         items = node.elts
     elif isinstance(node, ast.Call) and _name(node.func) in {"add", "append", "insert"}:
         items = node.args
-    texts = [item.value for item in items if isinstance(item, ast.Constant)]
-    return any(isinstance(text, str) and text[:1].isalnum() for text in texts)
+    for item in items:
+        match item:
+            case ast.Constant(value=str(text)) if text[:1].isalnum():
+                return True
+    return False
 
 
 def _file(value: Any, node: ast.expr) -> FileReference | Unknown:

@@ -28,10 +28,13 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
     sources: dict[tuple[str, str, str], Source] = {}
     for line in lines:
         if line.source and line.name not in excluded:
-            key = (line.name, line.source, line.text.partition(";")[2].strip())
-            sources.setdefault(
-                key, Source(name=key[0], location=key[1], marker=key[2], where=line.where)
+            source = Source(
+                name=line.name,
+                location=line.source,
+                marker=line.text.partition(";")[2].strip(),
+                where=line.where,
             )
+            sources.setdefault((source.name, source.location, source.marker), source)
     for first, second in combinations(sources.values(), 2):
         if first.name != second.name or first.location == second.location:
             continue

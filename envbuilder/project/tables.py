@@ -448,8 +448,7 @@ def translated(
             )
         extras = ",".join(filter(None, texts_of(table.get("extras"))))
         named = f"{name}[{extras}]" if extras else name
-        markers = [f"({marker})" for marker in (*_table_markers(table), extra) if marker]
-        marker = " and ".join(markers)
+        marker = " and ".join(f"({each})" for each in (*_table_markers(table), extra) if each)
         if location := location_of(table):
             text = f"{named} @ {location}"
             yield sourced(with_marker(named, marker), location, text, where, folder)
@@ -520,13 +519,13 @@ class RequirementTables(Struct):
         folder = posixpath.dirname(self.file)
         for name, value in mapping(table).items():
             where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
-            is_optional = isinstance(value, dict) and value.get("optional") is True
-            if is_optional and types.canonical(name) not in (only or ()):
+            stated = mapping(value)
+            if stated.get("optional") is True and types.canonical(name) not in (only or ()):
                 continue
             if name == "python":
-                self.python(str(mapping(value).get("version", value)), where)
-            elif mapping(value).get("path") in {".", "./"}:
-                self.itself = [*(self.itself or ()), *texts_of(mapping(value).get("extras"))]
+                self.python(str(stated.get("version", value)), where)
+            elif stated.get("path") in {".", "./"}:
+                self.itself = [*(self.itself or ()), *texts_of(stated.get("extras"))]
                 self.notes.append(
                     f"{where}: the project itself, whose requirements are read; install_project:"
                     " true makes it importable everywhere."

@@ -437,8 +437,11 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
     targets = [t for t in product(profile.platforms, pythons) if applies(requirement.marker, *t)]
     # Another name of the framework, such as tensorflow-gpu, means the profile's build, too.
     names = framework.names if name in framework.names else {name}
-    same = [n for n in map(Requirement, profile.requirements) if distribution(n.name) in names]
-    owned = [need for need in same if any(applies(need.marker, *t) for t in targets)]
+    owned = [
+        need
+        for need in map(Requirement, profile.requirements)
+        if distribution(need.name) in names and any(applies(need.marker, *t) for t in targets)
+    ]
     if targets and not owned:
         yield requirement
     extras = sorted(e for e in requirement.extras if not is_build_extra(distribution(e)))

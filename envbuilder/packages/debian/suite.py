@@ -129,14 +129,6 @@ def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
     yield rest
 
 
-def keep_newest(universe: dict[str, Package], packages: Iterable[Package]) -> None:
-    """Add packages to those known by name; the newer version wins."""
-    for package in packages:
-        current = universe.get(package.name)
-        if current is None or compare(package.version, current.version) > 0:
-            universe[package.name] = package
-
-
 def compare(first: str, second: str) -> int:
     """Compare two Debian versions: negative, 0 or positive."""
     from debian.debian_support import version_compare
@@ -422,7 +414,10 @@ def load(
         _verify(raw, text, path, name)
         pieces = archives.pieces(archives.unpacked(io.BytesIO(raw)), _LARGEST)
         try:
-            keep_newest(universe, parse_packages(pieces, source=source, by=by))
+            for package in parse_packages(pieces, source=source, by=by):
+                current = universe.get(package.name)
+                if current is None or compare(package.version, current.version) > 0:
+                    universe[package.name] = package
         except archives.faults() as error:
             raise BuildError(
                 f"Debian {name}: {path} cannot be read: {clipped(str(error), 200)}"

@@ -119,10 +119,10 @@ def uv_environment(
     extra = environ.get("UV_INDEX", "").split()
     if not extra and not environ.get("UV_EXTRA_INDEX_URL"):
         # pip skips an extra index that does not exist; uv would stop.
-        gone = {
-            u for u in configuration.extra_index_urls if (f := local_folder(u)) and not f.is_dir()
-        }
-        extra = [u for u in configuration.extra_index_urls if u not in gone]
+        for each in configuration.extra_index_urls:
+            folder = local_folder(each)
+            if folder is None or folder.is_dir():
+                extra.append(each)
         if extra and not environ.get("UV_INDEX_STRATEGY"):
             # pip takes the best version from all its indexes. uv by default stops at the first
             # index that has the package at all, and searches extra indexes first: one stale copy in

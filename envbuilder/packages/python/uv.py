@@ -463,12 +463,15 @@ class Uv(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
         if done.returncode == 1 and "No solution found" in done.stderr:
             proof = done.stderr.partition("No solution found when resolving dependencies")[2]
-            why = reason(
-                "no wheels satisfy all requirements (nothing is built from source;"
-                " PIP_FIND_LINKS names folders of wheels of your own)",
-                proof=_URL.sub("<url>", proof),
+            raise UnresolvableError(
+                reason(
+                    "no wheels satisfy all requirements (nothing is built from source;"
+                    " PIP_FIND_LINKS names folders of wheels of your own)",
+                    proof=_URL.sub("<url>", proof),
+                ),
+                (platform, python),
+                _named(proof),
             )
-            raise UnresolvableError(why, (platform, python), _named(proof))
         if away := _FAILED.search(done.stderr):
             host = http.host_of(away[1].rstrip("`),"))
             cause = _CAUSE.sub("", done.last_words.splitlines()[-1])
@@ -486,17 +489,19 @@ class Uv(Struct, frozen=True, kw_only=True):
         same = {"name": wheel.name, "version": wheel.version, "file": wheel.file}
         offer = self.index.offers.get(unquote(wheel.location))
         if offer is not None:
-            file = _checked(
-                **same,
-                sha256=offer.sha256,
-                size=offer.size,
-                size_about=offer.size_about if offer.size is None else None,
-                source=offer.source,
-                provenance=offer.provenance,
-                by=offer.by,
+            return Found(
+                file=_checked(
+                    **same,
+                    sha256=offer.sha256,
+                    size=offer.size,
+                    size_about=offer.size_about if offer.size is None else None,
+                    source=offer.source,
+                    provenance=offer.provenance,
+                    by=offer.by,
+                ),
+                # The real URL. A wheel in a folder has its size already.
+                url=offer.location if "://" in offer.location else "",
             )
-            # The real URL. A wheel in a folder has its size already.
-            return Found(file=file, url=offer.location if "://" in offer.location else "")
         sha256 = wheel.sha256
         size = wheel.size
         url = wheel.location
@@ -512,15 +517,18 @@ class Uv(Struct, frozen=True, kw_only=True):
                 f"{wheel.file}: your package index states no sha256 for it",
                 "Use an index that states hashes.",
             )
-        file = _checked(
-            **same,
-            sha256=sha256,
-            size=size,
-            source=indexes.DEFAULT,
-            provenance="read",
-            by="the package index",
+        return Found(
+            file=_checked(
+                **same,
+                sha256=sha256,
+                size=size,
+                source=indexes.DEFAULT,
+                provenance="read",
+                by="the package index",
+            ),
+            url=url,
+            uploaded=wheel.uploaded,
         )
-        return Found(file=file, url=url, uploaded=wheel.uploaded)
 
 
 def _named(printed: str) -> frozenset[str]:

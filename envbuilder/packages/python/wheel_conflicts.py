@@ -57,8 +57,13 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
     whose RECORD is unusable. A wheel that is damaged in the store is a `BuildError`, and removed.
     """
     files = [*files]
-    wheels = [f for f in files if f.kind == "wheel" and store.has(f.sha256)]
-    conflict = clash({wheel: _read(wheel, python, store) for wheel in wheels})
+    conflict = clash(
+        {
+            file: _read(file, python, store)
+            for file in files
+            if file.kind == "wheel" and store.has(file.sha256)
+        }
+    )
     if conflict is not None:
         why, edit = explained(*conflict, files)
         raise InvalidError(why, Hint(f"{edit}, and make the lock again", ("lock",)))
@@ -270,10 +275,9 @@ class RemoteFile(io.RawIOBase):
         headers = {"Range": f"bytes={asked}"}
         with http.request(self._session, "GET", self._url, headers) as response:
             response.raise_for_status()
-            data = http.read(response)
+            self._data = http.read(response)
         self._begin = 0
-        self._data = data
-        self._size = len(data)
+        self._size = len(self._data)
         stated = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
         if response.status_code == 206 and stated:
             self._begin = int(stated[1])

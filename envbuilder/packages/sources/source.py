@@ -188,8 +188,7 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
     else:
         url = recipe.location
         if "://" not in url:
-            places = {link.file: link.location for _, link in listed(name)}
-            url = places.get(recipe.location, "")
+            url = {link.file: link.location for _, link in listed(name)}.get(recipe.location, "")
         if not url:
             raise BuildError(
                 f"{recipe.location}: cannot be fetched: no index lists it",
@@ -286,8 +285,16 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         home = Path(name)
         git = _Git(home, location.url)
         repository = home / "repository"
-        clone = ["clone", "--quiet", "--no-checkout", "--no-hardlinks", "--template="]
-        clone += ["--origin", "origin", "--"]
+        clone = [
+            "clone",
+            "--quiet",
+            "--no-checkout",
+            "--no-hardlinks",
+            "--template=",
+            "--origin",
+            "origin",
+            "--",
+        ]
         public = re.sub(r"\Assh://git@", "https://", location.url)  # many are read without a key
         if public == location.url or (
             git.fails(*clone, location.url, "repository")

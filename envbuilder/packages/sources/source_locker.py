@@ -593,15 +593,19 @@ class SourceLocker:
             raise InvalidError(
                 f"{name}: {specifier} is required, but its source is {escaped(metadata.version)}"
             )
-        candidate = Candidate(
-            name=name,
-            version=metadata.version,
-            requires_dist=metadata.requires_dist,
-            requires_python=metadata.requires_python,
-            recipe=replace(recipe, with_framework=plan.with_framework),
-            size=size,
+        return _Prepared(
+            candidate=Candidate(
+                name=name,
+                version=metadata.version,
+                requires_dist=metadata.requires_dist,
+                requires_python=metadata.requires_python,
+                recipe=replace(recipe, with_framework=plan.with_framework),
+                size=size,
+            ),
+            plan=plan,
+            wheel=wheel,
+            python=python,
         )
-        return _Prepared(candidate=candidate, plan=plan, wheel=wheel, python=python)
 
     def _read(
         self,
