@@ -342,7 +342,7 @@ class Chooser:
         index = self._diagnosis.index(profile.resolution.as_of)
         others = set[str]()
         asked = without(asked, answer.sources)
-        target = profile.platforms[0], answer.python
+        target = (profile.platforms[0], answer.python)
         with self._uv(asked, answer.python) as uv:
             pins = answer.versions
             for name, _, by in uv.edges(asked.requirements, *target, pins, asked.constraints):

@@ -184,7 +184,8 @@ def version_of(file: str, distribution: str) -> Version | None:
     parts = file.removesuffix(".whl").split("-")
     try:
         if file.endswith(".whl"):
-            name, version = types.canonical(parts[0]), _version(parts[1])
+            name = types.canonical(parts[0])
+            version = _version(parts[1])
         else:
             name, version = parse_sdist_filename(file)
     except (ValueError, IndexError):  # also for a version number of 5,000 digits

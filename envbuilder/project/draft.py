@@ -161,14 +161,12 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             sources.append(msgspec.structs.replace(source, why=why))
         elif "/" not in file:
             notes += map(Needed, source.listed.notes)
-    unused = list[str]()
-    for source in sources[:1]:
-        file = source.main.file
-        if file not in hints.files and _contradict(source, sources[1:]):
-            sources.remove(source)
-            unused.append(
-                Dropped(f"{file}: contradicts what the README installs, so it is not used.")
-            )
+    if sources:
+        notes = []  # those are for a project without any list
+        file = sources[0].main.file
+        if file not in hints.files and _contradict(sources[0], sources[1:]):
+            del sources[0]
+            notes = [Dropped(f"{file}: contradicts what the README installs, so it is not used.")]
     left_out = {source.main.file for source in sources}
     if any(_form(file).keeps_versions for file in left_out):
         left_out.add("pyproject.toml")  # what the lock was made from
@@ -177,7 +175,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
         sources=tuple(sources),
         others=tuple(file for file in ordered if file not in left_out),
         errors=tuple(errors),
-        notes=(*readme.notes, *unused, *(() if sources else notes)),
+        notes=(*readme.notes, *notes),
         unlisted=readme.requirements,
         pythons=readme.pythons,
     )
@@ -238,10 +236,10 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
         parts_of_itself = {line.name.rpartition("-")[2], line.name, line.name.replace("-", "_")}
         is_part = any((folder / part / "pyproject.toml").is_file() for part in parts_of_itself)
         is_own = line.name in hints.names or (not line.source and is_part)
-        # What is not here would stand in the way of each lock; a submodule's folder is here.
-        is_own = is_own or (line.source.startswith("./") and not exists(folder, line.source))
+        # It would stand in the way of each lock. A submodule's folder is there.
+        is_missing = line.source.startswith("./") and not exists(folder, line.source)
         is_new = NOWHERE not in line.text and (is_bounded(line) or line.name not in have)
-        if is_new and not is_own and _family(line.name) not in bounded:
+        if is_new and not (is_own or is_missing) and _family(line.name) not in bounded:
             lines.setdefault(line.name, line)
     notes += listed.notes
     return msgspec.structs.replace(listed, requirements=tuple(lines.values()), notes=tuple(notes))

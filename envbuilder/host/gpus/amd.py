@@ -226,7 +226,8 @@ def _target(number: int | None) -> str | None:
 
 def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.Size:
     """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
-    vram, gtt = (snapshot.number(f"{folder}/{name}") for name in _MEMORY)
+    vram = snapshot.number(f"{folder}/{_MEMORY[0]}")
+    gtt = snapshot.number(f"{folder}/{_MEMORY[1]}")
     sensors: set[str] = set()
     for chip in snapshot.names(f"{folder}/hwmon"):
         sensors.update(snapshot.names(f"{folder}/hwmon/{chip}"))

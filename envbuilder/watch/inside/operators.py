@@ -117,7 +117,12 @@ class Operators:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
         if not isinstance(source, self._tensor) or source.device.type == out.device.type:
             return
-        key = device_name(source.device), device_name(out.device), _line(), str(tuple(source.shape))
+        key = (
+            device_name(source.device),
+            device_name(out.device),
+            _line(),
+            str(tuple(source.shape)),
+        )
         size = source.numel() * source.element_size()
         moved = id(source), key[1]
         # Another one may have got the id of one that is gone, and none is kept for this.

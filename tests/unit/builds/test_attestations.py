@@ -81,8 +81,8 @@ def ensure(
 
 def documents(made: plan.Plan, found: Settings) -> tuple[Any, Any]:
     """The SBOM and the provenance of an artifact that was built."""
-    bill, statement = (read_json(Path(p)) for p in ensure(made, found).values())
-    return bill, statement
+    bill, statement = ensure(made, found).values()
+    return read_json(Path(bill)), read_json(Path(statement))
 
 
 def test_those_of_an_environment_lie_beside_it_and_leave_it_as_it_was(

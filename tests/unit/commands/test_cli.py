@@ -255,7 +255,10 @@ def test_how_much_is_reported(
     monkeypatch.setattr(pipeline, "prepare", prepare)
     given = [option] if option else []
     command = ["build", "--profile", "cpu"]
-    shown = envbuilder(*(given + command if before else command + given), code=1)
+    arguments = command + given
+    if before:
+        arguments = given + command
+    shown = envbuilder(*arguments, code=1)
     assert shown.out == ""
     assert shown.err.splitlines() == [*reported, "error: it failed", "Do this."]
     assert not console.VERBOSITY.quiet

@@ -123,7 +123,8 @@ def test_json_is_one_object_with_everything(
 ) -> None:
     here = with_gpu(FAST)
     show(monkeypatch, here)
-    said = json.loads(detected("--json", *(["--model", model] if model else [])).out)
+    options = ["--model", model] if model else []
+    said = json.loads(detected("--json", *options).out)
     assert set(said) == {
         "schema",
         "host",

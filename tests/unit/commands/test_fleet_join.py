@@ -52,6 +52,7 @@ def join(payload: Payload, envbuilder: Command) -> Command:
     def join(
         *arguments: str, rank: int = 0, profile: str = "cpu", named: bool = True, code: int = 0
     ) -> Ended:
+        node_name = ["--node-name", f"n{rank}"] if named else []
         return envbuilder(
             "fleet",
             "join",
@@ -65,7 +66,7 @@ def join(payload: Payload, envbuilder: Command) -> Command:
             "2",
             "--node-rank",
             str(rank),
-            *(("--node-name", f"n{rank}") if named else ()),
+            *node_name,
             "--master-address",
             "10.1.0.1",
             "--master-port",

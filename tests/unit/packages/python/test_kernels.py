@@ -97,7 +97,8 @@ def test_a_wheel_is_read_once_and_then_known(
     damaged = images.wheel(store, "damaged", {"x.so": ELF})
     store.path(damaged.sha256).write_bytes(b"PK")
     lock = lock_of(*files, away, damaged)
-    cuda, cpu = (LIBRARY.profile(name) for name in ("cuda", "cpu"))
+    cuda = LIBRARY.profile("cuda")
+    cpu = LIBRARY.profile("cpu")
     code = {"plain 1.0": {}, "old 1.0": {"sm_70": 64}}
     assert kernels.read(cuda, lock.files, store) == code
     assert kernels.read(cpu, lock.files, store) == {}
