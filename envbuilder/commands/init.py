@@ -511,7 +511,7 @@ def _fitting(
         return facts, frozenset()
     python = facts.python or adapted.python.default
     questions = ask(adapted, settled=python if kind == "mps" else "")
-    # As the lock will ask, so that its answer is at hand.
+    # As the lock asks: its answer is at hand unless it has constraints of its own.
     own = entries.lock_of(variants.unadapted(adapted.name), place.profiles)
     before = resolve.preferred(own, (), adapted.platforms[0], python)
     answer = questions.answer(adapted, python, before=before)
@@ -540,11 +540,8 @@ def _fitting(
                     version_why=f"needed by {way.release.where}",
                 )
             return facts, way.sources
-    moved = _moved(choice, facts, kind, questions, adapted, variants.limits.pythons)
-    # Lines without a version took no part in that question, and what is bound from below alone was
-    # taken in its oldest version: the usual release may do.
-    usual = moved and msgspec.structs.replace(moved, framework_version=facts.framework_version)
-    for each in filter(None, (usual, moved)):
+    # Lines without a version took no part in that question.
+    for each in _moved(choice, facts, kind, questions, adapted, variants.limits.pythons):
         tried = _to_ask(_variants(choice, each, place), kind)
         if tried:
             later = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
@@ -561,8 +558,11 @@ def _moved(
     questions: chooser.Chooser,
     adapted: Profile,
     pythons: Sequence[Line],
-) -> draft.Draft | None:
-    """Return facts with the nearest later versions of what is pinned; None if none fit together."""
+) -> tuple[draft.Draft, ...]:
+    """Return facts with the nearest later versions of what is pinned; none if none fit together.
+
+    What is bound from below alone is in its oldest version: the usual release may do, and is first.
+    """
     from envbuilder.locks.blockers import replaced
 
     python = facts.python or adapted.python.default
@@ -571,7 +571,7 @@ def _moved(
         pythons = (lines.Line(f"=={python}.*", ""),)
     nearest = questions.moved(python, required, pythons)
     if nearest is None:
-        return None
+        return ()
     answer, versions = nearest
     why = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
     line_of = {line.name: line for line in required}
@@ -582,11 +582,12 @@ def _moved(
         overrides[name] = (text, f"{why}; {line.where} has {line.text}")
     facts = msgspec.structs.replace(facts, overrides=overrides)
     if kind == "mps":
-        return facts
+        return (facts,)
+    facts = _with_python(facts, python, answer.python, _NEAREST)
     release = answer.release(adapted)
-    if release != adapted.release:
-        facts = msgspec.structs.replace(facts, framework_version=release)
-    return _with_python(facts, python, answer.python, _NEAREST)
+    if release == adapted.release:
+        return (facts,)
+    return facts, msgspec.structs.replace(facts, framework_version=release)
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, why: str) -> draft.Draft:
