@@ -77,10 +77,10 @@ others, as their makers say (README of opencv-python: "select only one"; NCCL ha
 linked in)."""
 
 
-class _Nvidia(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages for NVIDIA GPUs: `profiles/names/nvidia.yaml`."""
+class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
+    """Packages for some hardware alone: `profiles/names/hardware.yaml`."""
 
-    packages: tuple[str, ...]
+    nvidia: tuple[str, ...]
     elsewhere: dict[str, types.Distribution]
     macs: dict[types.Distribution, types.Distribution]
     not_for_macs: tuple[types.Distribution, ...]
@@ -93,7 +93,7 @@ def table(name: str, form: type[_T]) -> _T:
     return decode(parse_yaml(read_text(path), path.name), form, path.name)
 
 
-_nvidia = cache(partial(table, "nvidia.yaml", _Nvidia))
+_hardware = cache(partial(table, "hardware.yaml", _Hardware))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
@@ -101,14 +101,14 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 
     That is the package itself, unless it needs other hardware.
     """
-    nvidia = _nvidia()
+    hardware = _hardware()
     if accelerator == "mps":
-        if name in nvidia.not_for_macs:
+        if name in hardware.not_for_macs:
             return ""
-        name = nvidia.macs.get(name, name)
-    if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in nvidia.packages):
+        name = hardware.macs.get(name, name)
+    if accelerator == "cuda" or not any(fnmatchcase(name, p) for p in hardware.nvidia):
         return name
-    for pattern, other in nvidia.elsewhere.items():
+    for pattern, other in hardware.elsewhere.items():
         if fnmatchcase(name, pattern):
             return other
     return ""
@@ -116,14 +116,14 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 
 def strangers() -> frozenset[str]:
     """Return packages that the public index has from somebody else than projects mean."""
-    return frozenset(_nvidia().strangers)
+    return frozenset(_hardware().strangers)
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
     """Return packages that need other hardware, as far as their whole names are known."""
     if accelerator == "cuda":
         return frozenset()
-    return frozenset(name for name in _nvidia().packages if "*" not in name)
+    return frozenset(name for name in _hardware().nvidia if "*" not in name)
 
 
 class _Lists(Struct, frozen=True, kw_only=True):
