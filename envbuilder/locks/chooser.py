@@ -186,12 +186,14 @@ class Chooser:
         """Return what uv takes of all that a profile requires, or why it finds nothing.
 
         `before`: versions (by name) that are kept if possible. Raise `BuildError` if an index
-        fails.
+        fails. What the project has from elsewhere takes no part.
         """
         build = profile.resolution.build
         target = (profile.platforms[0], python)
         earlier = before or {}
         sources = self.sources
+        # The index may have another package of the name, or another version.
+        profile = without(profile, [source.name for source in profile.resolution.sources])
         for number in range(_MOST_SOURCES):
             asked = without(profile, sources)
             if not options:  # which would take what is bound by nothing in its oldest version

@@ -17,7 +17,7 @@ from envbuilder.packages.python import uv
 from envbuilder.packages.python.uv import UnresolvableError, Uv
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles.lock import reason
-from envbuilder.profiles.profile import Profile
+from envbuilder.profiles.profile import Profile, Source
 from envbuilder.project.lines import Line
 from tests.support.shipped import shipped_profile
 
@@ -177,6 +177,26 @@ def test_each_question_is_reported_with_its_count(monkeypatch: pytest.MonkeyPatc
     questions = Chooser(CPU, SETTINGS, Diagnosis(SETTINGS), report=reported.append)
     assert isinstance(questions.answer(CPU, "3.10"), UnresolvableError)
     assert reported == ["cpu: asking for 1 package with Python 3.10"]
+
+
+def test_what_the_project_has_from_elsewhere_is_not_asked_of_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def answer(_: Uv, requirements: tuple[str, ...], *__: object) -> Any:
+        asked.append(requirements)
+        raise UnresolvableError("nothing fits")
+
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(Uv, "compile", answer)
+    monkeypatch.setattr(fetch, "places", tuple)
+    own = Source(name="lerobot", location="git+https://host.example/a/lerobot")
+    resolution = replace(CPU.resolution, sources=(own,))
+    profile = replace(CPU, requirements=("rich", "lerobot==0.1.0"), resolution=resolution)
+    refused = chooser_of(profile).answer(profile, "3.11")
+    assert isinstance(refused, UnresolvableError)
+    assert asked == [("rich",)]
 
 
 def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
