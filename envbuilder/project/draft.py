@@ -197,8 +197,8 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
         return bool(hints.itself) and not any(map(_is_complete, sources))
     path = PurePosixPath(file)
     is_aside = _ASIDE.fullmatch(path.stem) or _HARDWARE.fullmatch(path.stem)
-    is_late = any(map(_LATE.fullmatch, path.parts))
-    return f"-r {file}" in hints.recipe and not (is_aside or is_late)
+    is_for_all = {"docker", "binder"}.isdisjoint(path.parts) and not is_aside
+    return f"-r {file}" in hints.recipe and is_for_all
 
 
 def _including(
@@ -235,7 +235,9 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     for line in listed.requirements:
         parts_of_itself = {line.name.rpartition("-")[2], line.name, line.name.replace("-", "_")}
         is_part = any((folder / part / "pyproject.toml").is_file() for part in parts_of_itself)
-        is_own = line.name in hints.names or (not line.source and is_part)
+        # Or another build of the repository's package, as `thing-nightly`.
+        is_named = any(line.name.startswith(f"{name}-") for name in hints.names)
+        is_own = line.name in hints.names or (not line.source and (is_part or is_named))
         # It would stand in the way of each lock. A submodule's folder is there.
         is_missing = line.source.startswith("./") and not exists(folder, line.source)
         is_new = NOWHERE not in line.text and (is_bounded(line) or line.name not in have)
@@ -397,8 +399,7 @@ def _entries(
     if not (usual or tables.is_poetry or tables.about.dependencies):
         usual = installed
     taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)
-    builds = [*filter(_HARDWARE.fullmatch, names)]
-    others = {*groups, "--all-groups", "--all-extras", *builds[1:]}
+    others = {*groups, "--all-groups", "--all-extras"}
     named = [name for name in names if name not in others]
     main = RequirementFile(
         file=file, extras=extras if "--all-extras" in names else tuple(named), groups=taken

@@ -139,7 +139,7 @@ _KINDS = {
     "base": re.compile(r"FROM\s+(?=\S)"),
     "apt": re.compile(r"apt(?:-get)?\s+(?:-\S+\s+)*install\s+"),
     "python": re.compile(
-        r"(?:python[\d.]*|(?:torchrun|accelerate\s+launch|deepspeed)(?:\s+\S+)*?)\s+"
+        r"(?:python[\d.]*|(?:torchrun|accelerate\s+launch|deepspeed|uv\s+run)(?:\s+\S+)*?)\s+"
         r"(?=-m\s+\w|(?!setup\.py)[\w./-]+\.py\b)"
     ),
     "script": re.compile(r"(?:(?:source|bash|sh|\.)\s+(?:-\w+\s+)*|(?=\./))(?=\S+\.sh\b)"),
@@ -183,7 +183,7 @@ _CLONED = re.compile(
 _HEADING = re.compile(r"\s?(#{1,6})\s(.*)")
 _INSTALLING = re.compile(
     r"(?i)install|set-?up\b|environment|requirement|dependenc|prerequisite|preparation"
-    r"|getting started|quick[ -]?start"
+    r"|(getting started|quick[ -]?start)[^\n]*\Z"
 )
 _ASIDE = re.compile(
     r"(?im)^ *#\s*(?:bash|sh|source)\s|\boptional|\balternativ|\boption [b-z2-9]\b"
@@ -281,6 +281,8 @@ class _Taker:
         self._command = _Command("", "", "", "", "")
         self._is_recipe = False
         """Whether the command is part of the README's recipe."""
+        self._installs_itself = False
+        """Whether a command of the recipe has installed the repository itself."""
 
     def take(self, command: _Command, *, is_recipe: bool) -> None:
         """Take a command; `is_recipe`: whether it stands where a README has its recipe."""
@@ -385,7 +387,9 @@ class _Taker:
             self._note(f"./{path}{bracket}{extras}")
         else:
             hints.itself = hints.itself or self._command.where
-            if self._is_recipe:
+            # What comes later is an alternative, or for some.
+            if self._is_recipe and not self._installs_itself:
+                self._installs_itself = True
                 names = re.findall(r"[\w.-]+", extras)
                 hints.chosen.update(dict.fromkeys(names, self._command.where))
 

@@ -263,6 +263,20 @@ requirements_from:
   - requirements.txt
 """,
     ),
+    "a script that installs for its examples, and another build of the package itself": (
+        {
+            "pyproject.toml": PYPROJECT,
+            "examples/requirements.txt": "tqdm\n",
+            "README.md": "# x\n## Install\n`source install.sh`\n`pip install thing-nightly`\n",
+            "install.sh": "cd examples\npip install -r requirements.txt\ncd ..\npip install -e .\n",
+        },
+        """\
+requirements_from:
+  - pyproject.toml
+  # - {file: pyproject.toml, extras: [train, viz], groups: [dev]}
+  - examples/requirements.txt
+""",
+    ),
     "sources": (
         {
             "requirements.txt": "x @ git+https://host.example/a\n./lib\n"

@@ -175,6 +175,27 @@ def test_extras_and_groups_of_the_repository_itself(
     assert [*shown.chosen] == chosen
 
 
+def test_the_first_command_that_installs_the_repository_chooses_its_extras(tmp_path: Path) -> None:
+    lines = "pip install ./sub .\npip install .[dev]  # for developers too\nuv sync --extra doc\n"
+    lay(tmp_path, {"README.md": f"# Thing\n## Setup\n```\n{lines}```\n"})
+    shown = repository.install_hints(tmp_path, ["README.md"])
+    assert shown.itself == "README.md:4"
+    assert not shown.chosen
+
+
+def test_what_a_quick_start_installs_under_headings_of_its_own_is_not_for_everybody(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "# Thing\n## Quickstart\n`pip install einops`\n### Requirements\n`pip install rich`\n"
+        "### Download\n`pip install modelscope`\n"
+    )
+    lay(tmp_path, {"README.md": text})
+    shown = repository.install_hints(tmp_path, ["README.md"])
+    assert [*shown.recipe] == ["einops", "rich"]
+    assert [*shown.requirements] == ["einops", "rich", "modelscope"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -226,11 +247,16 @@ def test_a_script_that_the_recipe_runs_is_part_of_it(tmp_path: Path) -> None:
 def test_programs_are_named_from_the_top_whatever_starts_them(tmp_path: Path) -> None:
     text = (
         "```\ncd seg\npython train.py\ntorchrun --nproc-per-node 4 \\\n pre.py --x a.py\n"
-        "accelerate launch -m lib.go\n```\n"
+        "accelerate launch -m lib.go\nuv run --no-sync pre.py\n```\n"
     )
     lay(tmp_path, {"README.md": text, "seg/train.py": "", "pre.py": ""})
     hints = repository.install_hints(tmp_path, ["README.md"])
-    assert hints.programs == [("seg/train.py",), ("pre.py",), ("-m", "lib.go")]
+    assert hints.programs == [
+        ("seg/train.py",),
+        ("pre.py",),
+        ("-m", "lib.go"),
+        ("pre.py",),
+    ]
 
 
 def test_texts_of_other_projects_below_say_nothing_of_this_one(tmp_path: Path) -> None:
