@@ -232,9 +232,10 @@ def _report(
         advice = chain.from_iterable(error.hints for error in broken)
         raise InvalidError("\n".join(e.message for e in broken), dict.fromkeys(advice))
     lists = [source.main.file for source in choice.sources]
-    imports = code.imports(folder, files, hints.programs, lists)
-    used = [*imports, *map(distribution, hints.requirements)]
     local_package = _package(folder)
+    programs = [*hints.programs, *(local_package.programs if local_package else ())]
+    imports = code.imports(folder, files, programs, lists)
+    used = [*imports, *map(distribution, hints.requirements)]
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
     choice, suggested, unclear = _with_unlisted(choice, hints, imports, main, local_package)
     offered = ReleaseOptions().offered
@@ -249,7 +250,7 @@ def _report(
     facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
-        framework=_main_framework(choice, used),
+        framework=_main_framework(choice, used) and main,
         exclude=dict.fromkeys(
             (line.name for line in choice.lines if line.name in strangers() and not line.source),
             _STRANGERS,

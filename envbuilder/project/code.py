@@ -22,7 +22,9 @@ _MOST_FILES = 400
 _LARGEST_FILE = 1 << 18
 _MOST_BYTES = 8 << 20
 """What is read of the code, which the repository's authors wrote: files, bytes of each, of all."""
-_ASIDE = re.compile(r"(.*/)?(docs?|tests?)/.*|(.*/)?((setup|conftest|noxfile|tasks)|test_.*)\.py")
+_ASIDE = re.compile(
+    r"(.*/)?(doc(s|umentation)?|tests?)/.*|(.*/)?(setup|conftest|noxfile|tasks|test_.*|.*_test)\.py"
+)
 """Files that are no part of a program."""
 _SCRIPT = re.compile(r"[^/]+\.py")
 _PACKAGE = re.compile(r"[^\W\d]\w*/__main__\.py")
@@ -32,6 +34,8 @@ _LIST = re.compile(
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
 """Modules of many packages, each of which has a part of it."""
+_COLAB = "google.colab"
+"""The module of a place to run notebooks, which nobody can install."""
 
 
 class Use(NamedTuple):
@@ -68,7 +72,7 @@ def imports(
     it; if there are none, its code without examples, and all of it if no list is taken.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
-    own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
+    own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names, _COLAB}
     own = without_projects(files, lists)
     others = dict.fromkeys(f for f in own if f in code and not _ASIDE.fullmatch(f))
     started = [*filter(_SCRIPT.fullmatch, others)]

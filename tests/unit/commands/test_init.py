@@ -388,6 +388,20 @@ def test_the_framework_is_what_code_imports_or_texts_install(
     assert stated.partition("  #")[0] == (f"framework: {expected}" if expected else "")
 
 
+def test_of_several_frameworks_that_notebooks_import_none_is_lost(envbuilder: Command) -> None:
+    cells = ("import tensorflow, jax, keras\n", "import torch\n")
+    both = repositories.notebook(*cells)
+    lay({"a.ipynb": both, "b.ipynb": repositories.notebook("import tensorflow\n")})
+    envbuilder("init", "--offline")
+    assert {*active()} == {
+        "requirements:",
+        "  - jax  # imported by a.ipynb",
+        "  - keras  # imported by a.ipynb",
+        "  - torch  # imported by a.ipynb",
+        "framework: tensorflow  # others are ordinary packages",
+    }
+
+
 def test_notebooks_alone_are_read_like_texts_and_code(report: Report) -> None:
     cells = ("!pip install einops>=0.8 git+https://host.example/x.git", "import einops, cv2, torch")
     lay({"demo.ipynb": repositories.notebook(*cells)})

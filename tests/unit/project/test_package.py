@@ -20,6 +20,13 @@ def test_a_project_may_say_that_it_is_not_installed(tmp_path: Path) -> None:
             assert package.read(tmp_path).is_installed == (value == "true")
 
 
+def test_its_commands_are_programs_that_python_starts_from_the_top() -> None:
+    commands = {"adder": "adder.cli:main", "go": "go:main"}
+    own = Package(name="adder", folders=("src", "."), commands=commands)
+    assert {words[1] for words in own.programs} == {"src/adder/cli", "adder/cli", "src/go", "go"}
+    assert {words[0] for words in own.programs} == {"-m"}
+
+
 PEP_621 = """
 [project]
 name = "Adder"
