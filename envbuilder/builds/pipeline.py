@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from importlib import import_module
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,7 +217,7 @@ def choose_backend(
         return "venv", "as before; --backend docker makes an image"
     reason = docker.unavailable(profile, request, settings)
     if reason:
-        return next(name for name in usable if not backends.makes_image(name)), reason
+        return next(filterfalse(backends.makes_image, usable)), reason
     return backends.IMAGE, "an engine answers and has the base image"
 
 

@@ -443,7 +443,7 @@ def conda_solved(
     from envbuilder.packages.conda import solve
 
     before, _ = read_earlier(entry.earlier, conda_lock.load)
-    free = {types.canonical(name) for name in packages}
+    free = {*map(types.canonical, packages)}
     if before is not None and not (upgrade or again or before.missing):
         fresh = before.inputs == conda_lock.inputs_digest(entry.profile)
         if fresh and free.isdisjoint(_conda_names(before)):

@@ -77,7 +77,7 @@ def left_out(profile: Profile) -> frozenset[str]:
 
     They are for other hardware, excluded by the project, or the same as one that it lists.
     """
-    listed = {distribution(line) for line in profile.requirements}
+    listed = {*map(distribution, profile.requirements)}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
     foreign |= for_other_hardware(profile.accelerator)
     same = (family - listed for family in map(frozenset, SAME) if family & listed)

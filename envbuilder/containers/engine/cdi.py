@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def listed(path: str, text: str) -> set[str]:
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     names = {f"{spec.kind}={device.name}" for device in spec.devices}
-    wrong = sorted(device for device in names if not _DEVICE.match(device))
+    wrong = sorted(filterfalse(_DEVICE.match, names))
     if wrong or not names:
         raise ValueError(f"{wrong[0][:60]!r} names no device" if wrong else "it has no device")
     return names

@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import filterfalse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, TypeVar
@@ -267,7 +268,7 @@ class Layout:
         """Return the blobs that images of the layout consist of and that are not there."""
         lacking: list[Descriptor] = []
         for image in self.images():
-            lacking += [d for d in self.read_manifest(image).blobs if not self.has(d)]
+            lacking += filterfalse(self.has, self.read_manifest(image).blobs)
         return tuple(dict.fromkeys(d.digest for d in lacking))
 
     def find(self, platform: types.Platform) -> Descriptor:
