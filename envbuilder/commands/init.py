@@ -233,7 +233,9 @@ def _report(
         raise InvalidError("\n".join(e.message for e in broken), dict.fromkeys(advice))
     lists = [source.main.file for source in choice.sources]
     local_package = _package(folder)
-    programs = [*hints.programs, *(local_package.programs if local_package else ())]
+    programs = [*hints.programs]
+    if local_package:
+        programs += local_package.programs
     imports = code.imports(folder, files, programs, lists)
     used = [*imports, *map(distribution, hints.requirements)]
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
@@ -653,7 +655,7 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
 
 def _day(folder: Path, choice: draft.Choice) -> date | None:
     """Return the day of an old last commit if most lines leave versions open."""
-    free = [line for line in choice.lines if not draft.is_bounded(line)]
+    free = [*filterfalse(draft.is_bounded, choice.lines)]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
     return day if day and date.today() - day > _OLD else None
 

@@ -34,8 +34,6 @@ _LIST = re.compile(
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
 """Modules of many packages, each of which has a part of it."""
-_COLAB = "google.colab"
-"""The module of a place to run notebooks, which nobody can install."""
 
 
 class Use(NamedTuple):
@@ -72,7 +70,8 @@ def imports(
     it; if there are none, its code without examples, and all of it if no list is taken.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
-    own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names, _COLAB}
+    own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
+    own_names.add("google.colab")  # of a place to run notebooks: nobody can install it
     own = without_projects(files, lists)
     others = dict.fromkeys(f for f in own if f in code and not _ASIDE.fullmatch(f))
     started = [*filter(_SCRIPT.fullmatch, others)]
@@ -176,6 +175,6 @@ def program_arguments(
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
     """Return the file that a command starts Python with; empty if the repository has none."""
-    module = words[-1].replace(".", "/")
+    module = words[-1].replace(".", "/").lstrip("/")  # of the folder `.`, too
     named = (words[0], f"{module}.py", f"{module}/__main__.py")
     return next(filter(present.__contains__, named), "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
-from itertools import product
+from itertools import filterfalse, product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -229,15 +229,15 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
     stated = (*before.requirements, *before.constraints)
     bounded = {_family(line.name) for line in stated if is_bounded(line)}
     have = {line.name for line in before.requirements} | TOOLS
+    builds = tuple(map("{}-".format, hints.names))  # such as thing-nightly
     lines = dict[str, Line]()
     listed = conda.listed("README", joined(parts))
     hints.system.update(dict.fromkeys(listed.system, "README"))
     for line in listed.requirements:
         parts_of_itself = {line.name.rpartition("-")[2], line.name, line.name.replace("-", "_")}
         is_part = any((folder / part / "pyproject.toml").is_file() for part in parts_of_itself)
-        # Or another build of the repository's package, as `thing-nightly`.
-        is_named = any(line.name.startswith(f"{name}-") for name in hints.names)
-        is_own = line.name in hints.names or (not line.source and (is_part or is_named))
+        is_part = is_part or line.name.startswith(builds)
+        is_own = line.name in hints.names or (not line.source and is_part)
         # It would stand in the way of each lock. A submodule's folder is there.
         is_missing = line.source.startswith("./") and not exists(folder, line.source)
         is_new = NOWHERE not in line.text and (is_bounded(line) or line.name not in have)
@@ -395,7 +395,7 @@ def _entries(
     if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
         return optional, None  # nothing but groups
     installed = [group for group in groups if group in tables.default_groups]
-    usual = [group for group in installed if not _ASIDE.fullmatch(group)]
+    usual = [*filterfalse(_ASIDE.fullmatch, installed)]
     if not (usual or tables.is_poetry or tables.about.dependencies):
         usual = installed
     taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)

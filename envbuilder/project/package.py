@@ -6,11 +6,9 @@ syntax tree shows as literals. Of two files that state the same, the first of th
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -52,11 +50,10 @@ class Package(Struct, frozen=True, kw_only=True):
     """Whether its own tools install it; else they install only what it requires."""
 
     @property
-    def programs(self) -> list[tuple[str, str]]:
+    def programs(self) -> list[tuple[str, ...]]:
         """What follows `python` at the top of the project to start its commands."""
-        modules = (place.partition(":")[0].replace(".", "/") for place in self.commands.values())
-        places = product(self.folders, modules)
-        return [("-m", posixpath.normpath("/".join(place))) for place in places]
+        places = self.commands.values()
+        return [("-m", f"{self.folders[0]}.{place.partition(':')[0]}") for place in places]
 
     @property
     def texts(self) -> dict[str, str]:

@@ -21,10 +21,8 @@ def test_a_project_may_say_that_it_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_its_commands_are_programs_that_python_starts_from_the_top() -> None:
-    commands = {"adder": "adder.cli:main", "go": "go:main"}
-    own = Package(name="adder", folders=("src", "."), commands=commands)
-    assert {words[1] for words in own.programs} == {"src/adder/cli", "adder/cli", "src/go", "go"}
-    assert {words[0] for words in own.programs} == {"-m"}
+    own = Package(name="adder", folders=("src", "."), commands=MAIN)
+    assert own.programs == [("-m", "src.adder.cli")]
 
 
 PEP_621 = """
