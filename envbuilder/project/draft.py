@@ -18,19 +18,16 @@ from envbuilder.core.errors import InvalidError, first
 from envbuilder.core.settings import Definition, Extra, RequirementFile
 from envbuilder.core.yaml_files import scalar
 from envbuilder.profiles import frameworks
-from envbuilder.profiles.requirements import pin
 from envbuilder.project import forms
 from envbuilder.project.conda import Packages, read_environment_yml
 from envbuilder.project.lines import (
     NOWHERE,
-    Dropped,
     Line,
     Listed,
     Needed,
     exists,
     is_valid,
     joined,
-    parse,
     read_text,
     url_path,
 )
@@ -54,8 +51,8 @@ _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
 """Folders whose files come last, or only if a README names them."""
 _OF_LISTS = re.compile(r"(requirements?|envs?|environments?|conda|dependencies|deps|configs?)")
 """Folders of lists that may be for what is above; all others may be programs of their own."""
-_OF_ITSELF = frozenset({*forms.OWN, "requirements.txt", "uv.lock"})
-"""What is installed with the project: its list is what most packages read."""
+_OF_ITSELF = frozenset({*forms.OWN, "uv.lock"})
+"""What is installed with the project."""
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
 )
@@ -163,10 +160,6 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             notes += map(Needed, source.listed.notes)
     if sources:
         notes = []  # those are for a project without any list
-        file = sources[0].main.file
-        if file not in hints.files and _contradict(sources[0], sources[1:]):
-            del sources[0]
-            notes = [Dropped(f"{file}: contradicts what the README installs, so it is not used.")]
     left_out = {source.main.file for source in sources}
     if any(_form(file).keeps_versions for file in left_out):
         left_out.add("pyproject.toml")  # what the lock was made from
@@ -179,16 +172,6 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
         unlisted=readme.requirements,
         pythons=readme.pythons,
     )
-
-
-def _contradict(source: Source, others: Iterable[Source]) -> bool:
-    """Return whether a file allows no version of a package that others pin."""
-    pins = {line.name: pin(line.text) for line in joined(o.listed for o in others).requirements}
-    for line in source.listed.requirements:
-        version = pins.get(line.name)
-        if version and not parse(line.text, line.where).specifier.contains(version, True):
-            return True
-    return False
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
@@ -302,7 +285,8 @@ def _candidates(
 ) -> tuple[list[str], list[str]]:
     """Return the files that may list requirements, the best one first, and which of them count."""
     order = {file: number for number, file in enumerate(hints.files)}
-    packages = [text.partition("[")[0].lower() for text in hints.requirements]
+    packages = [*hints.names] if hints.itself else []
+    packages += (text.partition("[")[0].lower() for text in hints.requirements)
     ranked = []
     for file in files:
         path = PurePosixPath(file)
@@ -311,16 +295,16 @@ def _candidates(
             continue
         above = path.parts[:-1]
         stem = path.name.partition(".")[0]
-        is_of_itself = hints.itself and file in _OF_ITSELF
         # Of several packages in one repository, the one that is installed first.
         place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
+        is_installed = place < 999 if above else hints.itself
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
         rank = (
             is_aside,
             any(map(_LATE.fullmatch, above)),
             bool(_HARDWARE.fullmatch(stem)),
             file not in order,
-            file not in order and not is_of_itself,
+            file not in order and not (is_installed and path.name in _OF_ITSELF),
             len(above),
             forms.FORMS.index(form),
             order.get(file, place),

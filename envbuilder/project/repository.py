@@ -159,6 +159,7 @@ _OPTION = re.compile(
     rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-(?!-all-(?:extras|groups))\S*)"
 )
 _CHOOSING = re.compile(r"(?<!\S)--(extra|group)[ =]\s*\S+")
+_ENVIRONMENT = re.compile(r"(?<!\S)(?:-n|--name)[ =]\s*(\S+)")
 _FILE = re.compile(r"(?<!\S)(?:-r|--requirement|--file|-f(?=\s+\S+\.ya?ml\b))[ =]?\s*(\S+)")
 _PROSE = frozenset({"the", "required", "packages", "dependencies", "requirements", "it", "all"})
 _CONDA = re.compile(r"(?:[\w/-]+::)?([A-Za-z][\w.-]*)(?:[=<>]{1,2}([0-9][\w.*,<>]*)(?:=.*)?)?")
@@ -186,7 +187,7 @@ _INSTALLING = re.compile(
     r"|(getting started|quick[ -]?start)[^\n]*\Z"
 )
 _ASIDE = re.compile(
-    r"(?im)^ *#\s*(?:bash|sh|source)\s|\boptional|\balternativ|\boption [b-z2-9]\b"
+    r"(?im)^ *#\s*(?:bash|sh|source)\s|\b(optional|experimental)|\balternativ|\boption [b-z2-9]\b"
     r"|^\W*or\b|\bor\W*\n"
 )
 _OTHER_PART = re.compile(
@@ -283,6 +284,8 @@ class _Taker:
         """Whether the command is part of the README's recipe."""
         self._installs_itself = False
         """Whether a command of the recipe has installed the repository itself."""
+        self._environments = set[str]()
+        """Names of the recipe's environments of conda: the second one has a recipe of its own."""
 
     def take(self, command: _Command, *, is_recipe: bool) -> None:
         """Take a command; `is_recipe`: whether it stands where a README has its recipe."""
@@ -290,8 +293,12 @@ class _Taker:
         if section != self._command.section:
             self._inside = "."
         self._command = command
-        is_aside = _OTHER_PART.search(section) or _ASIDE.search(f"{section}\n{beside}")
+        around = beside.replace(arguments, "")  # where extras have any name
+        is_aside = _OTHER_PART.search(section) or _ASIDE.search(f"{section}\n{around}")
         self._is_recipe = is_recipe and not is_aside
+        if kind == "env" and self._is_recipe:
+            self._environments.update(_ENVIRONMENT.findall(arguments))
+        self._is_recipe = self._is_recipe and len(self._environments) < 2
         named = arguments if kind == "own" else _CHOOSING.sub(" ", arguments)
         words = _words(_OPTION.sub(" ", named))
         if kind == "clone":
@@ -357,6 +364,8 @@ class _Taker:
                 self._take_folder(word)
             elif package and kind == "apt":
                 hints.system.setdefault(word, where)
+            elif kind == "pip" and canonical(re.split(r"[\[=<>!~]", word)[0]) in hints.names:
+                self._take_itself(word.partition("[")[2])
             elif package:
                 self._take_package(kind, package)
             elif "/" not in word:
@@ -379,19 +388,22 @@ class _Taker:
         """Take a package from a folder, perhaps the repository itself, which may have extras."""
         named, bracket, extras = text.partition("[")
         path = self._path(named)
-        hints = self.hints
         if clone := self._clone_of(path):
             inside = path[len(clone) + 1 :]
             self._note("#subdirectory=".join(filter(None, [self._clones[clone], inside])))
         elif path != ".":
             self._note(f"./{path}{bracket}{extras}")
         else:
-            hints.itself = hints.itself or self._command.where
-            # What comes later is an alternative, or for some.
-            if self._is_recipe and not self._installs_itself:
-                self._installs_itself = True
-                names = re.findall(r"[\w.-]+", extras)
-                hints.chosen.update(dict.fromkeys(names, self._command.where))
+            self._take_itself(extras)
+
+    def _take_itself(self, extras: str) -> None:
+        """Take the repository itself, from its folder or by its name."""
+        self.hints.itself = self.hints.itself or self._command.where
+        # What comes later is an alternative, or for some.
+        if self._is_recipe and not self._installs_itself:
+            self._installs_itself = True
+            for name in re.findall(r"[\w.-]+", extras.partition("]")[0]):
+                self.hints.chosen[name] = self._command.where
 
     def _note(self, text: str) -> None:
         """Note a part of the recipe, unless it is for some only."""

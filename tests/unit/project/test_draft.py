@@ -335,26 +335,40 @@ def test_what_of_a_recipe_cannot_be_followed_is_left_to_the_user(tmp_path: Path)
     assert [str(note) for note in source.listed.notes if "no extra gone" in note]
 
 
-def test_a_list_that_contradicts_what_the_readme_installs_is_not_used(tmp_path: Path) -> None:
-    setup = "setup(install_requires=['transformers==4.54.1'])"
+@pytest.mark.parametrize(
+    ("stated", "expected"), [("'transformers==4.54.1'", "setup.py"), ("", "requirements.txt")]
+)
+def test_what_is_installed_with_the_project_is_what_it_states_itself(
+    tmp_path: Path, stated: str, expected: str
+) -> None:
+    setup = f"setup(install_requires=[{stated}])"
     files = {"README.md": "```\npip install -e .\n```\n", "setup.py": setup}
-    for version, expected in (
-        ("<=4.49", ["setup.py"]),
-        ("<5", ["requirements.txt", "setup.py"]),
-    ):
-        lay(tmp_path, {**files, "requirements.txt": f"transformers[torch]{version}\nrich\n"})
-        every = [*repository.files(tmp_path)]
-        choice = draft.choose(tmp_path, every, repository.install_hints(tmp_path, every))
-        assert [source.main.file for source in choice.sources] == expected
-        noted = any("requirements.txt: contradicts" in note for note in choice.notes)
-        assert noted == (len(expected) == 1)
+    lay(tmp_path, {**files, "requirements.txt": "transformers[torch]<=4.49\nrich\n"})
+    every = [*repository.files(tmp_path)]
+    choice = draft.choose(tmp_path, every, repository.install_hints(tmp_path, every))
+    assert [source.main.file for source in choice.sources] == [expected]
+
+
+@pytest.mark.parametrize("name", ["moshi", "renamed"])
+def test_a_folder_whose_package_is_installed_lists_what_it_states_itself(
+    tmp_path: Path, name: str
+) -> None:
+    readme = "## Install\n```\npip install -U moshi\npip install moshi_mlx\n```\n"
+    files = dict.fromkeys(["moshi/requirements.txt", "moshi_mlx/requirements.txt"], "rich==1\n")
+    files |= dict.fromkeys(["moshi/pyproject.toml", "moshi_mlx/pyproject.toml"], PYPROJECT)
+    lay(tmp_path / name, {"README.md": readme, **files})
+    every = [*repository.files(tmp_path / name)]
+    hints = repository.install_hints(tmp_path / name, every)
+    (source,) = draft.choose(tmp_path / name, every, hints).sources
+    assert source.main.file == "moshi/pyproject.toml"
 
 
 def test_packages_of_the_repository_itself_are_no_requirements_of_its_recipe(
     tmp_path: Path,
 ) -> None:
-    readme = "## Install\n```\npip install moshi_mlx rich==14\n```\n"
+    readme = "## Install\n```\npip install moshi_mlx rich==14 x-nightly\n```\n"
     lay(tmp_path, {"README.md": readme, "moshi_mlx/pyproject.toml": "[project]\nname = 'x'\n"})
+    lay(tmp_path, {"setup.cfg": "[metadata]\nname = x\n"})
     files = [*repository.files(tmp_path)]
     choice = draft.choose(tmp_path, files, repository.install_hints(tmp_path, files))
     assert [line.text for line in choice.unlisted] == ["rich==14"]

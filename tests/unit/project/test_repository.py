@@ -127,6 +127,8 @@ pip install viser
 ```
 If you log, `pip install wandb`
     # pip install required packages
+### Shards (experimental)
+    pip install deepspeed
 ### In Docker
     pip install nltk
 ## Evaluation
@@ -150,7 +152,7 @@ def test_the_part_of_a_readme_that_installs_is_one_recipe_in_order(tmp_path: Pat
     }
     assert not shown.itself
     assert shown.requirements.keys().isdisjoint(["required", "packages"])
-    assert {"viser", "wandb", "nltk", "lpips", "einops"} <= shown.requirements.keys()
+    assert {"viser", "wandb", "deepspeed", "nltk", "lpips", "einops"} <= shown.requirements.keys()
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,8 @@ def test_the_part_of_a_readme_that_installs_is_one_recipe_in_order(tmp_path: Pat
         ("uv sync --all-extras --no-dev", ["--all-extras"]),
         ('poetry install --with a,b -E "c d" --without e', ["a", "b", "c", "d"]),
         ("python setup.py develop", []),
+        ("pip install -U thing[cuda]>=2; pip install thing[all]", ["cuda"]),
+        ("uv sync --extra optional", ["optional"]),
         ("git clone https://host.example/x/thing; cd thing; pip3 install .", []),
     ],
 )
@@ -242,6 +246,15 @@ def test_a_script_that_the_recipe_runs_is_part_of_it(tmp_path: Path) -> None:
         "./gone": "setup_env.sh:6",
     }
     assert "rich" not in hints.requirements
+
+
+def test_of_several_environments_the_first_is_the_recipe(tmp_path: Path) -> None:
+    create = "conda create -y {} python=3.10\npip install -r requirements.txt {}\n"
+    text = create.format("-n a", "rich") + create.format("--name b", "skrl")
+    lay(tmp_path, {"README.md": f"# Thing\n## Install\n{text}"})
+    hints = repository.install_hints(tmp_path, ["README.md"])
+    assert [*hints.recipe] == ["conda::python=3.10", "-r requirements.txt", "rich"]
+    assert "skrl" in hints.requirements
 
 
 def test_programs_are_named_from_the_top_whatever_starts_them(tmp_path: Path) -> None:
