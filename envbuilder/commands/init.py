@@ -44,7 +44,7 @@ from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import SAME, distribution, on_hardware, strangers
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
-from envbuilder.project.names import distribution_of_module
+from envbuilder.project.names import distribution_of_module, is_popular
 from envbuilder.project.setup_files import ComputedError
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framework_of
 
@@ -376,6 +376,8 @@ def _with_unlisted(
         seen.add(types.canonical(itself.name))
     families = (*SAME, *(each.names for each in FRAMEWORKS.values()))
     seen.update(*filterfalse(seen.isdisjoint, families))
+    # A fork of a package, which no table knows, has its name and brings its module.
+    seen.update(n.rpartition("-")[2] for n in tuple(seen) if not is_popular(n))
     taken: list[Line] = []
     suggested: list[draft.Suggested] = []
     unclear: list[str] = []
@@ -469,7 +471,8 @@ def _resolvable(
     These have to be built, and only lists of conda's name them: whose code it is, nobody has said.
     """
     progress = console.progress()
-    ask = partial(ask, report=progress.note)
+    unasked = _not_asked_for(choice)
+    ask = partial(ask, report=progress.note, unasked=unasked)
     with progress.task("ask which versions fit together"):
         listed = [*choice.lines]
         for source in choice.sources:
@@ -482,7 +485,7 @@ def _resolvable(
             ask = partial(ask, sources=sources)
             facts, more = _fitting(choice, facts, place, "mps", ask)
             sources |= more
-    unbuilt = sources & _not_asked_for(choice)
+    unbuilt = sources & unasked
     return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
 
 

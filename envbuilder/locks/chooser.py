@@ -87,7 +87,8 @@ class Chooser:
 
     `diagnosis` has what the command learned of indexes. `sources`: packages that are known to have
     no wheels. What may be built is left out; with a `settled` Python also what has wheels for
-    others alone. `report` gets each question.
+    others alone. `report` gets each question. What those require that have no wheels counts, too,
+    but not of the `unasked`, which nobody asked to have built.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class Chooser:
         sources: frozenset[str] = frozenset(),
         report: Callable[[str], object] = lambda _: None,
         settled: str = "",
+        unasked: frozenset[str] = frozenset(),
     ) -> None:
         self._profile = profile
         self._settings = settings
         self._diagnosis = diagnosis
         self._report = report
         self._settled = settled
+        self._unasked = unasked
         self.sources = sources
         """Packages that are known to have no wheel for any Python."""
 
@@ -235,7 +238,7 @@ class Chooser:
     ) -> Profile:
         """Return a question with what the packages require that have to be built."""
         stated: list[str] = []
-        for name in sorted(sources):
+        for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
             as_of = profile.resolution.as_of
             stated += self._diagnosis.required_by_source(name, versions, as_of)
@@ -333,8 +336,7 @@ class Chooser:
         version = answer.release(profile)
         needed = None
         if version != profile.release:
-            name = min(FRAMEWORKS[profile.framework].names)
-            needed = Line(f"{name}=={version}", self._requirer(answer, asked))
+            needed = Line(f"{profile.framework}=={version}", self._requirer(answer, asked))
         return Way(answer.python, tuple(lacking), needed, answer.sources)
 
     def _requirer(self, answer: Answer, asked: Profile) -> str:

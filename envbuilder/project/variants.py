@@ -200,7 +200,7 @@ class ProjectProfiles:
         lines = []
         for version, where in self._stated("framework_version"):
             exact = version if version.count(".") > 1 else f"{version}.*"
-            lines.append(Line(f"{min(framework.names)}=={exact}", where))
+            lines.append(Line(f"{name}=={exact}", where))
         every = (*contents.requirements, *contents.constraints)
         brought = framework.names | framework.companions
         lines += [line for line in every if line.name in brought and not line.locked]
@@ -216,7 +216,7 @@ class ProjectProfiles:
             newest = releases.newest(name, day.isoformat())
             stated.add(f"as_of {day}")
             if not replaced:  # an override holds whoever requires the package, and on any day
-                lines.append(Line(f"{min(framework.names)}<={newest}", where))
+                lines.append(Line(f"{name}<={newest}", where))
         pythons = self._options.pythons.get(self.environment, ())
         required = self._options.required.get(self.environment)
         texts = (*(line.text for line in every), *contents.resolution.overrides)

@@ -287,6 +287,14 @@ def test_a_module_that_no_table_knows_is_only_named(report: Report) -> None:
     assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
 
 
+def test_a_fork_that_is_listed_brings_the_module(report: Report) -> None:
+    lay({"train.py": "import shap, tqdm, torch\n"})
+    LIST.write_text("kundajelab-shap==1\nsome-lab-tools\n")
+    report("--offline")
+    assert active()[:2] == ["requirements:", "  - tqdm  # imported by train.py"]
+    assert "shap  #" not in FILE.read_text()
+
+
 def test_a_script_lists_what_it_requires_itself(report: Report) -> None:
     block = "# /// script\n# dependencies = ['einops', 'jax']\n# ///\nimport einops\n"
     lay({"train.py": block, "helper.py": "", "tools/other.py": block})

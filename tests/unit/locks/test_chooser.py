@@ -261,3 +261,10 @@ def test_what_the_source_of_a_package_requires_is_asked_for_too(
     assert isinstance(answered, Answer)
     assert answered.sources == {"sourced", "deep"}
     assert questions == [("sourced",), ("deep>=2", "leaf"), ("leaf",)]
+    questions.clear()
+    without_consent = Chooser(
+        profile, SETTINGS, Diagnosis(SETTINGS), unasked=frozenset({"sourced"})
+    ).answer(profile, "3.11")
+    assert isinstance(without_consent, Answer)
+    assert without_consent.sources == {"sourced"}
+    assert questions == [("sourced",), ()]
