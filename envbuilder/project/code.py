@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, filterfalse
+from itertools import chain, filterfalse, product
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -142,6 +142,7 @@ def _places(path: str, file: str) -> Iterator[str]:
 
 # The program of a folder
 
+_STARTS = (".py", "/__main__.py", "/__init__.py")
 _GUARD = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.MULTILINE)
 _NEVER = re.compile(
     r"(__.*|setup|conftest|noxfile|tasks|hubconf|config|utils|models?|datasets?)\.py|(.*_)?tests?(_.*)?\.py"
@@ -175,6 +176,6 @@ def program_arguments(
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
     """Return the file that a command starts Python with; empty if the repository has none."""
-    module = words[-1].replace(".", "/").lstrip("/")  # of the folder `.`, too
-    named = (words[0], f"{module}.py", f"{module}/__main__.py")
-    return next(filter(present.__contains__, named), "")
+    module = words[-1].replace(".", "/")
+    named = map("".join, product(("", "src/"), [module], _STARTS))
+    return next(filter(present.__contains__, (words[0], *named)), "")

@@ -51,9 +51,8 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> list[tuple[str, ...]]:
-        """What follows `python` at the top of the project to start its commands."""
-        places = self.commands.values()
-        return [("-m", f"{self.folders[0]}.{place.partition(':')[0]}") for place in places]
+        """What follows `python` to start its commands."""
+        return [("-m", place.partition(":")[0]) for place in self.commands.values()]
 
     @property
     def texts(self) -> dict[str, str]:

@@ -97,10 +97,14 @@ def test_what_a_program_cannot_start_without(tmp_path: Path) -> None:
     assert {*found} >= {"b1", "b2", "b3", "later", "maybe"}
 
 
-def test_a_command_of_a_package_at_the_top_is_a_program(tmp_path: Path) -> None:
-    lay(tmp_path, {"adder/cli.py": "import fire\n", "adder/server.py": "import tritonclient\n"})
-    found = imported(tmp_path, ("-m", "..adder.cli"), lists=["pyproject.toml"])
-    assert found == {"fire": "!adder/cli.py", "tritonclient": "adder/server.py"}
+def test_the_module_of_a_command_is_a_program(tmp_path: Path) -> None:
+    for start, other in (("cli.py", "server.py"), ("cli/__init__.py", "server/__init__.py")):
+        for above in ("", "src/"):
+            cli = f"{above}adder/{start}"
+            server = f"{above}adder/{other}"
+            files = {cli: "import fire\n", server: "import tritonclient\n"}
+            found = imported(lay(tmp_path / above / start, files), ("-m", "adder.cli"))
+            assert found == {"fire": f"!{cli}", "tritonclient": server}
 
 
 def test_without_a_program_all_code_counts_but_examples_only_if_nothing_lists(

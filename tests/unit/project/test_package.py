@@ -20,9 +20,8 @@ def test_a_project_may_say_that_it_is_not_installed(tmp_path: Path) -> None:
             assert package.read(tmp_path).is_installed == (value == "true")
 
 
-def test_its_commands_are_programs_that_python_starts_from_the_top() -> None:
-    own = Package(name="adder", folders=("src", "."), commands=MAIN)
-    assert own.programs == [("-m", "src.adder.cli")]
+def test_its_commands_are_programs() -> None:
+    assert Package(name="adder", commands=MAIN).programs == [("-m", "adder.cli")]
 
 
 PEP_621 = """
