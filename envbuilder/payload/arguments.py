@@ -156,7 +156,7 @@ def positive(text: str) -> int:
 
 
 def _numbers(text: str) -> FrozenSet[int]:
-    return frozenset(int(number) for number in text.split(","))
+    return frozenset(map(int, text.split(",")))
 
 
 def _fraction(text: str) -> float:

@@ -102,7 +102,7 @@ def check_accuracy(run: Run) -> Result:
     gate = run.options.gates_for(run.data).accuracy
     reached = run.epochs[-1]["accuracy"]
     losses = [epoch["loss"] for epoch in run.epochs]
-    if not all(math.isfinite(loss) for loss in losses):
+    if not all(map(math.isfinite, losses)):
         raise CheckError(f"the training loss is not finite: {losses}")
     plural = "s" if len(losses) > 1 else ""
     text = f"{reached:.2%} after {len(losses)} epoch{plural}, at least {gate:.2%} is needed"

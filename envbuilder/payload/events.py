@@ -80,5 +80,5 @@ def finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
+        return [*map(finite, value)]
     return value

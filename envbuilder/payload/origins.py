@@ -289,7 +289,7 @@ def _dyld_libraries() -> Optional[List[str]]:
         system = ctypes.CDLL(None)
         name = system._dyld_get_image_name
         name.restype = ctypes.c_char_p
-        paths = [name(number) for number in range(system._dyld_image_count())]
+        paths = [*map(name, range(system._dyld_image_count()))]
     except (OSError, AttributeError):
         return None
     return [os.fsdecode(path) for path in paths if path]
@@ -301,7 +301,7 @@ def _places(cache: str) -> Tuple[List[str], List[str]]:
     ``cache`` is trusted, but never a cache that a variable of the caller names.
     """
     library = Path(os.__file__).parent
-    on_path = {os.path.normpath(entry) for entry in sys.path}
+    on_path = {*map(os.path.normpath, sys.path)}
     # Package folders of a system interpreter: only those that it uses when isolated.
     packages = [folder for folder in site.getsitepackages() if os.path.normpath(folder) in on_path]
     below_it = [str(library / name) for name in ("site-packages", "dist-packages")]

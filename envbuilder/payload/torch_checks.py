@@ -126,7 +126,7 @@ def train_vae(torch: Any, accelerator: str, data: Tensors, seed: int) -> List[fl
         loss.backward()
         optimizer.step()
         losses.append(loss.detach() / len(images))
-    return [float(loss) for loss in torch.stack(losses).tolist()]
+    return [*map(float, torch.stack(losses).tolist())]
 
 
 def _vae_loss(torch: Any, net: Any, images: Any) -> Any:

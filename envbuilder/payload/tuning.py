@@ -152,7 +152,7 @@ def folders(preload: str) -> List[Path]:
     """Return the folders to search for allocators: of preloaded files, the payload, the system."""
     named = [Path(path).parent for path in re.split("[: ]+", preload) if "/" in path]
     machine = f"{platform.machine()}-linux-gnu"
-    system = [Path(folder) for folder in SYSTEM_FOLDERS]
+    system = [*map(Path, SYSTEM_FOLDERS)]
     prefixes = [Path(sys.argv[0]).resolve().parent, Path(sys.prefix) / "lib"]
     return [*named, *prefixes, *(folder / machine for folder in system), *system]
 

@@ -272,7 +272,7 @@ class Jax(NumpyFramework):
             job.state.weights, *batch, job.state.key
         )
         arrays = self.jax.tree.leaves([*job.state[:3], loss, activations, gradients])
-        devices = {type_of(device) for device in chain(*(array.devices() for array in arrays))}
+        devices = {*map(type_of, chain(*(array.devices() for array in arrays)))}
         executable = job.executable(batch).as_text()
         dtypes = {str(array.dtype) for array in arrays} | float_types(executable)
         observation = profile(self.jax, executable, partial(self.profiled, job, batch))

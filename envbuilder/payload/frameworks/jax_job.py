@@ -205,7 +205,7 @@ class Job(NumpyJob):
 
     def fetch(self, losses: Sequence[Any]) -> List[float]:
         """Return losses as numbers, all at once."""
-        return [float(loss) for loss in self._programs.jax.device_get(list(losses))]
+        return [*map(float, self._programs.jax.device_get(list(losses)))]
 
     def classify(self, images: Any) -> Any:
         """Return log-probabilities of normalised images."""

@@ -147,11 +147,11 @@ class NumpyJob(Job):
 
     def taken(self) -> List[int]:
         """Return the order of the last epoch."""
-        return [int(number) for number in self.framework.fetch(self.order)]
+        return [*map(int, self.framework.fetch(self.order))]
 
     def labels(self, data: Tensors) -> List[int]:
         """Return the labels of a split."""
-        return [int(label) for label in self.framework.fetch(data.labels)]
+        return [*map(int, self.framework.fetch(data.labels))]
 
     def predict(self, images: Any) -> Iterator[Scores]:
         """Yield log-probabilities of images as bytes (N, 28, 28), by ``TEST_BATCH``."""

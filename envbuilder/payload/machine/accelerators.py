@@ -55,7 +55,7 @@ def architectures(torch: Any) -> List[str]:
     """Return the architectures ("sm_90", "gfx1100") of this torch's GPU kernels; empty if none."""
     # torch.cuda.get_arch_list() is empty if no GPU is usable, the case in which this matters.
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return [target_of(name) for name in str(flags() or "").split()] if flags else []
+    return [*map(target_of, str(flags() or "").split())] if flags else []
 
 
 def target_of(name: Any) -> str:

@@ -100,7 +100,7 @@ def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Errors:
 
 
 def _release(torch: Any) -> Tuple[int, ...]:
-    return tuple(int(part) for part in str(torch.__version__).split(".")[:2])
+    return tuple(map(int, str(torch.__version__).split(".")[:2]))
 
 
 def _case_error(torch: Any, accelerator: str, dtype: str, case: Case) -> float:

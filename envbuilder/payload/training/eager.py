@@ -103,7 +103,7 @@ class Job(interface.Job):
 
     def taken(self) -> List[int]:
         """Return the order of the last epoch."""
-        return [int(number) for number in self.order.tolist()]
+        return [*map(int, self.order.tolist())]
 
     def labels(self, data: Tensors) -> List[int]:
         """Return the labels of a split."""

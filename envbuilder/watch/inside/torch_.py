@@ -46,7 +46,7 @@ SMALL = 1 << 16
 
 def observe(torch: Any, load: Callable[[str], Any], folder: str) -> None:
     """Begin to observe a framework that was just imported."""
-    release = tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
+    release = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
     record = load("record").Record("torch", torch.__version__, folder)
     watch = _Watch(torch, record, load)
     if release < (2, 0):
