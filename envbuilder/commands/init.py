@@ -44,7 +44,7 @@ from envbuilder.profiles import frameworks, profile as profile_files, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import SAME, distribution, on_hardware, strangers
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
-from envbuilder.project.names import distribution_of_module, is_popular
+from envbuilder.project.names import distribution_of_module, is_popular, nearest
 from envbuilder.project.setup_files import ComputedError
 from envbuilder.project.variants import ProjectProfiles, ReleaseOptions, framework_of
 
@@ -304,7 +304,7 @@ def _report(
                     () if choice.sources else forms.unread(folder),
                 )
             ),
-            *(f"{name}: {_EXCLUDED[why]}" for name, why in facts.exclude.items()),
+            *_excluded(facts.exclude),
             *fit.notes_of(lines.Needed),
             *(f"{name} cannot be locked: {why}" for name, why in place.obstacles.items()),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
@@ -350,6 +350,13 @@ def _taken(choice: draft.Choice) -> Iterator[Taken]:
         yield Taken(file=named, why="no file lists them", requirements=unlisted)
 
 
+def _excluded(names: Mapping[str, str]) -> Iterator[str]:
+    """Yield what to do about names that are excluded, given with the reason."""
+    for name, why in names.items():
+        meant = nearest(name) if why == _ABSENT else ""
+        yield f"{name}: {_EXCLUDED[why]}{meant and f' Is it {meant}?'}"
+
+
 def _package(folder: Path) -> package.Package | None:
     """Return the package that the repository is; None if it is none."""
     try:
@@ -381,7 +388,7 @@ def _with_unlisted(
     taken: list[Line] = []
     suggested: list[draft.Suggested] = []
     unclear: list[str] = []
-    unknown: list[str] = []
+    unknown: dict[str, str] = {}
 
     def add(text: str, where: str, is_taken: bool) -> None:
         try:
@@ -404,15 +411,34 @@ def _with_unlisted(
         if name := distribution_of_module(module):
             add(name, f"{draft.IMPORTED}{use.file}", use.at_start or name in row.companions)
         elif use.at_start and types.canonical(module) not in str(seen):
-            unknown.append(module)
-    if unknown:
-        unclear.append(
-            f"imported, and no table says which packages bring them: {first(unknown, 8)}. The index"
+            unknown[module] = use.file
+    unclear += _of_unknown(unknown, choice.others)
+    choice = msgspec.structs.replace(choice, unlisted=(*choice.unlisted, *taken))
+    return choice, tuple(suggested[:_MOST_ASKED]), unclear
+
+
+def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[str]:
+    """Yield what to do about imported modules, given with a file, that no table knows.
+
+    A folder with a list of its own may be what brings one.
+    """
+    folders = {types.canonical(file.parent.name): file.parent for file in map(Path, lists)}
+    strange = []
+    for module, file in modules.items():
+        name = types.canonical(module)
+        if name in folders:
+            yield (
+                f"{file} imports {module}. To build it, by code of its own: requirements: [{name} @"
+                f" ./{folders[name]}], build_from_source: [{name}]"
+            )
+        else:
+            strange.append(module)
+    if strange:
+        yield (
+            f"imported, and no table says which packages bring them: {first(strange, 8)}. The index"
             " may have a stranger's package of such a name. To add the right one:"
             " `envbuilder add NAME`"
         )
-    choice = msgspec.structs.replace(choice, unlisted=(*choice.unlisted, *taken))
-    return choice, tuple(suggested[:_MOST_ASKED]), unclear
 
 
 # What makes it possible to lock

@@ -251,14 +251,16 @@ def test_what_only_conda_has_is_not_called_misspelled(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     an_index(monkeypatch, numpy=b"<a href=numpy-1.tar.gz></a>")
-    questions(monkeypatch, answered(), absent=("gone", "mdtraj"))
-    listed = "dependencies: [numpy, mdtraj, {pip: [gone]}]\n"
+    absent = ("gone", "mdtraj", "python-graphviz")
+    questions(monkeypatch, answered(), absent=absent)
+    listed = "dependencies: [numpy, mdtraj, {pip: [gone, python-graphviz]}]\n"
     lay({"environment.yml": listed})
     needed = report()["needs_you"]
-    assert sorted(text.partition(":")[0] for text in needed) == ["gone", "mdtraj"]
+    assert sorted(text.partition(":")[0] for text in needed) == [*absent]
     conda_alone = "no package index has it: use --backend conda, or leave it out of the list."
     assert f"mdtraj: {conda_alone}" in needed
-    assert "gone: no index has it, so it is excluded. Correct its name." in needed
+    wrong = "no index has it, so it is excluded. Correct its name."
+    assert {f"gone: {wrong}", f"python-graphviz: {wrong} Is it graphviz?"} <= {*needed}
 
 
 def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
@@ -394,6 +396,17 @@ def test_the_framework_is_what_code_imports_or_texts_install(
     envbuilder("init", "--offline")
     (stated,) = [line for line in active() if line.startswith("framework:")] or [""]
     assert stated.partition("  #")[0] == (f"framework: {expected}" if expected else "")
+
+
+def test_a_module_of_a_folder_that_nothing_installs_needs_the_user(report: Report) -> None:
+    lay({"requirements.txt": "rich\n", "train.py": "import simple_knn, other_knn\n"})
+    lay({"submodules/simple-knn/setup.py": "setup(name='simple_knn')"})
+    mine, others = report("--offline")["needs_you"]
+    assert mine == (
+        "train.py imports simple_knn. To build it, by code of its own: requirements: [simple-knn"
+        " @ ./submodules/simple-knn], build_from_source: [simple-knn]"
+    )
+    assert others.startswith("imported, and no table says which packages bring them: other_knn.")
 
 
 def test_of_several_frameworks_that_notebooks_import_none_is_lost(envbuilder: Command) -> None:
