@@ -18,6 +18,7 @@ from envbuilder.core.errors import Hint, InvalidError, shown, with_context
 from envbuilder.project import environments, package
 
 if TYPE_CHECKING:
+    from envbuilder.builds.plan import Plan
     from envbuilder.core.settings import Definition, Settings
 
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
@@ -65,6 +66,8 @@ class Access(Struct, frozen=True, kw_only=True):
     """Folders outside of the project that hold some of these; a container sees them."""
     shares_cores: bool = False
     """A hook gives each Python its number of threads, instead of the command's variables."""
+    is_read: bool = False
+    """Its output is read by this process: it gets no terminal, and nothing is said of it."""
 
 
 NOTHING = Access()
@@ -245,6 +248,22 @@ def of_project(settings: Settings) -> Access:
         python_path=tuple(dict.fromkeys(imported)),
         programs=programs,
         own_folders=own_folders,
+    )
+
+
+def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
+    """Return the access of a command whose Pythons explain imports that fail, if they can."""
+    from envbuilder.builds import project_folder
+
+    locked = {file.name for file in plan.files}
+    hook = project_folder.lay_hook(settings, locked, in_image=plan.artifact.kind == "image")
+    if hook is None:
+        return access
+    return replace(
+        access,
+        python_path=(hook, *access.python_path),
+        own_folders=(own_folder(hook, "hook"), *access.own_folders),
+        shares_cores=True,
     )
 
 

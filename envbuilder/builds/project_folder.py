@@ -132,11 +132,11 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
     return folder
 
 
-def lay_hook(settings: Settings, locked: Iterable[str]) -> Path | None:
+def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = False) -> Path | None:
     """Return the folder of the hook for every Python; None if there is no place for it.
 
-    In a project it explains missing modules. `locked` are the names of what the lock has: they are
-    never suggested.
+    In a project it explains missing modules and libraries. `locked` are the names of what the lock
+    has: they are never suggested.
     """
     other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
     facts = {
@@ -145,6 +145,7 @@ def lay_hook(settings: Settings, locked: Iterable[str]) -> Path | None:
         "excluded": _excluded(settings),
         "locked": sorted(locked),
         "add": Hint("", ("add", *other)).command_line(),
+        "libraries": {n: names.bringing([n], in_image=in_image) for n in names.of_libraries()},
     }
     texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     if settings.definition is not None:

@@ -22,6 +22,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from envbuilder.builds import import_check
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console, settings, types
 from envbuilder.core.errors import (
@@ -30,6 +31,7 @@ from envbuilder.core.errors import (
     Hint,
     HostError,
     InvalidError,
+    VerifyError,
     counted,
     escaped,
     first,
@@ -126,14 +128,22 @@ class Report(Struct, frozen=True, kw_only=True):
     impossible: tuple[Impossible, ...]
     locked: str = ""
     """The profile of this machine if its lock was made, too."""
+    imports: tuple[import_check.Outcome, ...] = ()
+    """With `--build`: what became of what the code imports and the project requires."""
     next: tuple[str, ...]
     """Commands to go on with."""
 
 
 @click.command("init")
 @click.option("--offline", is_flag=True, help="Ask no package index.")
+@click.option(
+    "--build",
+    "is_built",
+    is_flag=True,
+    help="Also build this machine's environment, and import what the project imports.",
+)
 @json_option
-def command(offline: bool, as_json: bool) -> None:
+def command(offline: bool, is_built: bool, as_json: bool) -> None:
     """Write an envbuilder.yaml for the repository in this folder, and this machine's lock.
 
     Takes the requirements of the file that the README names, else of the best one: {forms}; in
@@ -142,11 +152,13 @@ def command(offline: bool, as_json: bool) -> None:
     suggestion in comments. Says what of all is taken, changed, dropped, and left to you. Nothing of
     the repository is run. The package index is asked which names it has, and uv which versions fit
     together: where pins stand in the way, the nearest later ones are taken. A file that exists is
-    never changed: what would be written is printed, and nothing is locked.
+    never changed: what would be written is printed, and nothing is locked. With --build, the exit
+    code is 5 if a package that the project requires cannot be imported.
 
     \b
     Examples:
       envbuilder init
+      envbuilder init --build
       envbuilder init --json
     """
     folder = Path.cwd()
@@ -165,16 +177,22 @@ def command(offline: bool, as_json: bool) -> None:
                 try:
                     with _interrupted(until):
                         report = _locked(report, diagnosis)
+                    if is_built and report.locked:
+                        report = _built(report)
                 except TimeoutError:
                     console.progress().note("nothing is locked yet, since the index takes its time")
                 except EnvbuilderError as error:
                     failure = error
+    if is_built and not report.locked and not failure:
+        console.progress().note("nothing was built, since nothing was locked")
     if as_json:
         console.data(report)
     else:
         _print(report)
     if failure:
         raise failure
+    if import_check.verdict(report.imports) == "failed":
+        raise VerifyError("not all that the project requires can be imported")
 
 
 command.help = str(command.help).format(forms=forms.supported())
@@ -215,6 +233,17 @@ def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     lock_profile(build.profile.name, own_settings, progress, diagnosis)
     following = report.next[1:]
     return msgspec.structs.replace(report, locked=build.profile.name, next=following)
+
+
+def _built(report: Report) -> Report:
+    """Build the environment of this machine's lock; return the report of what can be imported."""
+    from envbuilder.builds import pipeline
+    from envbuilder.builds.request import Request
+
+    request = Request(profile=report.locked)
+    planned = pipeline.prepare(request, load_settings(), console.progress(), running=True)
+    outcomes = import_check.tried(pipeline.finish(planned))
+    return msgspec.structs.replace(report, imports=outcomes)
 
 
 def _report(
@@ -818,6 +847,8 @@ def _print(report: Report) -> None:
         console.hints([Hint("suggested, in comments", ("add", *names[:_MOST_SUGGESTED]))])
     if report.locked:
         console.result(f"locked: {report.locked}, for this machine. Others: `envbuilder lock`")
+    if report.imports:
+        console.result(f"imports: {import_check.sentence(report.imports)}")
     console.result("Next:")
     for line in report.next:
         console.result(f"  {line}")

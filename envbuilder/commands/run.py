@@ -15,8 +15,8 @@ from envbuilder.builds import isolation, pipeline, project_folder
 from envbuilder.builds.access import (
     Access,
     combined,
+    hooked,
     of_project,
-    own_folder,
     project_command,
 )
 from envbuilder.builds.backends import foreign_programs
@@ -219,15 +219,7 @@ def enter(
         progress.release()
         raise
     progress.release(briefly=True)
-    locked_names = {file.name for file in environment.plan.files}
-    if hook := project_folder.lay_hook(settings, locked_names):
-        always = replace(
-            always,
-            python_path=(hook, *always.python_path),
-            own_folders=(own_folder(hook, "hook"), *always.own_folders),
-            shares_cores=True,
-        )
-    access = combined(always, given)
+    access = combined(hooked(always, settings, environment.plan), given)
     if environment.plan.artifact.kind == "image":
         ports = (p for p in access.ports if p in given.ports or _is_free(p, progress.note))
         access = replace(access, ports=tuple(ports))

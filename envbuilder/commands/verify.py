@@ -9,9 +9,10 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from envbuilder import __version__
-from envbuilder.builds import isolation, mnist
+from envbuilder.builds import import_check, isolation, mnist
 from envbuilder.commands.options import (
     EXISTING_FILE,
     EXISTING_FOLDER,
@@ -40,7 +41,7 @@ from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
-    from envbuilder.builds.request import Request
+    from envbuilder.builds.request import Built, Request
     from envbuilder.profiles.profile import Expected
 
 
@@ -107,7 +108,9 @@ def command(
     """Train MNIST inside an environment (built first if it is missing).
 
     The verdict is about the device that the profile is for: training that ran on another one fails,
-    whatever its accuracy. Every report is kept, also of failures: the newest 200 of a profile, in
+    whatever its accuracy. In a project, what its code imports and each package that it requires is
+    imported, too: one of these packages that fails fails the verification; what else fails is a
+    warning. Every report is kept, also of failures: the newest 200 of a profile, in
     the user's data folder. Exits with 5 if verification failed, or with --against if it was slower
     or more than 0.5 points less accurate than before; 2 if there is nothing to compare with; 1 if
     it passed and a report could not be written.
@@ -146,6 +149,7 @@ def command(
         if yardstick is not None:
             yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
+    builds: list[Built] = []
     expects, facts, run = start.prepare(
         request,
         executable,
@@ -154,6 +158,7 @@ def command(
         inherit=inherit,
         image=image,
         require=sensible,
+        receive=builds.append,
     )
     dataset = dataset or mnist.obtain(settings, progress)
     stamp = text.stamp_now()
@@ -168,6 +173,8 @@ def command(
     try:
         measured = examine(job, selection, run, settings, progress, log)
         isolation.require(measured, facts["artifact"], as_found=inherit)
+        for build in builds:
+            measured = _with_imports(measured, import_check.tried(build))
     except VerifyError as error:
         errors.append(error)
         measured = unfinished(job, error)
@@ -191,6 +198,21 @@ def command(
         *_deliver(report, checked, settings.reports_dir, places, as_json=as_json),
     ]
     return _exit_code(passed=checked.status == "passed", errors=errors)
+
+
+def _with_imports(
+    report: dict[str, Any], outcomes: tuple[import_check.Outcome, ...]
+) -> dict[str, Any]:
+    """Return a report with the project's imports; it fails for those of what it requires."""
+    if not outcomes:
+        return report
+    status = import_check.verdict(outcomes)
+    sentence = import_check.sentence(outcomes)
+    if status == "failed":
+        reasons = [*report["reasons"], f"imports: {sentence}"]
+        report = {**report, "status": status, "reasons": reasons}
+    report = {**report, "imports": msgspec.to_builtins(outcomes)}
+    return model.with_check(report, "imports", status, sentence)
 
 
 def _judged(

@@ -31,7 +31,7 @@ from envbuilder.profiles.lock import lock_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.builds.request import Chosen, Request
+    from envbuilder.builds.request import Built, Chosen, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected, Profile
@@ -53,12 +53,14 @@ def prepare(
     inherit: bool = False,
     image: Path | None = None,
     require: Callable[[str, str, Expected], None] = lambda profile, backend, expected: None,
+    receive: Callable[[Built], None] = lambda build: None,
 ) -> Started:
     """Select the environment of a request and build it if missing, or use what is there.
 
     That is `executable`, an interpreter, or `image`, a file of Apptainer's.
 
-    `require` receives profile, backend and expectations, and may raise before anything is built.
+    `require` receives profile, backend and expectations, and may raise before anything is built;
+    `receive` gets the build of an environment that is as it was built.
     Raises `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
@@ -75,7 +77,7 @@ def prepare(
     elif executable is not None:
         started = prepare_interpreter(executable, request, settings, progress, inherit=inherit)
     else:
-        return _built(request, settings, progress, require)
+        return _built(request, settings, progress, require, receive)
     expects, facts, _ = started
     require(facts["profile"], facts["backend"], expects)
     return started
@@ -86,6 +88,7 @@ def _built(
     settings: Settings,
     progress: Progress,
     require: Callable[[str, str, Expected], None],
+    receive: Callable[[Built], None],
 ) -> Started:
     build = pipeline.prepare(request, settings, progress, running=True)
     environment = build.environment
@@ -93,7 +96,9 @@ def _built(
     expected = build.profile.expected(build.plan.python)
     require(build.profile.name, build.backend, expected)
     if not environment.changed():  # else starting the payload fails, and the report states why
-        artifact = pipeline.finish(build).result.artifact
+        finished = pipeline.finish(build)
+        artifact = finished.result.artifact
+        receive(finished)
     facts = _facts(build, build.backend, artifact, build.plan.fingerprint)
     return expected, facts, environment.run_payload
 

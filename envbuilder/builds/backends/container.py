@@ -323,8 +323,9 @@ class DockerEnvironment:
         """Replace this process with the client's `run`: as the user, with the project."""
         del environ  # a container has its own; the client passes on what is to be passed
         container, elsewhere = self._container(argv, access)
-        console.progress().note(_restrictions(container, elsewhere))
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        if not access.is_read:
+            console.progress().note(_restrictions(container, elsewhere))
+        terminal = sys.stdin.isatty() and sys.stdout.isatty() and not access.is_read
         python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
         container = replace(
             container, entrypoint=inside.accompanied(python, conventions.ENTRYPOINT)

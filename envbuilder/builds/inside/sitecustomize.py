@@ -1,4 +1,4 @@
-"""After an error of a missing module, print which command adds its package.
+"""After an import that failed, print what brings the missing module or library.
 
 `envbuilder run` puts a copy of this file on PYTHONPATH, so that each Python that the command starts
 imports it first. It reads no output and changes none: the traceback is printed as ever, and then
@@ -51,6 +51,14 @@ def advice(name: str | None, facts: dict[str, Any]) -> str:
     return f"{top} is in no requirement:\n  {facts['add']} {package}"
 
 
+def library_advice(text: str, facts: dict[str, Any]) -> str:
+    """Return what brings the shared library that an error names; empty if that is not known."""
+    import re
+
+    lacking = re.search(r"([^/\s]+\.so[.0-9]*): cannot open shared object file", text)
+    return facts["libraries"].get(lacking[1], "") if lacking else ""
+
+
 def _folder_of(module: str, project: str) -> str:
     """Return the folder of the project's own module, from the project; empty if it has none."""
     for folder in (".", "src"):
@@ -69,11 +77,15 @@ def _folder_of(module: str, project: str) -> str:
 def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python calls it
     _before(kind, error, trace)
     try:
-        if isinstance(error, ModuleNotFoundError):
+        if isinstance(error, (ImportError, OSError)):
             import json
 
             with open(FACTS, encoding="utf-8") as file:
-                text = advice(error.name, json.load(file))
+                facts = json.load(file)
+            if isinstance(error, ModuleNotFoundError):
+                text = advice(error.name, facts)
+            else:
+                text = library_advice(str(error), facts)
             if text:
                 print(text, file=sys.stderr)
     except Exception:  # the traceback is there, and nothing here may add one

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 import requests
 
-from envbuilder.builds import pipeline
+from envbuilder.builds import import_check, pipeline
+from envbuilder.builds.import_check import Outcome
 from envbuilder.commands import init, run as run_command
 from envbuilder.core import settings
 from envbuilder.core.errors import BuildError, HostError, InvalidError
@@ -183,7 +185,7 @@ def test_the_result_as_json(report: Report) -> None:
         "written": True,
         "text": FILE.read_text(),
         **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
-        **{key: [] for key in ("others", "impossible")},
+        **{key: [] for key in ("others", "impossible", "imports")},
         "locked": "",
         "next": ["envbuilder lock", "envbuilder run -- python"],
     }
@@ -784,6 +786,37 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     assert "envbuilder init --offline" in captured.err
     assert asked == ["cuda"]
     assert FILE.exists()
+
+
+@pytest.mark.parametrize(
+    ("package", "code"), [("numpy", 5), ("", 0)], ids=["required", "only imported"]
+)
+def test_what_was_built_is_imported(
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch, package: str, code: int
+) -> None:
+    lay({"requirements.txt": "numpy\n"})
+    an_index(monkeypatch)
+    questions(monkeypatch, Answer("3.11", {}, frozenset()))
+    outcome = Outcome(module="numpy", status="failed", package=package, detail="no")
+    monkeypatch.setattr(
+        init, "_locked", lambda report, _: msgspec.structs.replace(report, locked="cpu")
+    )
+    prepared = []
+    monkeypatch.setattr(pipeline, "prepare", lambda request, *_, running: prepared.append(request))
+    replaced(monkeypatch, pipeline, "finish", None)
+    replaced(monkeypatch, import_check, "tried", (outcome,))
+    printed = envbuilder("init", "--build", code=code)
+    assert [request.profile for request in prepared] == ["cpu"]
+    assert "imports: 0 of 1; numpy: no" in printed.out
+    assert ("not all that the project requires can be imported" in printed.err) is bool(code)
+
+
+def test_nothing_is_built_of_what_is_not_locked(envbuilder: Command) -> None:
+    lay({"requirements.txt": "numpy\n"})
+    assert (
+        "nothing was built, since nothing was locked"
+        in envbuilder("init", "--offline", "--build").err
+    )
 
 
 def test_what_cannot_be_locked_here_is_said_after_what_was_written(

@@ -12,14 +12,17 @@ from unittest.mock import Mock
 
 import pytest
 
+from envbuilder.builds import import_check
+from envbuilder.builds.import_check import Outcome
 from envbuilder.core import files, process, text
 from envbuilder.core.settings import Settings
 from envbuilder.host import model as host, probe
-from envbuilder.verify import show
+from envbuilder.verify import show, start
 from envbuilder.verify.report import history
 from tests.support.command_line import Command
 from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
+from tests.support.recorded import replaced
 from tests.support.reports import BUSY, QUIET, epoch, measured, written
 from tests.support.sabotages import FORGED, SHORT, Forged
 
@@ -436,3 +439,40 @@ def test_an_error_without_a_file_names_none(
         "the page cannot be written: the template is gone"
         in verify("--html", "page.html", code=1).err
     )
+
+
+@pytest.mark.parametrize(
+    ("package", "status", "check", "code"),
+    [("opencv-python", "failed", "failed", 5), ("", "passed", "warning", 0)],
+)
+def test_imports_of_what_is_required_decide(
+    own: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    envbuilder: Command,
+    payload: Payload,
+    package: str,
+    status: str,
+    check: str,
+    code: int,
+) -> None:
+    outcomes = (
+        Outcome(module="torch", status="passed", package="torch"),
+        Outcome(module="cv2", status="failed", package=package, detail="libGL.so.1 is missing"),
+    )
+    prepared = start.prepare
+
+    def prepare(*values: Any, receive: Callable[[Any], None], **options: Any) -> Any:
+        receive("build")
+        return prepared(*values, **options)
+
+    monkeypatch.setattr(start, "prepare", prepare)
+    replaced(monkeypatch, import_check, "tried", outcomes)
+    words = ("verify", "--python", sys.executable, "--profile", "cpu", "--quick", "--epochs", "1")
+    envbuilder(*words, code=code)
+    (report,) = kept(own)
+    sentence = "1 of 2; cv2: libGL.so.1 is missing"
+    named = report["checks"][-1]
+    assert (report["status"], named["name"], named["status"]) == (status, "imports", check)
+    assert named["detail"] == sentence
+    assert report["reasons"] == ([f"imports: {sentence}"] if code else [])
+    assert [each["status"] for each in report["imports"]] == ["passed", "failed"]
