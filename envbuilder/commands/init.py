@@ -619,8 +619,8 @@ def _moved(
     questions: chooser.Chooser,
     adapted: Profile,
     pythons: Sequence[Line],
-) -> tuple[draft.Draft, ...]:
-    """Return facts with the nearest later versions of what is pinned; none if none fit together.
+) -> Iterator[draft.Draft]:
+    """Yield facts with the nearest later versions of what is pinned; none if none fit together.
 
     What is bound from below alone is in its oldest version: the usual release may do, and is first.
     """
@@ -630,25 +630,21 @@ def _moved(
     required = [line for line in choice.lines if line.name not in facts.exclude]
     if kind == "mps":
         pythons = (lines.Line(f"=={python}.*", ""),)
-    nearest = questions.moved(python, required, pythons)
-    if nearest is None:
-        return ()
-    answer, versions = nearest
     why = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
     line_of = {line.name: line for line in required}
-    overrides = {**facts.overrides}
-    for name in sorted(versions.keys() - FRAMEWORKS[adapted.framework].names):
-        line = line_of[name]
-        text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
-        overrides[name] = (text, f"{why}; {line.where} has {line.text}")
-    facts = msgspec.structs.replace(facts, overrides=overrides)
-    if kind == "mps":
-        return (facts,)
-    facts = _with_python(facts, python, answer.python, _NEAREST)
-    release = answer.release(adapted)
-    if release == adapted.release:
-        return (facts,)
-    return facts, msgspec.structs.replace(facts, framework_version=release)
+    for answer, versions in questions.moved(python, required, pythons):
+        overrides = {**facts.overrides}
+        for name in sorted(versions.keys() - FRAMEWORKS[adapted.framework].names):
+            line = line_of[name]
+            text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
+            overrides[name] = (text, f"{why}; {line.where} has {line.text}")
+        each = msgspec.structs.replace(facts, overrides=overrides)
+        if kind != "mps":
+            each = _with_python(each, python, answer.python, _NEAREST)
+        yield each
+        release = answer.release(adapted)
+        if kind != "mps" and release != adapted.release:
+            yield msgspec.structs.replace(each, framework_version=release)
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, why: str) -> draft.Draft:

@@ -176,11 +176,8 @@ class Diagnosis:
         What has wheels for other Pythons alone, and no source, does not fit this one.
         """
         accepted = ranks(*target)
-        releases = self.index(profile.resolution.as_of).fitting(
-            name, allowed(profile, target, name)
-        )
         fitting = []
-        for each, release in releases.items():
+        for each, release in self.fitting(profile, target, name).items():
             is_for_others = upstream.pythons([release], target[0])
             usable = release.sdist or release.usable(accepted) or not is_for_others
             if usable and release.is_for(target[1]):
@@ -204,8 +201,8 @@ class Diagnosis:
         releases = index.releases(name)
         lines = [line for line in profile.requirements if distribution(line) == name]
         by = [places.get(line, f"profile {profile.name}") for line in lines]
-        needs = _needs(name, refusal)
-        by += (who for who, _ in needs)
+        proof = refusal.reason.proof
+        by += (who for who, _ in _needs(name, proof))
         blocker = Blocker(name=name, kind="unknown", by=tuple(dict.fromkeys(by)))
         if name in map(distribution, profile.indexes):
             return replace(blocker, problem=_OWN_INDEX)
@@ -213,24 +210,31 @@ class Diagnosis:
             return replace(blocker, problem=f"not known, since an index fails ({failing})")
         if not releases:
             return replace(blocker, kind="absent", problem=index.too_late.get(name, ""))
-        releases = index.fitting(name, allowed(profile, target, name))
-        fitting = [*releases]
-        for _, specifier in needs:
-            fitting = [*specifier.filter(fitting, True)] or fitting
+        releases = self.fitting(profile, target, name, proof)
         accepted = ranks(*target)
-        if not fitting or any(releases[version].usable(accepted) for version in fitting):
+        if not releases or any(release.usable(accepted) for release in releases.values()):
             return None
         built = []
-        for version in fitting:
-            sdist = releases[version].sdist
-            if sdist and upstream.admits(sdist, target[1]):
+        for version, release in releases.items():
+            if release.sdist and upstream.admits(release.sdist, target[1]):
                 built.append(version)
         return replace(
             blocker,
             kind="source" if built else "wheel",
-            version=str((built or fitting)[-1]),
-            pythons=upstream.pythons([releases[version] for version in fitting], target[0]),
+            version=str((built or [*releases])[-1]),
+            pythons=upstream.pythons(releases.values(), target[0]),
         )
+
+    def fitting(
+        self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
+    ) -> dict[Version, upstream.Release]:
+        """Return the releases of a package that a profile's lines allow, and others by a proof."""
+        index = self.index(profile.resolution.as_of)
+        releases = index.fitting(name, allowed(profile, target, name))
+        for _, specifier in _needs(name, proof):
+            fitting = {version: releases[version] for version in specifier.filter(releases, True)}
+            releases = fitting or releases
+        return releases
 
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None
@@ -271,12 +275,12 @@ def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSe
     return result
 
 
-def _needs(name: str, refusal: UnresolvableError) -> list[tuple[str, SpecifierSet]]:
+def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
     """Return who requires a package in the words of uv, and which versions."""
     package = r"([A-Za-z][\w.-]*?)(?:==(\S+)|[<>!~]\S+)?"
     pattern = rf"(?<!\S){package} depends? on {re.escape(name)}(?![\w-])(\S*)"
     needs = []
-    for package, version, versions in re.findall(pattern, refusal.reason.proof):
+    for package, version, versions in re.findall(pattern, proof):
         specifier = re.match(r"(?:[<>=!~]=?[\w.*+!]+,?)*", versions)
         text = specifier[0].strip(",.") if specifier else ""
         needs.append((f"{package} {version}".strip(), SpecifierSet(text)))

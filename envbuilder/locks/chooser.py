@@ -11,6 +11,7 @@ import re
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -101,7 +102,7 @@ class Chooser:
         settled: str = "",
         unasked: frozenset[str] = frozenset(),
     ) -> None:
-        self._profile = profile
+        self._profile = _of_index(profile)
         self._settings = settings
         self._diagnosis = diagnosis
         self._report = report
@@ -139,22 +140,26 @@ class Chooser:
 
     def moved(
         self, python: str, lines: Iterable[Line], pythons: Sequence[Line] = ()
-    ) -> tuple[Answer, dict[str, str]] | None:
-        """Return the nearest later versions that fit together, and name → version of those moved.
+    ) -> Iterator[tuple[Answer, dict[str, str]]]:
+        """Yield the nearest later versions that fit together, and name → version of those moved.
 
-        `lines` are what the project's files require; None if nothing fits even so.
+        `lines` are what the project's files require. The framework's release moves last.
         """
         loose = _relaxed(self._profile, lines)
         pins = {line.name: line for line in lines if is_pin(line.text)}
+        names = FRAMEWORKS[self._profile.framework].names & pins.keys()
+        stays = (f"{name}=={self._profile.release}" for name in names)
+        kept = replace(loose, constraints=(*loose.constraints, *stays))
         possible = self._pythons(python, pythons)
-        for answer in self._answers(loose, possible, set(), "--resolution", "lowest-direct"):
-            moved = {}
-            for name in pins.keys() & answer.versions.keys():
-                taken = answer.versions[name]
-                if not Requirement(pins[name].text).specifier.contains(taken, True):
-                    moved[name] = taken
-            return answer, dict(sorted(moved.items()))
-        return None
+        for question in (kept, loose):
+            answers = self._answers(question, possible, set(), "--resolution", "lowest-direct")
+            for answer in islice(answers, 1):
+                moved = {}
+                for name in pins.keys() & answer.versions.keys():
+                    taken = answer.versions[name]
+                    if not Requirement(pins[name].text).specifier.contains(taken, True):
+                        moved[name] = taken
+                yield answer, dict(sorted(moved.items()))
 
     def _answers(
         self, profile: Profile, pythons: Sequence[str], refusals: set[str], *options: str
@@ -177,7 +182,7 @@ class Chooser:
                 return
             refusals.add(proof)
             for name in answer.named.difference(profile.indexes):
-                possible &= self._having(self._fitting(profile, name))
+                possible &= self._having(self._fitting(profile, name, proof))
 
     def answer(
         self,
@@ -195,8 +200,7 @@ class Chooser:
         target = (profile.platforms[0], python)
         earlier = before or {}
         sources = self.sources
-        # The index may have another package of the name, or another version.
-        profile = without(profile, [source.name for source in profile.resolution.sources])
+        profile = _of_index(profile)
         for number in range(_MOST_SOURCES):
             asked = without(profile, sources)
             if not options:  # which would take what is bound by nothing in its oldest version
@@ -219,7 +223,7 @@ class Chooser:
             if number == 0:
                 more |= self._never_built(profile) - sources
             for name in refusal.named - sources:
-                fitting = self._fitting(profile, name)
+                fitting = self._fitting(profile, name, refusal.reason.proof)
                 having = self._having(fitting)
                 if self._settled:
                     having &= {self._settled}
@@ -298,11 +302,10 @@ class Chooser:
                 old.add(name)
         return frozenset(old)
 
-    def _fitting(self, profile: Profile, name: str) -> list[upstream.Release]:
-        """Return the releases of a package that a profile's own lines allow."""
+    def _fitting(self, profile: Profile, name: str, proof: str = "") -> list[upstream.Release]:
+        """Return the releases of a package that lines and a proof allow, on the first platform."""
         target = (profile.platforms[0], profile.python.default)
-        index = self._diagnosis.index(profile.resolution.as_of)
-        return [*index.fitting(name, allowed(profile, target, name)).values()]
+        return [*self._diagnosis.fitting(profile, target, name, proof).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
         """Return the Pythons for which one of some releases has a wheel on the platform."""
@@ -366,6 +369,14 @@ class Chooser:
                 if holds and not need.specifier.contains(profile.release or "0", True):
                     needing.append(f"{name} {version}")
         return first(needing, _MOST_NEEDS) or "the project"
+
+
+def _of_index(profile: Profile) -> Profile:
+    """Return a profile without what the project has from elsewhere.
+
+    The index may have another package of the name, or another version.
+    """
+    return without(profile, [source.name for source in profile.resolution.sources])
 
 
 def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:

@@ -303,8 +303,7 @@ def test_pins_that_no_longer_fit_move_to_the_nearest_later_versions(
     )
     with blockers.Diagnosis(own) as diagnosis:
         chooser = Chooser(asked, own, diagnosis)
-        nearest = default.serving(lambda: chooser.moved("3.11", lines))
-    assert nearest is not None
+        nearest = default.serving(lambda: [*chooser.moved("3.11", lines)][-1])
     assert nearest[0].release(asked) == "2.2.0"
     assert nearest[1] == {"pinned": "1.5", "text": "0.2", "torch": "2.2.0"}
 

@@ -113,8 +113,9 @@ def questions(
         def ways(self, *_: object) -> Iterator[Way]:
             return iter(ways)
 
-        def moved(self, *_: object) -> tuple[Answer, dict[str, str]] | None:
-            return (moved or {}).get(self._profile.platforms[0])
+        def moved(self, *_: object) -> Iterator[tuple[Answer, dict[str, str]]]:
+            platform = self._profile.platforms[0]
+            yield from [nearest for name, nearest in (moved or {}).items() if name == platform]
 
     monkeypatch.setattr(chooser, "Chooser", Chooser)
 
@@ -677,7 +678,7 @@ def test_nothing_is_written_that_was_tried_in_vain(
     an_index(monkeypatch)
     questions(monkeypatch)
     nearest = (answered(python="3.10"), {"torchtext": "0.16.2"})
-    monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: nearest)
+    monkeypatch.setattr(chooser.Chooser, "moved", lambda *_: iter([nearest, nearest]))
     needed = json.loads(envbuilder("init", "--json").out)["needs_you"]
     assert active() == ["requirements_from:", "  - requirements.txt"]
     assert needed == ["cuda cannot be locked: no", "mps cannot be locked: no"]

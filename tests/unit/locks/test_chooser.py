@@ -86,8 +86,8 @@ def test_a_refusal_that_no_python_changes_is_the_last(
         return refusal("rich==1 needs what rich==2 excludes")
 
     monkeypatch.setattr(Chooser, "answer", answer)
-    assert chooser_of(CPU).moved("3.11", []) is None
-    assert pythons == ["3.11", "3.12"]
+    assert [*chooser_of(CPU).moved("3.11", [])] == []
+    assert pythons == ["3.11", "3.12"] * 2  # uv is asked once
 
 
 def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
@@ -113,11 +113,11 @@ def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
         return Answer(python, versions, frozenset())
 
     monkeypatch.setattr(Chooser, "answer", answer)
-    nearest = chooser_of(profile).moved("3.11", lines)
-    assert nearest is not None
+    nearest, *_ = chooser_of(profile).moved("3.11", lines)
     assert nearest[0].release(profile) == "1.13.1"
     assert nearest[1] == {"scipy": "2.0", "torch": "1.13.1+cpu", "torchtext": "0.14.1"}
-    (question,) = questions
+    kept, question = questions
+    assert {*kept.constraints} == {*question.constraints, "torch==1.13.1"}
     assert question.requirements == (
         "torch>=1.11.0",
         "torchtext>=0.12",
@@ -127,6 +127,37 @@ def test_what_is_pinned_becomes_a_lower_bound_and_moves_to_what_uv_takes(
     )
     releases = [*profile.choices()]
     assert question.constraints == ("six<2", f"torch>={releases[-1]},<={releases[0]}")
+
+
+MOVED = {"scipy": "1.9", "torch": "2.0.0"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("torch==1.12.0", [("3.10", {"scipy": "1.9"}), ("3.11", MOVED)]),
+        ("torch==1.11.0", [("3.11", MOVED)]),
+        ("torch>=1.11", [("3.11", {"scipy": "1.9"})]),
+    ],
+)
+def test_what_is_pinned_beside_the_framework_moves_before_its_release(
+    asked: list[tuple[Profile, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    listed: str,
+    expected: list[tuple[str, dict[str, str]]],
+) -> None:
+    def answer(_: Chooser, question: Profile, python: str, *__: str) -> Any:
+        taken = "1.12.0" if python == "3.10" else "2.0.0"
+        versions = {"torch": taken, "scipy": "1.9"}
+        stays = [c for c in question.constraints if "torch==" in c]
+        is_refused = stays not in ([], [f"torch=={taken}"])
+        return refusal(python) if is_refused else Answer(python, versions, frozenset())
+
+    monkeypatch.setattr(Chooser, "answer", answer)
+    release = listed[7:]
+    lines = [Line(listed, "a.txt:1"), Line("scipy==1.7", "a.txt:2")]
+    nearest = [*chooser_of(replace(CPU, release=release)).moved("3.11", lines)]
+    assert [(answer.python, moved) for answer, moved in nearest][: len(expected)] == expected
 
 
 def test_packages_without_a_wheel_are_those_that_uv_hints_at() -> None:
@@ -197,6 +228,9 @@ def test_what_the_project_has_from_elsewhere_is_not_asked_of_the_index(
     refused = chooser_of(profile).answer(profile, "3.11")
     assert isinstance(refused, UnresolvableError)
     assert asked == [("rich",)]
+    asked.clear()
+    assert not [*chooser_of(profile).ways("3.11")]
+    assert {*asked} == {("rich",)}
 
 
 def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
@@ -223,11 +257,34 @@ def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
             assert answer.sources == expected
 
 
+def test_of_what_others_pin_the_pinned_release_tells_whether_it_has_to_be_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(_: Uv, requirements: tuple[str, ...], *__: object, **___: object) -> tuple[()]:
+        if resolving:
+            raise refusal(resolving.pop(), "gdown")
+        return ()
+
+    resolving = ["gdown==4.4.0 has no usable wheels and all versions of app depend on gdown==4.4.0"]
+    page = b"<a href=gdown-4.4.0.tar.gz></a><a href=gdown-5.0-py3-none-any.whl></a>"
+    index = upstream.Index([Place(url="https://index.example")], lambda _: page, lambda _: [])
+    monkeypatch.setattr(source_locker, "requirements", lambda *_: ())
+    monkeypatch.setattr(upstream, "offers", lambda *_: ())
+    monkeypatch.setattr(upstream, "opened", lambda *_: nullcontext(index))
+    monkeypatch.setattr(fetch, "places", tuple)
+    monkeypatch.setattr(Uv, "compile", answer)
+    resolution = replace(CPU.resolution, build=True)
+    profile = replace(CPU, requirements=("app",), resolution=resolution)
+    answered = chooser_of(profile).answer(profile, "3.11")
+    assert isinstance(answered, Answer)
+    assert answered.sources == {"gdown"}
+
+
 def test_extras_bring_the_libraries_of_the_hardware_whatever_moves(
     asked: list[tuple[Profile, str]],
 ) -> None:
     questions = chooser_of(shipped_profile("jax-cuda"))
-    assert questions.moved("3.12", [Line("jax==0.9.2", "requirements.txt:1")]) is None
+    assert not [*questions.moved("3.12", [Line("jax==0.9.2", "requirements.txt:1")])]
     list(questions.ways("3.12"))
     assert asked[0][0].requirements == ("jax[cuda13]>=0.9.2",)
     assert asked[-1][0].requirements == ("jax[cuda13]",)
