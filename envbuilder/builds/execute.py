@@ -31,10 +31,12 @@ from envbuilder.builds.plan import (
     RunUv,
     Save,
     Seal,
+    ShareWheels,
     Step,
     UnpackLibraries,
     UnpackPython,
     UnpackTool,
+    UnpackWheels,
     Write,
     WritePayload,
     WritePrograms,
@@ -171,6 +173,8 @@ def _lay_files(step: FileStep | ImageStep, context: _Context) -> None:
                 store.link(file, folder)
         case CopyProject():
             project_layer.copy(step.project, Path(step.folder))
+        case UnpackWheels() | ShareWheels():
+            _unpack_wheels(step, context)
         case UnpackTool():
             _unpack_tool(step, store)
         case UnpackLibraries():
@@ -297,6 +301,17 @@ def _failing_step(printed: str) -> str:
     """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
+
+
+def _unpack_wheels(step: UnpackWheels | ShareWheels, context: _Context) -> None:
+    from envbuilder.builds import unpacked
+
+    root = Path(step.unpacked)
+    store = context.store
+    if isinstance(step, UnpackWheels):
+        unpacked.prepare(step.files, root, store, Path(step.folder), context.task.advance)
+    else:
+        unpacked.share(step.files, root, store, Path(step.env), Path(step.venv))
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

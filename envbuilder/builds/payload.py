@@ -7,13 +7,17 @@ import io
 import zipfile
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from envbuilder.core import resources
+from envbuilder.core.files import file_sha256
 
 _MAIN = "from payload.__main__ import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
+COMPILER = Path(__file__).with_name("inside") / "compile_bytecode.py"
+"""Compiles the modules of an environment, with that environment's Python."""
 RECORD = "record"
 """Name of the folder that the payload may write; it only reads all others."""
 
@@ -47,6 +51,11 @@ def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
 def payload_sha256() -> str:
     """Return the sha256 of `payload.pyz`."""
     return hashlib.sha256(payload_pyz()).hexdigest()
+
+
+def compiler_sha256() -> str:
+    """Return the sha256 of the program that decides the bytes of environments' bytecode."""
+    return file_sha256(COMPILER)
 
 
 TIMEOUT_SECONDS = 4 * 3600.0

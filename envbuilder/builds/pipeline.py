@@ -299,8 +299,12 @@ def reusable(build: Planned) -> Artifact | None:
 
     Raises `BuildError` if one that is made again is in use.
     """
-    artifact = None if build.request.rebuild else build.product.existing()
-    replaces = artifact is None and (build.request.rebuild or build.product.changed())
+    request = build.request
+    altered = build.product.altered() if request.restore and not request.rebuild else ""
+    if altered:
+        build.progress.note(f"note: {altered}; it is made again from its wheels")
+    artifact = None if request.rebuild or altered else build.product.existing()
+    replaces = artifact is None and (request.rebuild or altered or build.product.changed())
     if replaces and not backends.makes_image(build.backend):
         with in_use.replacing(Path(build.plan.artifact.ref)):
             pass
@@ -352,7 +356,10 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
     from envbuilder.builds.execute import execute as execute_plan
 
     def is_done() -> bool:
-        return not build.request.rebuild and build.product.existing() is not None
+        request = build.request
+        if request.rebuild or (request.restore and build.product.altered()):
+            return False
+        return build.product.existing() is not None
 
     is_new = execute_plan(build.plan, build.settings, build.progress, is_done)
     with build.progress.task("check what was built"):

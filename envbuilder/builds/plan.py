@@ -46,6 +46,25 @@ class LinkFiles(types.Action, frozen=True, kw_only=True):
     folder: str
 
 
+class UnpackWheels(types.Action, frozen=True, kw_only=True):
+    """Unpack wheels of the store; write what an installer must install, with its requirements."""
+
+    files: tuple[File, ...]
+    unpacked: str
+    """Folder in which they stay."""
+    folder: str
+
+
+class ShareWheels(types.Action, frozen=True, kw_only=True):
+    """Add the unpacked files of wheels and their bytecode to a venv that has the rest of them."""
+
+    files: tuple[File, ...]
+    unpacked: str
+    env: str
+    venv: str
+    """The venv; `env`, or a folder in it."""
+
+
 class UnpackTool(types.Action, frozen=True, kw_only=True):
     """Extract the executable `name` from a wheel of the store."""
 
@@ -238,6 +257,8 @@ FileStep = (
     | WritePayload
     | WritePrograms
     | LinkFiles
+    | UnpackWheels
+    | ShareWheels
     | CopyProject
     | UnpackTool
     | UnpackLibraries

@@ -43,6 +43,8 @@ class Request(Struct, frozen=True, kw_only=True):
     push: str | None = None
     """Registry reference with a tag to push the image to instead of loading it into the engine."""
     rebuild: bool = False
+    restore: bool = False
+    """An environment whose shared files were changed is made again; looking takes a moment."""
     force: bool = False
     dry_run: bool = False
     locked: bool = False
@@ -138,6 +140,10 @@ class Product(Protocol):
         A folder keeps its name. An image in a file or a registry that is not intact is built again.
         Changes that only reading every file reveals are left to `run_payload`.
         """
+        return ""
+
+    def altered(self) -> str:
+        """Return a message if the artifact is to be restored, else empty: asked for on request."""
         return ""
 
     def made_by(self) -> dict[str, str]:

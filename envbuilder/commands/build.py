@@ -85,7 +85,7 @@ def command(
       envbuilder build --profile cpu --require-signature team.pub
     """
     settings = load_settings()
-    request = replace(request, profile=next(iter(profile), None), with_project=True)
+    request = replace(request, profile=next(iter(profile), None), with_project=True, restore=True)
     if len(profile) > 1:
         return _build_several(profile, request, settings, as_json=as_json)
     planned = pipeline.prepare(request, settings, console.progress(), running=False)

@@ -57,6 +57,7 @@ _NAMED = 3
 """Maximum number of projects that a reason names."""
 
 _RUNS = project_folder.RUNS
+_UNPACKED = "unpacked"
 CACHES = (
     store.NAME,
     "bases",
@@ -67,6 +68,7 @@ CACHES = (
     "logs",
     "uv-resolve",
     _RUNS,
+    _UNPACKED,
 )
 """Folders whose content can be made again: those that carry envbuilder's mark are removed whole."""
 
@@ -243,11 +245,14 @@ class Inventory(Struct):
     def downloads(self) -> None:
         """List what can be downloaded or made again; all of it stays while a build is running."""
         for name in CACHES:
-            root = self.settings.data_dir if name == _RUNS else self.settings.cache_dir
+            ours = {_RUNS, _UNPACKED}
+            root = self.settings.data_dir if name in ours else self.settings.cache_dir
             folder = root / name
             if not self._is_marked(root, folder):
                 continue
-            if self.busy or not all(self._lock(p, hold=False) for p in folder.rglob("*.lock")):
+            # Wheels may contain files of that name.
+            locks = folder.glob("*.lock") if name == _UNPACKED else folder.rglob("*.lock")
+            if self.busy or not all(self._lock(path, hold=False) for path in locks):
                 self.keep(folder, BUSY)
             elif _has_strangers(folder):
                 self.keep(folder, FOREIGN)

@@ -339,6 +339,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "envs"
 
     @property
+    def unpacked_dir(self) -> Path:
+        """Unpacked wheels, on the file system of the environments, which link their files."""
+        return self.data_dir / "unpacked"
+
+    @property
     def records_dir(self) -> Path:
         """Records of built images, one folder per fingerprint."""
         return self.data_dir / "records"

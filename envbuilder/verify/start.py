@@ -90,6 +90,7 @@ def _built(
     require: Callable[[str, str, Expected], None],
     receive: Callable[[Built], None],
 ) -> Started:
+    request = msgspec.structs.replace(request, restore=True)
     build = pipeline.prepare(request, settings, progress, running=True)
     environment = build.environment
     artifact = build.plan.artifact

@@ -27,7 +27,7 @@ from envbuilder.builds.backends.venv import (
     rehomed,
     wheel_steps,
 )
-from envbuilder.builds.payload import payload_sha256
+from envbuilder.builds.payload import compiler_sha256, payload_sha256
 from envbuilder.builds.plan import Artifact, LinkFiles, Plan, Step, fingerprint, tool_versions
 from envbuilder.builds.variables import Place
 from envbuilder.core import process
@@ -96,6 +96,7 @@ def plan(
         "files": sorted(f.sha256 for f in contents),
         "uv": tools[0].version if tools else "",
         "payload": payload_sha256(),
+        "bytecode": compiler_sha256(),
         "refused": refused_programs(profile),
         "activation": prefixes.templates_sha256(),
         "py-rattler": rattler,

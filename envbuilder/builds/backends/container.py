@@ -214,6 +214,10 @@ class DockerEnvironment:
         if lacking or record.ref != ref:
             records.keep(self._records, replace(record, ref=ref, names=self._names))
 
+    def altered(self) -> str:
+        """Return nothing: an engine's images cannot be changed."""
+        return ""
+
     def made_by(self) -> dict[str, str]:
         """Return the programs that built the existing image (BuildKit, …) → their versions."""
         return self._existing[1].made_by if self._existing else {}

@@ -3,7 +3,8 @@
 The list of files is in the environment, and the list's digest in its marker, so that verification
 can name the files that were changed, added or removed since. The base interpreter, whose library
 the environment uses, is part of it. A tree's digest depends on its contents, not on times, owners
-or how they are stored; bytecode (`__pycache__`) is left out, since interpreters write it.
+or how they are stored. Of bytecode (`__pycache__`) only what the build compiled is part of it:
+interpreters write more.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -29,7 +31,9 @@ from envbuilder.core.resources import OWN
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
 FILES = f"{OWN}/files.jsonl"
-OURS = frozenset({MARKER, FILES})
+SHARED = f"{OWN}/shared.json"
+"""The records of files that the environment may share with others."""
+OURS = frozenset({MARKER, FILES, SHARED})
 PLACED = f"{OWN}/placed.txt"
 """List of further files that contain the environment's location, one path a line."""
 HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
@@ -37,6 +41,7 @@ HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
 do those in PLACED. All others are the same wherever they are built."""
 SHOWN = 3
 """Maximum number of files, changed by anyone, that a message names."""
+_BYTECODE = "__pycache__"
 _SECONDS = 10.0
 _BASE_QUESTION = """
 import json, os, sys, sysconfig
@@ -58,7 +63,7 @@ _LANDMARK = re.compile(
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True):
-    """One entry of a tree; `content` is a file's sha256 or `identity`, or a link's target."""
+    """One entry of a tree; `content` is a file's sha256 or identity, or a link's target."""
 
     path: str
     """Relative to the root, with slashes; absolute for what is outside of it."""
@@ -81,6 +86,10 @@ def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) ->
     these folders, without installed packages, and these files. Links to files count as the files.
     """
     entries = list(_entries(root, frozenset(skip)))
+    for file in shared(root):
+        if f"/{_BYTECODE}/" in file.path:
+            with suppress(FileNotFoundError):
+                entries.append(_file(file.path, os.lstat(f"{root}/{file.path}")))
     for path in map(Path, outside):
         if path.is_dir():
             packages = frozenset(str(path / name) for name in _PACKAGES)
@@ -90,14 +99,17 @@ def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) ->
     return tuple(sorted(entries))
 
 
-def hashed(root: Path, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries with each file's sha256, as `read_tree` does."""
-    files = [root / entry.path for entry in entries if _is_file(entry)]
+def hashed(
+    root: Path, entries: tuple[Entry, ...], known: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Entry, ...]:
+    """Return the entries with each file's sha256, as `read_tree` does; some are known by path."""
+    files = [e.path for e in entries if _is_file(e) and e.path not in known]
     shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
     # Threads pay off: hashing releases the GIL.
     with process.pool() as pool:
-        hashes = chain.from_iterable(pool.map(lambda share: [*map(file_sha256, share)], shares))
-        return tuple(Entry(e.path, e.kind, next(hashes)) if _is_file(e) else e for e in entries)
+        results = pool.map(lambda share: [file_sha256(root / path) for path in share], shares)
+        hashes = {**known, **dict(zip(files, chain.from_iterable(results), strict=True))}
+    return tuple(Entry(e.path, e.kind, hashes[e.path]) if _is_file(e) else e for e in entries)
 
 
 def _is_file(entry: Entry) -> bool:
@@ -106,11 +118,11 @@ def _is_file(entry: Entry) -> bool:
 
 def _file(path: str, status: os.stat_result) -> Entry:
     # A write changes the ctime, and no program can set it: unlike size and mtime it tells.
-    return Entry(
-        path,
-        "executable" if status.st_mode & stat.S_IXUSR else "file",
-        f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}",
-    )
+    identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    kind: Literal["file", "executable"] = "file"
+    if status.st_mode & stat.S_IXUSR:
+        kind = "executable"
+    return Entry(path, kind, " ".join(map(str, (*identity, status.st_nlink))))
 
 
 def _entries(
@@ -119,7 +131,7 @@ def _entries(
     with os.scandir(root / below) as entries:
         for entry in entries:
             path = f"{below}{entry.name}"
-            if path in skip or entry.name == "__pycache__":
+            if path in skip or entry.name == _BYTECODE:
                 continue
             status = entry.stat(follow_symlinks=follow and entry.is_file())
             if stat.S_ISLNK(status.st_mode):
@@ -149,6 +161,56 @@ def parsed(text: str) -> tuple[Entry, ...]:
 def tree_digest(entries: Iterable[Entry]) -> str:
     """Return the sha256 over all entries, as "sha256:…"."""
     return f"sha256:{hashlib.sha256(listed(entries).encode()).hexdigest()}"
+
+
+class SharedFile(Struct, frozen=True, array_like=True):
+    """A file that several environments may share, as it was written."""
+
+    path: str
+    executable: bool
+    sha256: str
+    size: int
+    time: int
+    """Of its last change, in nanoseconds."""
+    inode: int
+
+    def is_same(self, status: os.stat_result) -> bool:
+        """Return whether a file is still this one, unless somebody restored its time."""
+        return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
+
+
+def shared(prefix: Path) -> tuple[SharedFile, ...]:
+    """Return the records of the files that an environment may share with others."""
+    try:
+        return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
+    except (OSError, ValueError):
+        return ()
+
+
+def link_bytecode(prefix: Path, folder: Path) -> None:
+    """Link what a build compiled where Python looks for it with that `sys.pycache_prefix`."""
+    for file in shared(prefix):
+        above, is_bytecode, name = file.path.rpartition(f"/{_BYTECODE}/")
+        if is_bytecode:
+            link = Path(f"{folder}{prefix}/{above}/{name}")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(prefix / file.path)
+
+
+def altered(prefix: Path) -> str:
+    """Return a message if a file that an environment may share was changed, else empty.
+
+    What changed one in place changed it for others, too: it must be restored from its wheel.
+    """
+    changed = []
+    for file in shared(prefix):
+        try:
+            is_same = file.is_same(os.lstat(f"{prefix}/{file.path}"))
+        except OSError:
+            is_same = False
+        if not is_same:
+            changed.append(file.path)
+    return f"{prefix} was changed since it was built: {first(changed, SHOWN)}" if changed else ""
 
 
 class Difference(Struct, frozen=True):
@@ -198,7 +260,8 @@ def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     identities = walk(prefix, OURS, base)
-    entries = hashed(prefix, identities)
+    # What was just unpacked is not read again.
+    entries = hashed(prefix, identities, {file.path: file.sha256 for file in shared(prefix)})
     (prefix / FILES).write_text(listed(entries))
     digests = {"digest": _portable(prefix, entries), "tree": tree_digest(entries)}
     marker = {**facts, "base": list(base), **digests, "landmarks": _landmarks(identities)}
@@ -211,6 +274,8 @@ def _landmarks(entries: Iterable[Entry]) -> list[str]:
     for entry in entries:
         landmark = _LANDMARK.match(entry.path)
         if landmark is None or entry.path.startswith("/") or entry.kind == "folder":
+            continue
+        if f"/{_BYTECODE}/" in entry.path:  # which people remove
             continue
         size = int(entry.content.split()[1]) if _is_file(entry) else 0
         largest[landmark[0]] = max(largest.get(landmark[0], (0, "")), (size, entry.path))
@@ -280,7 +345,14 @@ def is_sealed(prefix: Path) -> bool:
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
-def require_unchanged(prefix: Path, python: str) -> tuple[Entry, ...]:
+class State(Struct, frozen=True):
+    """An environment at some time: the identities of its files, and their contents."""
+
+    identities: tuple[Entry, ...]
+    contents: tuple[Entry, ...]
+
+
+def require_unchanged(prefix: Path, python: str) -> State:
     """Raise `VerifyError` if an environment or its base interpreter has changed since its build.
 
     `python` is its interpreter, below the prefix. Returns what `require_untouched` compares with
@@ -292,7 +364,7 @@ def require_unchanged(prefix: Path, python: str) -> tuple[Entry, ...]:
         before = _walk(prefix)
         entries = hashed(prefix, before)
     if tree_digest(entries) == marker(prefix).get("tree"):
-        return before
+        return State(before, entries)
     try:
         built = parsed((prefix / FILES).read_text())
     except (OSError, ValueError):
@@ -303,16 +375,30 @@ def require_unchanged(prefix: Path, python: str) -> tuple[Entry, ...]:
     raise _error(f"{what}: {_named(changed)}", prefix, python)
 
 
-def require_untouched(prefix: Path, python: str, before: tuple[Entry, ...]) -> None:
+def require_untouched(prefix: Path, python: str, before: State) -> None:
     """Raise `VerifyError` if a file has changed since `require_unchanged` returned `before`.
 
-    Contents are not read again: a file that was changed and restored counts as changed.
+    A file that was changed and restored counts as changed. One that another environment linked or
+    unlinked, which changes its ctime, is read again.
     """
     what = f"{prefix} was changed while it was used"
+    identities = {entry.path: entry for entry in before.identities}
+    contents = {entry.path: entry for entry in before.contents}
     with _reading(prefix, python, what):
-        changed = differences(before, _walk(prefix))
+        now = _walk(prefix)
+        linked = tuple(e for e in now if _was_linked(identities.get(e.path, e), e))
+        same = {entry.path for entry in hashed(prefix, linked) if contents[entry.path] == entry}
+        now = tuple(identities[entry.path] if entry.path in same else entry for entry in now)
+        changed = differences(before.identities, now)
     if changed:
         raise _error(f"{what}: {_named(changed)}", prefix, python)
+
+
+def _was_linked(before: Entry, now: Entry) -> bool:
+    """Return whether a file got or lost a name, and nothing says that it was written."""
+    old = before.content.split()
+    new = now.content.split()
+    return _is_file(now) and old[:3] == new[:3] and old[4:] != new[4:]
 
 
 def _walk(prefix: Path) -> tuple[Entry, ...]:

@@ -1,9 +1,9 @@
 """Native environments: the venv backend, and what it shares with the conda backend.
 
-Each environment is a folder, built from the store without network. uv unpacks the wheels into a
-cache inside the working folder and hard-links from there; the cache is then removed. So every
-environment owns its files: editing one affects neither a cache nor another environment (a shared
-cache would install the edited file without complaint).
+Each environment is a folder, built from the store without network. A wheel's unchanged files are
+unpacked once and shared (`builds.unpacked`). uv installs the rest, from a cache in the working
+folder that is then removed: nothing of uv's is ever shared, since it would install a file that was
+edited in one environment into the next without complaint.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.builds import isolation, render, variables
+from envbuilder.builds import isolation, variables
 from envbuilder.builds.access import NOTHING, Access, Runner
 from envbuilder.builds.backends import foreign_programs, in_use, integrity
-from envbuilder.builds.payload import TIMEOUT_SECONDS, payload_pyz, payload_sha256
+from envbuilder.builds.payload import TIMEOUT_SECONDS, compiler_sha256, payload_pyz, payload_sha256
 from envbuilder.builds.plan import (
     Artifact,
-    LinkFiles,
     Move,
     Plan,
     RunUv,
     Seal,
+    ShareWheels,
     Step,
     UnpackLibraries,
     UnpackPython,
     UnpackTool,
-    Write,
+    UnpackWheels,
     WritePayload,
     WritePrograms,
     fingerprint,
@@ -124,8 +124,12 @@ def last_steps(
 
 
 def environment_room(settings: Settings, files: Iterable[File]) -> Room:
-    """Return the disk space that an environment of these files takes at least."""
-    return Room(folder=str(settings.envs_dir), bytes=unpacked(files))
+    """Return the disk space that an environment of these files takes at least.
+
+    Wheels that are unpacked already take none.
+    """
+    new = [f for f in files if not (settings.unpacked_dir / f.sha256).is_dir()]
+    return Room(folder=str(settings.envs_dir), bytes=unpacked(new))
 
 
 def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
@@ -163,14 +167,16 @@ def wheel_steps(
     wheels = target.of_kind("wheel")
     uv = str(work / "uv")
     cache = str(work / "cache")
+    # A rebuild trusts nothing that is there.
+    unpacked = str(work / "unpacked" if build.request.rebuild else build.settings.unpacked_dir)
     return (
         # A native environment is built on the platform that it is for.
         UnpackTool(what="unpack uv", file=build.lock.tool(target.platform), name="uv", path=uv),
-        LinkFiles(what="check wheels", files=wheels, folder=str(work / "wheels")),
-        Write(
-            what="write requirements",
-            path=str(work / "requirements.txt"),
-            text=render.requirements_text(build.profile, build.lock, (target,), target.python),
+        UnpackWheels(
+            what=f"unpack {len(wheels)} packages",
+            files=wheels,
+            unpacked=unpacked,
+            folder=str(work / "wheels"),
         ),
         RunUv(
             what=f"make a Python {version} environment",
@@ -197,6 +203,13 @@ def wheel_steps(
             cache=cache,
             python=str(env / "bin" / "python"),
             requirements=str(work / "requirements.txt"),
+        ),
+        ShareWheels(
+            what=f"link {len(wheels)} packages",
+            files=wheels,
+            unpacked=unpacked,
+            env=str(work / "env"),
+            venv=str(env),
         ),
     )
 
@@ -270,6 +283,11 @@ class NativeEnvironment(Environment):
         """Return a message if files of the environment are gone, else empty."""
         return integrity.damage(self.prefix, integrity.marker(self.prefix))
 
+    def altered(self) -> str:
+        """Return a message if files that other environments share were changed, else empty."""
+        self._hold = None  # such an environment is replaced
+        return integrity.altered(self.prefix)
+
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""
         return tool_versions(self.plan)
@@ -340,11 +358,11 @@ class NativeEnvironment(Environment):
         return done
 
     @cached_property
-    def _scratch(self) -> tuple[Path, tuple[integrity.Entry, ...]]:
-        """A new folder for bytecode, and the entries of the environment, which was unchanged.
+    def _scratch(self) -> tuple[Path, integrity.State]:
+        """A new folder for bytecode, and the state of the environment, which was unchanged.
 
-        Bytecode in the environment is not in its integrity manifest. Done once: tuning starts the
-        payload a hundred times, and no start should hash 12,000 files or compile torch's again.
+        Of the bytecode in the environment, only what the build compiled is used. Done once: tuning
+        starts the payload a hundred times, and no start should hash 12,000 files.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -353,6 +371,7 @@ class NativeEnvironment(Environment):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # The payload works in an empty folder: a file in the user's could shadow a module.
         (Path(folder) / "work").mkdir()
+        integrity.link_bytecode(self.prefix, Path(folder, "bytecode"))
         return Path(folder), before
 
     def become(
@@ -421,6 +440,7 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
         "files": sorted(f.sha256 for f in contents),
         "uv": uv.version,
         "payload": payload_sha256(),
+        "bytecode": compiler_sha256(),
         "refused": refused_programs(profile),
     }
     digest = fingerprint(facts)

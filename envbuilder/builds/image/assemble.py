@@ -37,6 +37,7 @@ from envbuilder.builds.image.wheels import (
     Python,
     Stage,
     Wheel,
+    completed,
     cut,
     parts,
 )
@@ -339,7 +340,7 @@ class Assembly:
         """Return the files that uv installed from a wheel, with a complete RECORD."""
         stage = self._installed()
         record = stage.record_of(wheel)
-        text = opened.record((stage.env / record).read_text(encoding="utf-8"))
+        text = completed((stage.env / record).read_text(encoding="utf-8"), opened.rows)
         members = {
             p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)
         }

@@ -131,7 +131,10 @@ class Wheel:
         try:
             with archives.open_zip(self._stream) as archive:
                 entries = [i for i in archive.infolist() if not i.is_dir()]
-                rows = _rows(archive)
+                paths = wheel_conflicts.records(archive.namelist())
+                # With several, none is the wheel's own.
+                self.record_path = paths[0] if len(paths) == 1 else ""
+                rows = _rows(archive, self.record_path)
         except wheel_conflicts.UNREADABLE as error:
             self._stream.close()
             raise self.unusable(str(error)) from error
@@ -141,7 +144,8 @@ class Wheel:
         plain = [
             i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
         ]
-        self._rows = [rows[i.filename] for i in plain]
+        self.rows = [rows[i.filename] for i in plain]
+        """Rows of RECORD of the unchanged files."""
         self.files = {i.filename: Packed(self, i) for i in plain}
         """Unchanged files, by path relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
@@ -187,15 +191,6 @@ class Wheel:
                 except wheel_conflicts.UNREADABLE as error:
                     raise self.unusable(f"{entry.filename}: {error}") from error
 
-    def record(self, installed: str) -> bytes:
-        """Return RECORD with `files` added; `installed` is the RECORD of the other files."""
-        rows = [*csv.reader(io.StringIO(installed, newline="")), *self._rows]
-        out = io.StringIO()
-        # Once each: some versions of uv also record listed files that they did not find.
-        unique = {row[0]: row for row in rows if row}
-        csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(unique.items()))
-        return out.getvalue().encode()
-
     def unusable(self, reason: str) -> BuildError:
         """Return the error for a wheel that has the locked hash but cannot be used."""
         return BuildError(
@@ -205,14 +200,23 @@ class Wheel:
         )
 
 
-def _rows(archive: zipfile.ZipFile) -> dict[str, list[str]]:
+def completed(installed: str, rows: Iterable[Sequence[str]]) -> bytes:
+    """Return RECORD with the rows of unchanged files; `installed` is that of the other files."""
+    out = io.StringIO()
+    # Once each: some versions of uv also record listed files that they did not find.
+    listed = chain(csv.reader(io.StringIO(installed, newline="")), rows)
+    unique = {row[0]: row for row in listed if row}
+    csv.writer(out, lineterminator="\n").writerows(row for _, row in sorted(unique.items()))
+    return out.getvalue().encode()
+
+
+def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
     """Return the complete, unambiguous rows of RECORD, by path."""
-    paths = wheel_conflicts.records(archive.namelist())
-    if len(paths) != 1:
+    if not record:
         return {}
     # RECORD may have many more rows than there are members.
     members = set(archive.namelist())
-    text = wheel_conflicts.text(archive, paths[0], wheel_conflicts.RECORD_LIMIT)
+    text = wheel_conflicts.text(archive, record, wheel_conflicts.RECORD_LIMIT)
     rows = [r for r in csv.reader(io.StringIO(text, newline="")) if r and r[0] in members]
     names = Counter(row[0] for row in rows)
     unambiguous: dict[str, list[str]] = {}
@@ -270,6 +274,14 @@ def _zlib() -> Any:
 # --- wheels that uv installs
 
 
+def requirements(wheels: Iterable[File], folder: Path) -> str:
+    """Return the requirements of wheels, with the hashes of the files that a folder has of them."""
+    lines = [
+        f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n" for w in wheels
+    ]
+    return "".join(lines)
+
+
 class Python(Struct, frozen=True, kw_only=True):
     """The image's interpreter."""
 
@@ -321,12 +333,8 @@ class Stage(Struct, frozen=True):
 
     def install(self, wheels: Sequence[File], folder: Path) -> None:
         """Install wheels, which `folder` holds under their file names, into the environment."""
-        lines = [
-            f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n"
-            for w in wheels
-        ]
-        requirements = self._folder / "requirements.txt"
-        requirements.write_text("".join(lines))
+        path = self._folder / "requirements.txt"
+        path.write_text(requirements(wheels, folder))
         interpreter = self.env / "bin" / "python"
         interpreter.unlink()
         self._answer(interpreter, virtual=True)
@@ -337,7 +345,7 @@ class Stage(Struct, frozen=True):
                 wheels=str(folder),
                 cache=str(self._folder / "cache"),
                 python=str(interpreter),
-                requirements=str(requirements),
+                requirements=str(path),
             )
         )
 

@@ -117,8 +117,9 @@ def test_a_venv_is_installed_from_the_store_without_network(found: Settings) -> 
     made = venv_plan("cpu", found)
     install = next(c for c in commands(made) if "install" in c)
     assert {"--offline", "--no-index", "--require-hashes", "--no-deps"} <= set(install)
-    linked = next(s for s in made.steps if isinstance(s, plan.LinkFiles))
-    assert {f.kind for f in linked.files} == {"wheel"}
+    unpacked = next(s for s in made.steps if isinstance(s, plan.UnpackWheels))
+    assert {f.kind for f in unpacked.files} == {"wheel"}
+    assert unpacked.unpacked == str(found.unpacked_dir)
     assert isinstance(made.steps[-2], plan.Seal)
     assert made.steps[-2].base_python == "/usr/bin/python3.11"
     assert isinstance(made.steps[-1], plan.Move)

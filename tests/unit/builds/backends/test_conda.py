@@ -108,6 +108,7 @@ def test_every_file_is_checked_and_packages_of_one_name_lie_apart(found: Setting
     made = planned(found, LIBRARY, twin)
     linked = [s for s in made.steps if isinstance(s, plan.LinkFiles)]
     unpacked = {step(made, plan.UnpackTool).file, *step(made, plan.UnpackLibraries).files}
+    unpacked |= {*step(made, plan.UnpackWheels).files}
     assert {f for s in linked for f in s.files} | unpacked == set(made.files)
     installed = step(made, lock.InstallConda)
     assert {prefixes.archive(installed, p) for p in installed.packages} == {

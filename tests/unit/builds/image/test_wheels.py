@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from envbuilder.builds.image import wheels
-from envbuilder.builds.image.wheels import CUT, LARGE, Wheel, cut, parts
+from envbuilder.builds.image.wheels import CUT, LARGE, Wheel, completed, cut, parts
 from envbuilder.core import archives
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.python import wheel_conflicts
@@ -151,7 +151,7 @@ def test_members_and_offsets_of_more_than_4_gib_are_read(tmp_path: Path) -> None
         assert others(wheel, tmp_path) == {"a-1.0.data/scripts/run": b"#!python\n"}
         # uv refuses a Zip64 field that is not needed.
         assert extra_fields(tmp_path / "others.whl") == [b"", b""]
-        assert f"a/huge.so,sha256=x,{size}" in wheel.record("").decode()
+        assert f"a/huge.so,sha256=x,{size}" in completed("", wheel.rows).decode()
 
 
 @pytest.mark.slow

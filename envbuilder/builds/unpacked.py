@@ -1,0 +1,349 @@
+"""Wheels unpacked once, whose files and bytecode environments share.
+
+    unpacked/SHA256/files/…         the wheel's unchanged files, read-only
+    unpacked/SHA256/rest.whl        everything else, for an installer
+    unpacked/SHA256/bytecode-3.11/… what Python 3.11 loads instead of the modules among them
+    unpacked/SHA256/*.json          what the files were when they were written
+
+An environment gets clones of the files where the file system has them, else hard links, else
+copies. A linked file that is changed in place changes in every environment: so files are read-only,
+each is compared with its record before it is linked, and one that differs is written anew. Each
+environment holds the records of its files, by which a change is found there (`integrity.altered`).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.builds.backends.integrity import SHARED, SharedFile
+from envbuilder.builds.image.wheels import Wheel, completed, requirements
+from envbuilder.builds.payload import COMPILER
+from envbuilder.core import decoding, files, process
+from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+
+_REST = "rest.whl"
+_BATCH = 256
+"""Files that a thread unpacks, or modules that a process compiles, at a time."""
+_FICLONE = 0x40049409
+"""Request of Linux that a file share the blocks of another one until it is written (linux/fs.h)."""
+_UNABLE = frozenset(
+    {
+        errno.EXDEV,
+        errno.EPERM,
+        errno.EACCES,
+        errno.EMLINK,
+        errno.ENOTSUP,
+        errno.ENOTTY,
+        errno.EINVAL,
+    }
+)
+"""Errors of a file system that cannot clone, or link, these files."""
+
+
+class _Contents(Struct, frozen=True):
+    """What a folder of this module holds."""
+
+    files: tuple[SharedFile, ...]
+    rest: str = ""
+    """The sha256 of what is left of the wheel."""
+    record: str = ""
+    """Path of the wheel's RECORD, relative to the folder of packages."""
+    rows: tuple[tuple[str, ...], ...] = ()
+    """Its rows of these files."""
+
+
+class Unpacked(Struct, frozen=True):
+    """The unchanged files of a wheel, or their bytecode."""
+
+    folder: Path
+    contents: _Contents
+
+    @classmethod
+    def read(cls, folder: Path) -> Unpacked | None:
+        """Return what a folder holds; None if that is not known."""
+        try:
+            return cls(folder, decoding.from_json(_index(folder).read_bytes(), _Contents))
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def rest(self) -> Path:
+        """The wheel of everything else."""
+        return self.folder.with_name(_REST)
+
+    def is_same(self, file: SharedFile) -> bool:
+        """Return whether a file is as it was written."""
+        with suppress(OSError):
+            status = os.lstat(f"{self.folder}/{file.path}")
+            return file.is_same(status) and status.st_ino == file.inode
+        return False
+
+    def is_whole(self) -> bool:
+        """Return whether all files are."""
+        return all(map(self.is_same, self.contents.files))
+
+    def share(self, site: Path) -> tuple[SharedFile, ...]:
+        """Put the files into a folder of packages; return their records there.
+
+        What is there already stays: wheels with different bytes for a path are not installed.
+        """
+        for folder in sorted({os.path.dirname(f.path) for f in self.contents.files}):  # noqa: PTH120
+            (site / folder).mkdir(parents=True, exist_ok=True)
+        ways: list[Callable[[str, str], object]] = [_clone, os.link, shutil.copyfile]
+        records = []
+        for file in self.contents.files:
+            target = f"{site}/{file.path}"
+            try:
+                while not _placed(ways, f"{self.folder}/{file.path}", target):
+                    ways.pop(0)
+            except FileExistsError:
+                continue
+            if ways[0] is os.link:
+                records.append(file)
+                continue
+            os.chmod(target, 0o755 if file.executable else 0o644)  # noqa: PTH101
+            records.append(_described(file, os.lstat(target)))
+        return tuple(records)
+
+
+def _placed(ways: Sequence[Callable[[str, str], object]], source: str, target: str) -> bool:
+    """Return whether the first way put a file in place; False if the file system lacks it."""
+    try:
+        ways[0](source, target)
+    except OSError as error:
+        if len(ways) == 1 or error.errno not in _UNABLE:
+            raise
+        return False
+    return True
+
+
+def _clone(source: str, target: str) -> None:
+    if sys.platform != "linux":
+        raise OSError(errno.ENOTSUP, "cloned on Linux only", target)
+    import fcntl
+
+    with open(source, "rb") as read, open(target, "xb") as written:  # noqa: PTH123
+        try:
+            fcntl.ioctl(written.fileno(), _FICLONE, read.fileno())
+        except OSError:
+            os.unlink(target)  # noqa: PTH108
+            raise
+
+
+def _index(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.json")
+
+
+def _described(file: SharedFile, status: os.stat_result) -> SharedFile:
+    return replace(file, size=status.st_size, time=status.st_mtime_ns, inode=status.st_ino)
+
+
+# --- unpacking
+
+
+def unpack(
+    wheel: File, root: Path, store: Store, show: Callable[[int], object] = lambda size: None
+) -> Unpacked:
+    """Return a wheel's unchanged files, unpacked unless they are there as they were written.
+
+    `show` receives the bytes that were just written. Raises `BuildError` for a damaged wheel.
+    """
+    from filelock import FileLock
+
+    folder = root / wheel.sha256 / "files"
+    files.ensure_folder(root)
+    with FileLock(root / f"{wheel.sha256}.lock"):
+        earlier = Unpacked.read(folder)
+        if earlier and earlier.is_whole() and _has_rest(earlier):
+            return earlier
+        with (
+            tempfile.TemporaryDirectory(prefix=".", dir=root) as temporary,
+            Wheel(store.checked(wheel), wheel.basename) as opened,
+        ):
+            new = Path(temporary, folder.name)
+            others = Path(temporary, _REST)
+            opened.write_others(others)
+            contents = _Contents(
+                files=_extracted(opened, new, earlier, show),
+                rest=file_sha256(others),
+                record=opened.record_path,
+                rows=tuple(map(tuple, opened.rows)),
+            )
+            folder.parent.mkdir(exist_ok=True)
+            others.replace(folder.with_name(_REST))
+            return _kept(new, folder, contents)
+
+
+def _has_rest(unpacked: Unpacked) -> bool:
+    with suppress(OSError):
+        return file_sha256(unpacked.rest) == unpacked.contents.rest
+    return False
+
+
+def _kept(new: Path, folder: Path, contents: _Contents) -> Unpacked:
+    """Move a new folder to its place, and what was there to the place of the new one."""
+    if folder.exists():
+        folder.rename(new.with_name("earlier"))
+    new.rename(folder)
+    files.write(_index(folder), msgspec.json.encode(contents))
+    return Unpacked(folder, contents)
+
+
+def _extracted(
+    wheel: Wheel, folder: Path, earlier: Unpacked | None, show: Callable[[int], object]
+) -> tuple[SharedFile, ...]:
+    """Write a wheel's unchanged files into a new folder; link those that are whole already."""
+    for above in {folder, *((folder / name).parent for name in wheel.files)}:
+        above.mkdir(parents=True, exist_ok=True)
+    before = {file.path: file for file in earlier.contents.files} if earlier else {}
+
+    def write(name: str) -> SharedFile:
+        packed = wheel.files[name]
+        path = folder / name
+        if earlier and name in before and earlier.is_same(before[name]):
+            os.link(earlier.folder / name, path)
+            return before[name]
+        digest = hashlib.sha256()
+        with path.open("xb") as out:
+            for piece in packed.pieces():
+                digest.update(piece)
+                out.write(piece)
+        show(packed.size)
+        return _recorded(name, path, digest.hexdigest(), executable=packed.executable)
+
+    names = [*wheel.files]
+    batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
+    # Threads pay off: inflating and hashing release the GIL.
+    with process.pool(os.cpu_count()) as pool:
+        results = pool.map(lambda batch: [*map(write, batch)], batches)
+        return tuple(chain.from_iterable(results))
+
+
+def _recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
+    """Make a new file read-only, and return its record."""
+    path.chmod(0o555 if executable else 0o444)
+    status = path.stat()
+    return SharedFile(name, executable, sha256, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+# --- bytecode
+
+
+def compile_modules(wheels: Sequence[Unpacked], python: str, version: str) -> list[Unpacked]:
+    """Return the bytecode of wheels, compiled unless it is there as it was written.
+
+    `python` runs Python `version`, X.Y, whose bytecode has one format. Raises `BuildError` if it
+    fails.
+    """
+    from filelock import FileLock
+
+    compiled: list[Unpacked] = []
+    missing: list[Unpacked] = []
+    root = wheels[0].folder.parent.parent
+    with (
+        FileLock(root / f"bytecode-{version}.lock"),
+        tempfile.TemporaryDirectory(prefix=".", dir=root) as temporary,
+    ):
+        for wheel in wheels:
+            bytecode = Unpacked.read(wheel.folder.with_name(f"bytecode-{version}"))
+            if bytecode and bytecode.is_whole():
+                compiled.append(bytecode)
+            else:
+                missing.append(wheel)
+        folders = {wheel.folder: Path(temporary, str(at)) for at, wheel in enumerate(missing)}
+        lines = []
+        for wheel in missing:
+            folders[wheel.folder].mkdir()
+            target = str(folders[wheel.folder])
+            modules = [f.path for f in wheel.contents.files if f.path.endswith(".py")]
+            lines += [json.dumps([str(wheel.folder), target, path]) + "\n" for path in modules]
+        batches = [lines[start : start + _BATCH] for start in range(0, len(lines), _BATCH)]
+        with process.pool(os.cpu_count()) as pool:
+            for _ in pool.map(lambda batch: _compile(python, "".join(batch)), batches):
+                pass
+        for wheel in missing:
+            new = folders[wheel.folder]
+            contents = _Contents(files=tuple(_bytecode_in(new)))
+            compiled.append(_kept(new, wheel.folder.with_name(f"bytecode-{version}"), contents))
+    return compiled
+
+
+def _compile(python: str, lines: str) -> None:
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    # Constant sets are in the order of their hashes.
+    variables["PYTHONHASHSEED"] = "0"
+    argv = [python, "-s", "-S", "-B", str(COMPILER)]
+    done = process.run(argv, base=variables, stdin=lines)
+    if done.returncode:
+        raise BuildError(
+            f"{python}: cannot compile the packages' modules ({done.status}): {done.last_words}",
+            "Choose another Python: python: in envbuilder.yaml.",
+        )
+
+
+def _bytecode_in(folder: Path) -> Iterable[SharedFile]:
+    for path in sorted(folder.rglob("*.pyc")):
+        name = path.relative_to(folder).as_posix()
+        yield _recorded(name, path, file_sha256(path), executable=False)
+
+
+# --- an environment of them
+
+
+def prepare(
+    wheels: Sequence[File],
+    root: Path,
+    store: Store,
+    folder: Path,
+    show: Callable[[int], object],
+) -> None:
+    """Unpack wheels; write what is left to install to a folder, and the requirements beside it."""
+    folder.mkdir(parents=True)
+    for wheel in wheels:
+        os.link(unpack(wheel, root, store, show).rest, folder / wheel.basename)
+    (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
+
+
+def share(wheels: Sequence[File], root: Path, store: Store, env: Path, venv: Path) -> None:
+    """Add wheels' unchanged files and bytecode to a venv into which the rest was installed.
+
+    `env` is the environment that the venv is, or is a part of.
+    """
+    (site,) = venv.glob("lib/python*/site-packages")
+    version = site.parent.name.removeprefix("python")
+    unpacked = [unpack(wheel, root, store) for wheel in wheels]
+    bytecode = compile_modules(unpacked, str(venv / "bin" / "python"), version)
+    records: list[SharedFile] = []
+    for each in (*unpacked, *bytecode):
+        records += each.share(site)
+    for each in unpacked:
+        if each.contents.rows:
+            record = site / each.contents.record
+            record.write_bytes(completed(record.read_text(encoding="utf-8"), each.contents.rows))
+    below = site.relative_to(env).as_posix()
+    path = env / SHARED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(
+        msgspec.json.encode([replace(each, path=f"{below}/{each.path}") for each in records])
+    )

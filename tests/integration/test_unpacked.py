@@ -1,0 +1,184 @@
+"""Wheels unpacked once: what environments share, and what never enters another one."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
+
+import pytest
+
+from envbuilder.builds import unpacked
+from envbuilder.builds.backends import integrity
+from envbuilder.builds.payload import COMPILER
+from envbuilder.core.errors import BuildError
+from envbuilder.packages.store import Store
+from tests.support.images import wheel
+
+if TYPE_CHECKING:
+    from envbuilder.builds.unpacked import Unpacked
+    from envbuilder.profiles.lock import File
+
+MODULE = b"NAMES = {'b', 'a', 'c'}\nclass A:\n    x = 1\n"
+FILES = {"a/__init__.py": MODULE, "a/lib.so": b"elf", "a/template.py": b"{{ x }} =\n"}
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def file(store: Store) -> File:
+    return wheel(store, "a", FILES)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "unpacked"
+
+
+def environment(path: Path, file: File, root: Path, store: Store) -> Path:
+    """An environment, as an installer leaves it before the shared files are added."""
+    site = path / f"lib/python{VERSION}/site-packages"
+    info = site / "a-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "RECORD").write_text("a-1.0.dist-info/METADATA,,\n")
+    (path / "bin").mkdir()
+    (path / "bin/python").symlink_to(sys.executable)
+    unpacked.share([file], root, store, path, path)
+    return site
+
+
+def written(tree: Unpacked) -> dict[str, bytes]:
+    return {each.path: (tree.folder / each.path).read_bytes() for each in tree.contents.files}
+
+
+def test_a_wheel_is_unpacked_once_and_read_only(file: File, root: Path, store: Store) -> None:
+    first = unpacked.unpack(file, root, store)
+    assert written(first) == FILES
+    assert (first.folder / "a/lib.so").stat().st_mode & 0o222 == 0
+    store.path(file.sha256).unlink()
+    assert unpacked.unpack(file, root, store) == first
+
+
+def test_environments_link_their_files(
+    file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    sites = [environment(tmp_path / name, file, root, store) for name in "ab"]
+    first, second = (site / "a/__init__.py" for site in sites)
+    assert first.read_bytes() == MODULE
+    assert os.path.samestat(first.stat(), second.stat())
+    assert "a/lib.so,sha256=" in (sites[0] / "a-1.0.dist-info/RECORD").read_text()
+    assert integrity.altered(tmp_path / "a") == ""
+
+
+@pytest.mark.parametrize("error", [errno.EXDEV, errno.EPERM, errno.EMLINK])
+def test_where_links_are_impossible_environments_own_their_files(
+    error: int,
+    file: File,
+    root: Path,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree = unpacked.unpack(file, root, store)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(error, "no")))
+    records = tree.share(tmp_path / "site")
+    copy = tmp_path / "site/a/__init__.py"
+    assert copy.stat().st_nlink == 1
+    assert copy.stat().st_mode & 0o200
+    assert all(each.is_same((tmp_path / "site" / each.path).stat()) for each in records)
+
+
+def test_a_file_changed_in_place_enters_no_other_environment(
+    file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    site = environment(tmp_path / "a", file, root, store)
+    changed = site / "a/__init__.py"
+    changed.chmod(0o644)
+    changed.write_bytes(b"evil = 1\n")
+    assert "a/__init__.py" in integrity.altered(tmp_path / "a")
+    other = environment(tmp_path / "b", file, root, store)
+    assert (other / "a/__init__.py").read_bytes() == MODULE
+    # What was whole is still shared.
+    assert os.path.samestat((site / "a/lib.so").stat(), (other / "a/lib.so").stat())
+
+
+@pytest.mark.parametrize("what", ["files/a/lib.so", "rest.whl", "files.json", "files"])
+def test_a_part_that_is_removed_is_unpacked_again(
+    what: str, file: File, root: Path, store: Store
+) -> None:
+    tree = unpacked.unpack(file, root, store)
+    part = tree.folder.parent / what
+    part.rename(root / "elsewhere")
+    again = unpacked.unpack(file, root, store)
+    assert written(again) == FILES
+    assert again.rest.is_file()
+
+
+def test_a_full_disk_leaves_nothing_that_counts(
+    file: File, root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacked, "_recorded", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        unpacked.unpack(file, root, store)
+    monkeypatch.undo()
+    assert written(unpacked.unpack(file, root, store)) == FILES
+
+
+def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Store) -> None:
+    tree = unpacked.unpack(file, root, store)
+    (bytecode,) = unpacked.compile_modules([tree], sys.executable, VERSION)
+    (path,) = written(bytecode)  # the template is no module
+    assert path == importlib.util.cache_from_source("a/__init__.py")
+    elsewhere = unpacked.unpack(file, root.with_name("other"), store)
+    (again,) = unpacked.compile_modules([elsewhere], sys.executable, VERSION)
+    assert written(again) == written(bytecode)
+
+
+def test_python_loads_the_bytecode_and_never_compares_it(tmp_path: Path) -> None:
+    """As an import shows whose source was changed since."""
+    module = tmp_path / "module.py"
+    module.write_text("import sys\nprint(sys._getframe().f_code.co_filename)\n")
+    subprocess.run([sys.executable, COMPILER, tmp_path], check=True)
+    module.write_text("raise SystemExit(1)\n")
+    argv = [sys.executable, "-B", "-c", "import module"]
+    done = subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()).name == "module.py"
+
+
+def test_a_python_that_compiles_nothing_is_an_error(file: File, root: Path, store: Store) -> None:
+    tree = unpacked.unpack(file, root, store)
+    with pytest.raises(BuildError, match="cannot compile the packages' modules"):
+        unpacked.compile_modules([tree], "/bin/false", VERSION)
+
+
+def test_the_manifest_names_bytecode_of_ours_alone(
+    file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    site = environment(tmp_path / "a", file, root, store)
+    integrity.close(tmp_path / "a", {})
+    (site / "a/__pycache__/other.cpython-311.pyc").write_bytes(b"")
+    state = integrity.require_unchanged(tmp_path / "a", "bin/python")
+    assert any(entry.path.endswith(".pyc") for entry in state.contents)
+    environment(tmp_path / "b", file, root, store)
+    # Another environment's links change times, but no bytes.
+    integrity.require_untouched(tmp_path / "a", "bin/python", state)
+
+
+def test_the_payload_finds_the_bytecode_of_the_build(
+    file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    site = environment(tmp_path / "a", file, root, store)
+    integrity.link_bytecode(tmp_path / "a", tmp_path / "prefix")
+    argv = [sys.executable, "-I", "-B", "-X", f"pycache_prefix={tmp_path / 'prefix'}", "-c"]
+    program = f"import sys; sys.path.insert(0, {str(site)!r}); import a; print(a.__cached__)"
+    done = subprocess.run([*argv, program], check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()).is_symlink()
