@@ -204,7 +204,7 @@ def choose_backend(
     if backends.IMAGE in usable and request.image_option:
         return backends.IMAGE, "an image was requested"
     best = {each.backend for each in judged if each.works or each.level == judged[0].level}
-    possible = [name for name in usable if name in best]
+    possible = [*filter(best.__contains__, usable)]
     if len(possible) == 1:
         (name,) = possible
         only = fit.only_image(tuple(judged))

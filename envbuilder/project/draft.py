@@ -135,7 +135,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     README installs the repository itself, what that requires is taken, too.
     """
     ordered, usable = _candidates(folder, files, hints)
-    stating = [file for file in forms.OWN if file in ordered]
+    stating = [*filter(ordered.__contains__, forms.OWN)]
     sources = list[Source]()
     errors = list[InvalidError]()
     notes = list[str]()
@@ -166,7 +166,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     readme = _of_readme(folder, hints, joined(source.listed for source in sources))
     return Choice(
         sources=tuple(sources),
-        others=tuple(file for file in ordered if file not in left_out),
+        others=tuple(filterfalse(left_out.__contains__, ordered)),
         errors=tuple(errors),
         notes=(*readme.notes, *notes),
         unlisted=readme.requirements,
@@ -378,13 +378,13 @@ def _entries(
     optional = RequirementFile(file=file, extras=extras, groups=groups)
     if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
         return optional, None  # nothing but groups
-    installed = [group for group in groups if group in tables.default_groups]
+    installed = [*filter(tables.default_groups.__contains__, groups)]
     usual = [*filterfalse(_ASIDE.fullmatch, installed)]
     if not (usual or tables.is_poetry or tables.about.dependencies):
         usual = installed
     taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)
     others = {*groups, "--all-groups", "--all-extras"}
-    named = [name for name in names if name not in others]
+    named = [*filterfalse(others.__contains__, names)]
     main = RequirementFile(
         file=file, extras=extras if "--all-extras" in names else tuple(named), groups=taken
     )

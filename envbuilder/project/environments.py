@@ -161,7 +161,7 @@ def _doubled(lines: Iterable[Line]) -> dict[str, str]:
     listed = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
-        names = [name for name in family if name in listed]
+        names = [*filter(listed.__contains__, family)]
         doubled |= dict.fromkeys(names[1:], "".join(names[:1]))
     return doubled
 
