@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from itertools import filterfalse, product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,8 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             sources.append(msgspec.structs.replace(source, why=why))
         elif "/" not in file:
             notes += map(Needed, source.listed.notes)
+    if not (sources or hints.files) and _has_scripts(folder, files, hints):
+        return choose(folder, files, hints)
     if sources:
         notes = []  # those are for a project without any list
     left_out = {source.main.file for source in sources}
@@ -172,6 +175,13 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
         unlisted=readme.requirements,
         pythons=readme.pythons,
     )
+
+
+def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
+    """Return whether there are scripts with lists of their own; note them as the recipe's files."""
+    for file in filter(partial(has_list, folder), files):
+        hints.files[file] = hints.recipe[f"-r {file}"] = ""
+    return bool(hints.files)
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:

@@ -277,6 +277,22 @@ requirements_from:
   - examples/requirements.txt
 """,
     ),
+    "nothing but scripts with lists of their own": (
+        {
+            "inspect.py": "# /// script\n# dependencies = []\n# ///\n",
+            "x/a.py": "# /// script\n# dependencies = ['trl']\n# ///\n",
+            "x/b.py": "# /// script\n# dependencies = ['trl']\n# ///\n",
+            "x/c.py": "# /// script\n# dependencies = ['trl', 'gguf']\n# ///\n",
+            "x/d.py": "import trl\n",
+        },
+        """\
+requirements_from:
+  - x/a.py
+  - x/c.py
+  # - inspect.py
+  # - x/b.py
+""",
+    ),
     "sources": (
         {
             "requirements.txt": "x @ git+https://host.example/a\n./lib\n"
