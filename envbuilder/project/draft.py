@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import partial
-from itertools import filterfalse, product
+from itertools import chain, filterfalse, product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,8 @@ class Source(Struct, frozen=True, kw_only=True):
     main: RequirementFile
     """The file as it is written down, without what is optional."""
     listed: Listed = Listed()
+    notes: tuple[Needed, ...] = ()
+    """What of the README and of locks is not followed."""
     optional: RequirementFile | None = None
     """The same with all its extras and groups; None if it has none."""
     why: str = ""
@@ -161,8 +163,8 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
             notes += map(Needed, source.listed.notes)
     if not (sources or hints.files) and _has_scripts(folder, files, hints):
         return choose(folder, files, hints)
-    if sources:
-        notes = []  # those are for a project without any list
+    if sources:  # the others are for a project without any list
+        notes = [*chain.from_iterable(source.notes for source in sources)]
     left_out = {source.main.file for source in sources}
     if any(_form(file).keeps_versions for file in left_out):
         left_out.add("pyproject.toml")  # what the lock was made from
@@ -354,16 +356,18 @@ def _form(file: str) -> forms.Form:
 def _read(folder: Path, file: str, hints: InstallHints) -> Source:
     """Return a file with what it lists. Raises `InvalidError`."""
     main, optional = _entries(folder, file, hints)
+    notes = list[str]()
     try:
         listed = forms.read(folder, file, main.extras, main.groups)
     except InvalidError as error:
         if not main.extras:
             raise
-        note = Needed(f"{error.message}, which the README installs. {error.hint}")
+        notes.append(f"{error.message}, which the README installs. {error.hint}")
         main = RequirementFile(file=file, groups=main.groups)
         listed = forms.read(folder, file, (), main.groups)
-        listed = msgspec.structs.replace(listed, notes=(*listed.notes, note))
-    return Source(main=main, optional=optional, listed=listed)
+    if file == "pyproject.toml":
+        notes += forms.unread(folder, forms.LOCKS)
+    return Source(main=main, optional=optional, listed=listed, notes=tuple(map(Needed, notes)))
 
 
 def _entries(

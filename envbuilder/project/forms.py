@@ -6,7 +6,7 @@ Imported only when there is a file to read, since all readers come with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -114,6 +114,8 @@ _INSTEAD = {
     "pdm.lock": "List pyproject.toml, or the result of: pdm export -o requirements.txt",
     "pixi.lock": "List pixi.toml.",
 }
+LOCKS = ("poetry.lock", "pdm.lock")
+"""Locks that are made from pyproject.toml, whose versions are not read."""
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
 """The files that state what the project itself requires, the first of which counts."""
 
@@ -173,12 +175,12 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
     return form.read(project, file)
 
 
-def unread(project: Path) -> Iterator[str]:
+def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[str]:
     """Yield why nothing is read from files at the top that may list requirements, and what to do.
 
-    For a project that requires nothing: of one that lists a file, the others do not matter.
+    All are for a project that requires nothing: of one that lists a file, locks alone matter.
     """
-    for name in (*OWN, *_INSTEAD):
+    for name in names:
         if (project / name).is_file():
             try:
                 listed = read(project, name)

@@ -401,6 +401,16 @@ def test_the_framework_is_what_code_imports_or_texts_install(
     assert stated.partition("  #")[0] == (f"framework: {expected}" if expected else "")
 
 
+def test_an_extra_that_is_gone_and_a_lock_that_is_not_read_need_the_user(report: Report) -> None:
+    lay({"pyproject.toml": "[project]\nname = 'x'\ndependencies = ['rich']\n"})
+    lay({"README.md": "# x\n## Install\n`pip install -e .[viz]`\n", "poetry.lock": ""})
+    extra, lock = report("--offline")["needs_you"]
+    assert "viz" in extra
+    assert ", which the README installs." in extra
+    assert lock.startswith("poetry.lock: not a kind of file that requirements are read from.")
+    assert "poetry export" in lock
+
+
 def test_a_module_of_a_folder_that_nothing_installs_needs_the_user(report: Report) -> None:
     lay({"requirements.txt": "rich\n", "train.py": "import simple_knn, other_knn\n"})
     lay({"submodules/simple-knn/setup.py": "setup(name='simple_knn')"})

@@ -348,7 +348,7 @@ def test_what_of_a_recipe_cannot_be_followed_is_left_to_the_user(tmp_path: Path)
         assert words in needed
     assert not choice.unlisted, "what is not here would stand in the way of each lock"
     (source,) = choice.sources
-    assert [str(note) for note in source.listed.notes if "no extra gone" in note]
+    assert [str(note) for note in choice.notes if "no extra gone" in note]
 
 
 @pytest.mark.parametrize(
