@@ -791,7 +791,7 @@ def _absent(
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
     names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
-    if not questions.absent([name for name in names if name in suspected]):
+    if not questions.absent([*filter(suspected.__contains__, names)]):
         return {}
     with console.progress().task(f"look up {counted(len(names), 'package')} on the index"):
         absent = questions.absent(names)

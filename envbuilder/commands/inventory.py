@@ -292,7 +292,7 @@ class Inventory(Struct):
                 claims = {name for name in image.tags if familiar(name).startswith(records.CLAIMS)}
                 reason = SHARED if claims.difference(removable) else NAMED
                 if reason == SHARED:
-                    removable = [name for name in removable if name in claims]
+                    removable = [*filter(claims.__contains__, removable)]
                 removable = removable if image.tags else (image.id,)
             elif not matching:
                 reason = ELSEWHERE

@@ -719,7 +719,7 @@ def _guard(reading: int, handled: frozenset[int]) -> NoReturn:
     """Wait for a signal, then end the process unless it ends by itself soon enough."""
     numbers: list[int] = []
     while not numbers:
-        numbers = [n for n in os.read(reading, 64) if n in handled]
+        numbers = [*filter(handled.__contains__, os.read(reading, 64))]
     children = running()
     time.sleep(CLEANUP_SECONDS)
     kill(children)  # later ones clean up, such as one that removes a container

@@ -60,9 +60,9 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
             groups.add(gid)
     return Devices(
         gpus=run.gpus,
-        nodes=tuple(d for d in run.devices if d in nodes),
+        nodes=tuple(filter(nodes.__contains__, run.devices)),
         groups=tuple(sorted(groups)),
-        volumes=tuple(v for v in run.volumes if v in nodes),
+        volumes=tuple(filter(nodes.__contains__, run.volumes)),
         shm_size=run.shm_size,
     )
 
