@@ -228,13 +228,16 @@ class Diagnosis:
     def fitting(
         self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
     ) -> dict[Version, upstream.Release]:
-        """Return the releases of a package that a profile's lines allow, and others by a proof."""
+        """Return the releases of a package that a profile's lines allow, and others by a proof.
+
+        Where those do not agree, each is of a release that uv might take.
+        """
         index = self.index(profile.resolution.as_of)
-        releases = index.fitting(name, allowed(profile, target, name))
-        for _, specifier in _needs(name, proof):
-            fitting = {version: releases[version] for version in specifier.filter(releases, True)}
-            releases = fitting or releases
-        return releases
+        versions = allowed(profile, target, name)
+        needs = {specifier for _, specifier in _needs(name, proof) if specifier}
+        if len(needs) == 1:
+            versions &= needs.pop()
+        return index.fitting(name, versions)
 
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None

@@ -265,7 +265,9 @@ def test_of_what_others_pin_the_pinned_release_tells_whether_it_has_to_be_built(
             raise refusal(resolving.pop(), "gdown")
         return ()
 
-    resolving = ["gdown==4.4.0 has no usable wheels and all versions of app depend on gdown==4.4.0"]
+    pinned = "gdown==4.4.0 has no usable wheels and all versions of app depend on gdown==4.4.0"
+    candidates = f"{pinned} and old<2 depends on gdown==4.3.0 and older depends on gdown"
+    resolving = [candidates]
     page = b"<a href=gdown-4.4.0.tar.gz></a><a href=gdown-5.0-py3-none-any.whl></a>"
     index = upstream.Index([Place(url="https://index.example")], lambda _: page, lambda _: [])
     monkeypatch.setattr(source_locker, "requirements", lambda *_: ())
@@ -275,6 +277,9 @@ def test_of_what_others_pin_the_pinned_release_tells_whether_it_has_to_be_built(
     monkeypatch.setattr(Uv, "compile", answer)
     resolution = replace(CPU.resolution, build=True)
     profile = replace(CPU, requirements=("app",), resolution=resolution)
+    refused = chooser_of(profile).answer(profile, "3.11")
+    assert isinstance(refused, UnresolvableError), "what uv might take is not what it has to"
+    resolving.append(pinned)
     answered = chooser_of(profile).answer(profile, "3.11")
     assert isinstance(answered, Answer)
     assert answered.sources == {"gdown"}
