@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from envbuilder.builds.access import hooked, of_project
 from envbuilder.builds.payload import TIMEOUT_SECONDS
 from envbuilder.core import decoding, process
-from envbuilder.core.errors import VerifyError, printable
+from envbuilder.core.errors import VerifyError, clipped, printable
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import code, repository, variants
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 _SCRIPT = Path(__file__).with_name("inside") / "import_modules.py"
 _SECONDS = 120
 """What one import may take: a framework's first takes half a minute on a slow disk."""
-_LONGEST = 300
-_ERROR = re.compile(r"(?:.*^Traceback \(most.*?^(?! ))?([^\n]+)\n?(.*)", re.DOTALL | re.MULTILINE)
-"""The last exception that was printed, and what was printed after it: how to go on."""
+_LONGEST = 500
+_BEFORE = re.compile(r".*^Traceback \(most.*?^(?! )", re.DOTALL | re.MULTILINE)
+"""What was printed before the last exception; after it comes how to go on."""
 _LIBRARY = re.compile(r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file.*")
 _DEVICE = re.compile(
     r"Found no NVIDIA driver|No (CUDA|HIP|XPU) (GPUs|devices)|no (CUDA|ROCm)-capable device"
@@ -43,14 +44,13 @@ _DEVICE = re.compile(
 """What frameworks and packages (Triton, bitsandbytes) say where a GPU or its driver is missing."""
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What became of the import of a module."""
+class Outcome(Struct, frozen=True):
+    """What became of a project's imports."""
 
-    module: str
-    status: Literal["passed", "failed", "skipped"]
-    package: str = ""
-    """The package of it that the project requires; empty if only its code imports the module."""
-    detail: str = ""
+    status: Literal["passed", "warning", "failed"]
+    """`failed` if a package that the project requires fails, `warning` for any other module."""
+    detail: str
+    """How many succeeded, and what became of each of the others."""
 
 
 class _Result(Struct, frozen=True):
@@ -62,16 +62,16 @@ class _Result(Struct, frozen=True):
     errors: str
 
 
-def tried(build: Built) -> tuple[Outcome, ...]:
+def tried(build: Built) -> Outcome | None:
     """Import the modules in the project's environment; raise `VerifyError` if that fails as such.
 
-    Outside of a project there are none.
+    None outside of a project.
     """
     settings = build.settings
     environment = build.environment
     project = variants.of_project(settings)
     if project is None or settings.project is None:
-        return ()
+        return None
     files = (*repository.files(settings.project),)
     programs = repository.install_hints(settings.project, files).programs
     uses = code.imports(settings.project, files, programs, project.contents.read_from)
@@ -96,38 +96,26 @@ def tried(build: Built) -> tuple[Outcome, ...]:
 
     with build.progress.task("import what the project imports"):
         environment.become(words, os.environ, access, start)
-    return tuple(map(_outcome, results))
+    return judged(results)
 
 
-def verdict(outcomes: Sequence[Outcome]) -> Literal["passed", "warning", "failed"]:
-    """Return `failed` if a package that is required failed, `warning` for any other import."""
-    failed = [each.package for each in outcomes if each.status == "failed"]
-    if any(failed):
-        return "failed"
-    return "warning" if failed else "passed"
-
-
-def sentence(outcomes: Sequence[Outcome]) -> str:
-    """Return how many imports succeeded, and what became of the others."""
-    statuses = [each.status for each in outcomes]
-    passed = statuses.count("passed")
-    others = [f"{each.module}: {each.detail}" for each in outcomes if each.detail]
-    return "; ".join([f"{passed} of {passed + statuses.count('failed')}", *others])
-
-
-def _outcome(result: _Result) -> Outcome:
-    status: Literal["passed", "failed", "skipped"] = "passed"
-    detail = ""
-    printed = _ERROR.fullmatch(result.errors.strip() or f"it ended with code {result.code}")
-    if result.code and _DEVICE.search(result.errors):
-        status = "skipped"
-        detail = "not tried here, since it needs a device"
-    elif result.code and printed:
-        status = "failed"
-        detail = " ".join([_LIBRARY.sub(r"\1 is missing", printed[1]), *printed[2].split()])
-    return Outcome(
-        module=printable(result.module, _LONGEST),
-        status=status,
-        package=printable(result.package, _LONGEST),
-        detail=printable(detail, _LONGEST),
-    )
+def judged(results: Sequence[_Result]) -> Outcome:
+    """Return what became of these imports; those that need a device do not count."""
+    counts = Counter[str]()
+    parts: list[str] = []
+    status: Literal["passed", "warning", "failed"] = "passed"
+    for each in results:
+        if not each.code:
+            counts["passed"] += 1
+        elif _DEVICE.search(each.errors):
+            parts.append(f"{each.module}: not tried here, since it needs a device")
+        else:
+            counts["failed"] += 1
+            if status != "failed":
+                status = "failed" if each.package else "warning"
+            error, _, advice = _BEFORE.sub("", each.errors).strip().partition("\n")
+            words = [_LIBRARY.sub(r"\1 is missing", error), " ".join(advice.split())]
+            detail = ". ".join(filter(None, words)) or each.code
+            parts.append(clipped(f"{each.module}: {detail}", _LONGEST))
+    whole = "; ".join([f"{counts['passed']} of {counts.total()}", *parts])
+    return Outcome(status, printable(whole, len(whole)))

@@ -316,7 +316,7 @@ def fetch(build: Planned) -> None:
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import LackingError
-    from envbuilder.packages.python import kernels, wheel_conflicts
+    from envbuilder.packages.python import kernels, libraries, wheel_conflicts
     from envbuilder.packages.sources.source_locker import fetch as fetch_files
     from envbuilder.packages.store import Store, objection, require_space
 
@@ -339,13 +339,16 @@ def fetch(build: Planned) -> None:
         raise with_context(error, hint=_what_decided(build, error.names)) from None
     store = Store.of(settings)
     wheel_conflicts.require_compatible(plan.files, plan.python, store)
-    if backends.makes_image(plan.backend):
+    in_image = backends.makes_image(plan.backend)
+    if in_image:
         require_clean(plan.files, store)
         base.require_libc(plan, build.product.target, settings, progress)
     read = kernels.read(build.profile, plan.files, store)
     for finding in fit.findings(build.profile, build.host, build.backend, build.lock, read):
         if finding.code == "package":
             progress.note(f"warning: {finding.text}")
+    for text in libraries.warnings(build.profile, plan.files, store, in_image=in_image):
+        progress.note(f"warning: {text}")
 
 
 def execute(build: Planned) -> tuple[Artifact, bool]:

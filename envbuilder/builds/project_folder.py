@@ -24,6 +24,7 @@ import msgspec
 from envbuilder.core import files, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings, require_writable
+from envbuilder.packages.python import libraries
 from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"
@@ -138,14 +139,18 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
     In a project it explains missing modules and libraries. `locked` are the names of what the lock
     has: they are never suggested.
     """
+    packages = sorted(locked)
     other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
     facts = {
         "project": str(settings.project),
         "packages": names.known_modules(),
         "excluded": _excluded(settings),
-        "locked": sorted(locked),
+        "locked": packages,
         "add": Hint("", ("add", *other)).command_line(),
-        "libraries": {n: names.bringing([n], in_image=in_image) for n in names.of_libraries()},
+        "libraries": {
+            library: libraries.bringing([library], packages, in_image=in_image)
+            for library in libraries.system_libraries().debian
+        },
     }
     texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     if settings.definition is not None:

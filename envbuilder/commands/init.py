@@ -128,7 +128,7 @@ class Report(Struct, frozen=True, kw_only=True):
     impossible: tuple[Impossible, ...]
     locked: str = ""
     """The profile of this machine if its lock was made, too."""
-    imports: tuple[import_check.Outcome, ...] = ()
+    imports: import_check.Outcome | None = None
     """With `--build`: what became of what the code imports and the project requires."""
     next: tuple[str, ...]
     """Commands to go on with."""
@@ -191,7 +191,7 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
         _print(report)
     if failure:
         raise failure
-    if import_check.verdict(report.imports) == "failed":
+    if report.imports and report.imports.status == "failed":
         raise VerifyError("not all that the project requires can be imported")
 
 
@@ -242,8 +242,8 @@ def _built(report: Report) -> Report:
 
     request = Request(profile=report.locked)
     planned = pipeline.prepare(request, load_settings(), console.progress(), running=True)
-    outcomes = import_check.tried(pipeline.finish(planned))
-    return msgspec.structs.replace(report, imports=outcomes)
+    outcome = import_check.tried(pipeline.finish(planned))
+    return msgspec.structs.replace(report, imports=outcome)
 
 
 def _report(
@@ -844,7 +844,7 @@ def _print(report: Report) -> None:
     if report.locked:
         console.result(f"locked: {report.locked}, for this machine. Others: `envbuilder lock`")
     if report.imports:
-        console.result(f"imports: {import_check.sentence(report.imports)}")
+        console.result(f"imports: {report.imports.detail}")
     console.result("Next:")
     for line in report.next:
         console.result(f"  {line}")

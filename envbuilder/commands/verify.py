@@ -9,7 +9,6 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from envbuilder import __version__
 from envbuilder.builds import import_check, isolation, mnist
@@ -174,7 +173,8 @@ def command(
         measured = examine(job, selection, run, settings, progress, log)
         isolation.require(measured, facts["artifact"], as_found=inherit)
         for build in builds:
-            measured = _with_imports(measured, import_check.tried(build))
+            if outcome := import_check.tried(build):
+                measured = _with_imports(measured, outcome)
     except VerifyError as error:
         errors.append(error)
         measured = unfinished(job, error)
@@ -200,19 +200,12 @@ def command(
     return _exit_code(passed=checked.status == "passed", errors=errors)
 
 
-def _with_imports(
-    report: dict[str, Any], outcomes: tuple[import_check.Outcome, ...]
-) -> dict[str, Any]:
-    """Return a report with the project's imports; it fails for those of what it requires."""
-    if not outcomes:
-        return report
-    status = import_check.verdict(outcomes)
-    sentence = import_check.sentence(outcomes)
-    if status == "failed":
-        reasons = [*report["reasons"], f"imports: {sentence}"]
-        report = {**report, "status": status, "reasons": reasons}
-    report = {**report, "imports": msgspec.to_builtins(outcomes)}
-    return model.with_check(report, "imports", status, sentence)
+def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict[str, Any]:
+    """Return a report with the project's imports; it fails if they do."""
+    if outcome.status == "failed":
+        reasons = [*report["reasons"], f"imports: {outcome.detail}"]
+        report = {**report, "status": "failed", "reasons": reasons}
+    return model.with_check(report, "imports", outcome.status, outcome.detail)
 
 
 def _judged(

@@ -6,7 +6,7 @@ The tables, with their sources, are in `profiles/names/`.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache, partial
 
@@ -49,14 +49,6 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
     limited: tuple[_Limited, ...]
 
 
-class _Libraries(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shared libraries that wheels need and do not bring."""
-
-    debian: dict[str, types.DebianPackage]
-    opencv: frozenset[str]
-
-
-_libraries = cache(partial(table, "libraries.yaml", _Libraries))
 _conda = cache(partial(table, "conda.yaml", _Conda))
 
 
@@ -130,26 +122,6 @@ def is_conda_library(name: str) -> bool:
         return True
     is_known = name in names.debian or bool(distributions_of(name))
     return not is_known and any(fnmatchcase(name, pattern) for pattern in names.libraries)
-
-
-# Shared libraries
-
-
-def of_libraries() -> Mapping[str, str]:
-    """Return shared libraries that wheels need and do not bring, with their Debian packages."""
-    return _libraries().debian
-
-
-def bringing(libraries: Collection[str], *, in_image: bool) -> str:
-    """Return what brings such libraries, to images or to this machine."""
-    packages = sorted({_libraries().debian[name] for name in libraries})
-    text = f" is missing here:\n  sudo apt install {' '.join(packages)}  # Debian, Ubuntu"
-    if in_image:
-        text = " is missing in the image. Write this into envbuilder.yaml, and lock again:"
-        text += f"\n  system_packages: [{', '.join(packages)}]"
-    if _libraries().opencv.issuperset(libraries):
-        text += "\nOr OpenCV without windows:\n  overrides: {opencv-python: opencv-python-headless}"
-    return ", ".join(libraries) + text
 
 
 # Names on the package index (normalised)

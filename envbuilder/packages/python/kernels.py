@@ -17,7 +17,7 @@ import struct
 from collections import Counter
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from envbuilder.core import archives
 from envbuilder.core.errors import InvalidError
@@ -25,13 +25,15 @@ from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from zipfile import ZipFile, ZipInfo
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
     from envbuilder.profiles.profile import Profile
 
+_T = TypeVar("_T")
 Kernels = Counter[str]
 """Bytes of device code by the targets that it was compiled for: "compute_90 sm_80 sm_90a", where
 `compute` is PTX, or "gfx1100 gfx90a". `gfx` alone: for AMD's GPUs, in a form that is not read."""
@@ -62,19 +64,25 @@ _TABLE = 1 << 15
 
 def of_wheel(path: Path) -> Kernels:
     """Read the device code of a wheel; raise `InvalidError` if it is damaged or absurd."""
-    total: Kernels = Counter()
     reads = count()
+
+    def read(wheel: ZipFile, member: ZipInfo) -> Kernels:
+        return of_library(archives.zip_pieces(wheel, member), reads)
+
+    return sum(in_wheel(path, read).values(), Kernels())
+
+
+def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T]:
+    """Read each library in a wheel; raise `InvalidError` if it is damaged or absurd."""
     try:
         with archives.open_zip(path) as wheel:
             members = [m for m in wheel.infolist() if _LIBRARY.fullmatch(m.filename)]
             limit = archives.unpacked_limit(path.stat().st_size)
             if sum(member.file_size for member in members) > limit:
                 raise ValueError("its libraries unpack to more than a package's do")
-            for member in members:
-                total.update(of_library(archives.zip_pieces(wheel, member), reads))
-    except (OSError, *archives.BAD_ZIP) as error:
+            return {member.filename: read(wheel, member) for member in members}
+    except (OSError, struct.error, *archives.BAD_ZIP) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
-    return total
 
 
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
@@ -93,22 +101,26 @@ def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> K
     return +total
 
 
-def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
-    """Return package → its device code, read once from each wheel that is new in the store.
-
-    Without the framework, its parts and its libraries, and without what cannot be read. Of a
-    package for several Pythons, one is enough.
-    """
+def others(profile: Profile, files: Iterable[File]) -> list[File]:
+    """Return the wheels without the framework, its parts and its libraries."""
     framework = FRAMEWORKS[profile.framework]
-    others = [
+    return [
         file
         for file in files
         if file.kind == "wheel"
         and file.name not in framework.names | framework.parts
         and not framework.is_library(file.name)
     ]
+
+
+def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
+    """Return package → its device code, read once from each wheel that is new in the store.
+
+    Without the framework, and without what cannot be read. Of a package for several Pythons, one is
+    enough.
+    """
     codes: dict[str, tuple[str, dict[str, int]]] = {}
-    for file in others if ACCELERATORS[profile.accelerator].code else ():
+    for file in others(profile, files) if ACCELERATORS[profile.accelerator].code else ():
         with suppress(InvalidError, OSError):
             code = store.derived(file.sha256, "kernels-1", dict[str, int], of_wheel)
             codes.setdefault(file.name, (f"{file.name} {file.version}", code))

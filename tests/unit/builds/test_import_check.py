@@ -91,13 +91,13 @@ def test_the_environments_own_door_is_asked(
     monkeypatch.setattr(process, "run", run)
     lay(tmp_path, {"train.py": "import einops\nimport os\nimport mine\n", "mine.py": ""})
     lay(tmp_path, {"helper.py": "import unused_by_programs\n"})
-    outcomes = import_check.tried(a_project(tmp_path, become))
+    outcome = import_check.tried(a_project(tmp_path, become))
     assert {"einops", "unused_by_programs"} == {*asked["modules"]}
     assert asked["packages"] == ["graphics", "torch"]
     assert asked["program"] == ("python", "-I", "-c")
     assert asked["access"].is_read
     assert asked["access"].python_path  # the hook, which explains
-    assert [each.module for each in outcomes] == PRINTED
+    assert outcome == Outcome("passed", "2 of 2")
 
 
 def test_an_environment_that_cannot_be_asked_is_an_error(
@@ -115,7 +115,7 @@ def test_an_environment_that_cannot_be_asked_is_an_error(
 def test_nothing_outside_of_a_project(tmp_path: Path) -> None:
     build = a_project(tmp_path, lambda *_: 1)
     build.settings = replace(build.settings, definition=None)
-    assert import_check.tried(build) == ()
+    assert import_check.tried(build) is None
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -124,53 +124,44 @@ TRACEBACK = """Traceback (most recent call last):
     ^^^^^^^^
 {}
 """
-SKIPPED = ("skipped", "not tried here, since it needs a device")
+AWAY = "0 of 0; mod: not tried here, since it needs a device"
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "detail"),
+    ("error", "detail"),
     [
-        (f"ImportError: libGL.so.1: {MISSING}", "failed", "libGL.so.1 is missing"),
-        (f"OSError: /env/lib/libgomp.so.1: {MISSING}", "failed", "libgomp.so.1 is missing"),
-        (f"OSError: libcuda.so.1: {MISSING}", *SKIPPED),
-        (f"ImportError: libze_loader.so.1: {MISSING}", *SKIPPED),
-        (f"ImportError: libamdhip64.so.7: {MISSING}", *SKIPPED),
-        ("RuntimeError: Found no NVIDIA driver on your system.", *SKIPPED),
-        ("RuntimeError: 0 active drivers ([]). There should only be one.", *SKIPPED),
-        ("AssertionError: Torch not compiled with CUDA enabled", *SKIPPED),
-        ("ImportError: first\x1b[2J\nsecond", "failed", "ImportError: first?[2J second"),
-        ("x.Error", "failed", "x.Error"),
+        (f"ImportError: libGL.so.1: {MISSING}", "libGL.so.1 is missing"),
+        (f"OSError: /env/lib/libgomp.so.1: {MISSING}", "libgomp.so.1 is missing"),
+        (f"OSError: libcuda.so.1: {MISSING}", ""),
+        (f"ImportError: libze_loader.so.1: {MISSING}", ""),
+        (f"ImportError: libamdhip64.so.7: {MISSING}", ""),
+        ("RuntimeError: Found no NVIDIA driver on your system.", ""),
+        ("RuntimeError: 0 active drivers ([]). There should only be one.", ""),
+        ("AssertionError: Torch not compiled with CUDA enabled", ""),
+        ("ImportError: first\x1b[2J\nsecond", "ImportError: first?[2J. second"),
+        ("x.Error", "x.Error"),
     ],
 )
-def test_the_last_error_is_told_and_a_missing_device_is_none(
-    error: str, status: str, detail: str
-) -> None:
+def test_the_last_error_is_told_and_a_missing_device_is_none(error: str, detail: str) -> None:
     chained = TRACEBACK.format("KeyError: 1") + "\nDuring this, another exception occurred:\n\n"
     for before in ("", "noise\n", chained):
-        printed = before + TRACEBACK.format(error) + "write this:\n  line\n"
-        outcome = import_check._outcome(import_check._Result("mod", "pack", 1, printed))
-        advice = "" if status == "skipped" else " write this: line"
-        assert (outcome.status, outcome.detail) == (status, detail + advice)
+        for advice in ("", "write this:\n  line\n"):
+            printed = before + TRACEBACK.format(error) + advice
+            outcome = import_check.judged([import_check._Result("mod", "pack", 1, printed)])
+            if not detail:
+                assert outcome == Outcome("passed", AWAY)
+                continue
+            dot = "" if "second" in error else "."
+            after = f"{dot} write this: line" if advice else ""
+            assert outcome == Outcome("failed", f"0 of 1; mod: {detail}{after}")
 
 
-def test_an_error_without_a_traceback() -> None:
-    result = import_check._Result("mod", "", 0, "warning: libcuda.so.1: cannot open")
-    assert import_check._outcome(result) == Outcome(module="mod", status="passed")
-    killed = import_check._Result("mod", "", -11, "")
-    assert import_check._outcome(killed).detail == "it ended with code -11"
-
-
-def test_a_sentence_counts_what_could_be_judged() -> None:
-    outcomes = [
-        Outcome(module="torch", status="passed"),
-        Outcome(module="cv2", status="failed", detail="libGL.so.1 is missing. Write it"),
-        Outcome(module="flash_attn", status="skipped", package="flash-attn", detail="not tried"),
-    ]
-    assert import_check.sentence(outcomes[:1]) == "1 of 1"
-    assert import_check.sentence(outcomes) == (
-        "1 of 2; cv2: libGL.so.1 is missing. Write it; flash_attn: not tried"
+def test_imports_are_counted_and_those_of_packages_decide() -> None:
+    passed = import_check._Result("torch", "torch", 0, "warning: libcuda.so.1: cannot open")
+    killed = import_check._Result("mine", "", -11, "")
+    required = import_check._Result("six", "six", 1, "TimeoutError: it did not end within 1 s")
+    assert import_check.judged([passed]) == Outcome("passed", "1 of 1")
+    assert import_check.judged([passed, killed]) == Outcome("warning", "1 of 2; mine: -11")
+    assert import_check.judged([required, passed, killed]) == Outcome(
+        "failed", "1 of 3; six: TimeoutError: it did not end within 1 s; mine: -11"
     )
-    assert import_check.verdict(outcomes[:1]) == "passed"
-    assert import_check.verdict(outcomes) == "warning"
-    required = Outcome(module="six", status="failed", package="six")
-    assert import_check.verdict([*outcomes, required]) == "failed"

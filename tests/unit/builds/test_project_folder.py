@@ -203,25 +203,11 @@ def test_what_is_locked_or_excluded_or_unknown_is_not_suggested(
 MISSING = "cannot open shared object file: No such file or directory"
 
 
-HEADLESS = "\nOr OpenCV without windows:\n  overrides: {opencv-python: opencv-python-headless}"
-
-
 @pytest.mark.parametrize(
     ("error", "in_image", "expected"),
     [
-        (
-            ImportError(f"libGL.so.1: {MISSING}"),
-            True,
-            (
-                "libGL.so.1 is missing in the image. Write this into envbuilder.yaml, and lock"
-                f" again:\n  system_packages: [libgl1]{HEADLESS}"
-            ),
-        ),
-        (
-            OSError(f"/env/lib/libgomp.so.1: {MISSING}"),
-            False,
-            "libgomp.so.1 is missing here:\n  sudo apt install libgomp1  # Debian, Ubuntu",
-        ),
+        (ImportError(f"libGL.so.1: {MISSING}"), True, "system_packages: [libgl1]\nOr take OpenCV"),
+        (OSError(f"/env/lib/libgomp.so.1: {MISSING}"), False, "sudo apt install libgomp1"),
         (ImportError(f"libnosuch.so.1: {MISSING}"), False, ""),
         (ImportError("cannot import name 'libGL.so.1'"), True, ""),
         (OSError(2, "No such file"), True, ""),
@@ -230,10 +216,11 @@ HEADLESS = "\nOr OpenCV without windows:\n  overrides: {opencv-python: opencv-py
 def test_a_missing_library_has_an_answer(
     settings: Settings, error: Exception, in_image: bool, expected: str
 ) -> None:
-    folder = project_folder.lay_hook(settings, (), in_image=in_image)
+    folder = project_folder.lay_hook(settings, ["opencv-python"], in_image=in_image)
     assert folder
-    facts = read_json(folder / "facts.json")
-    assert sitecustomize.library_advice(str(error), facts) == expected
+    answer = sitecustomize.library_advice(str(error), read_json(folder / "facts.json"))
+    assert expected in answer
+    assert bool(answer) == bool(expected)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

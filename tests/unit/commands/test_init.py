@@ -186,7 +186,8 @@ def test_the_result_as_json(report: Report) -> None:
         "written": True,
         "text": FILE.read_text(),
         **{key: [] for key in ("taken", "changed", "dropped", "needs_you", "suggested")},
-        **{key: [] for key in ("others", "impossible", "imports")},
+        **{key: [] for key in ("others", "impossible")},
+        "imports": None,
         "locked": "",
         "next": ["envbuilder lock", "envbuilder run -- python"],
     }
@@ -799,23 +800,20 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     assert FILE.exists()
 
 
-@pytest.mark.parametrize(
-    ("package", "code"), [("numpy", 5), ("", 0)], ids=["required", "only imported"]
-)
+@pytest.mark.parametrize(("status", "code"), [("failed", 5), ("warning", 0)])
 def test_what_was_built_is_imported(
-    envbuilder: Command, monkeypatch: pytest.MonkeyPatch, package: str, code: int
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch, status: Any, code: int
 ) -> None:
     lay({"requirements.txt": "numpy\n"})
     an_index(monkeypatch)
     questions(monkeypatch, Answer("3.11", {}, frozenset()))
-    outcome = Outcome(module="numpy", status="failed", package=package, detail="no")
     monkeypatch.setattr(
         init, "_locked", lambda report, _: msgspec.structs.replace(report, locked="cpu")
     )
     prepared = []
     monkeypatch.setattr(pipeline, "prepare", lambda request, *_, running: prepared.append(request))
     replaced(monkeypatch, pipeline, "finish", None)
-    replaced(monkeypatch, import_check, "tried", (outcome,))
+    replaced(monkeypatch, import_check, "tried", Outcome(status, "0 of 1; numpy: no"))
     printed = envbuilder("init", "--build", code=code)
     assert [request.profile for request in prepared] == ["cpu"]
     assert "imports: 0 of 1; numpy: no" in printed.out

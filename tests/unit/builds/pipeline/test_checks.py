@@ -23,7 +23,7 @@ from envbuilder.core.settings import Configuration, Settings, Signatures
 from envbuilder.core.signatures import UnsignedError
 from envbuilder.host import model as host, probe
 from envbuilder.packages import store
-from envbuilder.packages.python import wheel_conflicts
+from envbuilder.packages.python import libraries, wheel_conflicts
 from envbuilder.packages.store import Store
 from envbuilder.profiles import library
 from tests.support import signing
@@ -266,7 +266,8 @@ def test_packages_for_other_gpus_are_named_once(
     found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
-    replaced(monkeypatch, Store, "derived", {"sm_70": 5})
+    read = {"kernels-1": {"sm_70": 5}, "libraries-1": {"x.so": ["libgomp.so.1"]}}
+    monkeypatch.setattr(Store, "derived", lambda self, sha256, what, *_: read[what])
     replaced(monkeypatch, wheel_conflicts, "require_compatible", None)
     with pytest.raises(BuildError, match="missing after its build"):
         go(found, running=False, said=said, profile=profile, backend="venv")
@@ -275,6 +276,20 @@ def test_packages_for_other_gpus_are_named_once(
     assert ("sympy" in named) == (profile == "cuda")
     assert not {"torch", "nvidia-cudnn-cu13"} & {*named}
     assert len(named) == len({*named})
+
+
+@pytest.mark.parametrize("cache", [b"libgomp.so.1\0", b"libother.so.1\0"])
+def test_libraries_that_this_machine_lacks_are_named(
+    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: bytes
+) -> None:
+    (tmp_path / "ld.so.cache").write_bytes(cache)
+    monkeypatch.setattr(libraries, "_CACHE", tmp_path / "ld.so.cache")
+    read = {"sympy/x.so": ["libgomp.so.1"]}
+    monkeypatch.setattr(Store, "derived", lambda *_: read)
+    replaced(monkeypatch, wheel_conflicts, "require_compatible", None)
+    with pytest.raises(BuildError, match="missing after its build"):
+        go(found, said=said, profile="cpu", backend="venv")
+    assert ("warning: sympy lacks libgomp.so.1. For this machine" in said) == (b"other" in cache)
 
 
 def test_a_full_disk_stops_a_build_before_the_fetch_and_after_a_base_of_another_python(

@@ -1,0 +1,145 @@
+"""Tell which shared libraries of the system wheels need, by the headers of their own libraries.
+
+ELF's dynamic section names what the loader looks for. Wheels bring most of it; what every desktop
+has (a display, FFmpeg, OpenMP) they do not, and an import fails without. Only libraries of a table
+count, `profiles/names/libraries.yaml`: what else is lacking, an import shows.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import defaultdict
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.core import types
+from envbuilder.core.errors import InvalidError
+from envbuilder.packages.python import kernels
+from envbuilder.profiles.requirements import table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from zipfile import ZipFile, ZipInfo
+
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+    from envbuilder.profiles.profile import Profile
+
+Needs = dict[str, tuple[str, ...]]
+"""Path of each library in a wheel → the names of those that it needs."""
+
+
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    """Shared libraries that wheels need and do not bring."""
+
+    debian: dict[str, types.DebianPackage]
+    opencv: frozenset[str]
+
+
+system_libraries = cache(partial(table, "libraries.yaml", _Table))
+_OPENCV = ("opencv-python", "opencv-contrib-python")
+"""There is each without windows, too."""
+_OPTIONAL = re.compile(r"(.*/)?(plugins|tests?)/.*|numba/.*(tbb|omp)pool\..*")
+"""Libraries without which a package works: it looks for them, and goes on."""
+_VARIANT = re.compile(r"(cpu|cuda|hip|rocm|xpu)?[0-9]*(?=\.so)")
+"""What differs in the names of libraries of which a package loads the one that it can."""
+_SYSTEM = re.compile(
+    r"(ld-linux.*|lib(c|dl|m|pthread|rt|util|z|gcc_s|stdc\+\+|python.*|cuda|nvidia-ml))\.so.*"
+)
+"""What each system has, or each driver."""
+_CACHE = Path("/etc/ld.so.cache")
+"""Where the loader finds libraries, on a system with glibc."""
+_IDENTITY = b"\x7fELF\x02\x01"
+"""Of 64 bits, little-endian."""
+_SEGMENT = struct.Struct("<I4xQQ8xQ16x")
+"""Type, offset in the file, address, size."""
+_ENTRY = struct.Struct("<qQ")
+_DYNAMIC = 2
+_NEEDED = 1
+_STRINGS = 5
+_LARGEST = 1 << 16
+_MOST_STRINGS = 1 << 24
+_LONGEST = 256
+"""Maximum bytes of a table, of all strings (PyTorch's are 5 MB) and of one: whoever made the wheel
+wrote them."""
+
+
+def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
+    """Return what a library in a wheel needs; nothing for what is no library of Linux."""
+    with wheel.open(member) as file:
+        head = file.read(64)
+        if not head.startswith(_IDENTITY):
+            return ()
+        file.seek(struct.unpack_from("<Q", head, 32)[0])
+        size, count = struct.unpack_from("<HH", head, 54)
+        segments = [*_SEGMENT.iter_unpack(file.read(min(size * count, _LARGEST)))]
+        entries: list[tuple[int, int]] = []
+        for kind, offset, _, length in segments:
+            if kind == _DYNAMIC:
+                file.seek(offset)
+                entries += _ENTRY.iter_unpack(file.read(min(length, _LARGEST)))
+        text = b""
+        for _, offset, address, length in segments:
+            distance = dict(entries).get(_STRINGS, -1) - address
+            if 0 <= distance < length and not text:
+                file.seek(offset + distance)
+                text = file.read(min(length - distance, _MOST_STRINGS))
+    starts = [value for tag, value in entries if tag == _NEEDED]
+    names = (text[at : at + _LONGEST].partition(b"\0")[0] for at in starts)
+    return tuple(name.decode(errors="replace") for name in names)
+
+
+def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the libraries of the system that a package does not work without, as far as known.
+
+    Of several variants of a library, one is enough: the one of which most is known.
+    """
+    brought = {path.rpartition("/")[2] for path in needs}
+    debian = system_libraries().debian.keys()
+    variants: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for path, needed in needs.items():
+        if not _OPTIONAL.fullmatch(path):
+            others = frozenset(n for n in needed if not _SYSTEM.fullmatch(n)) - brought
+            variants[_VARIANT.sub("", path)].append(others)
+    best = [min(each, key=lambda o: (len(o - debian), len(o))) for each in variants.values()]
+    return debian & frozenset().union(*best)
+
+
+def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: bool) -> str:
+    """Return what brings libraries that one of these packages lacks: in images, or here."""
+    debian = sorted({system_libraries().debian[name] for name in libraries})
+    text = f"For this machine (Debian, Ubuntu):\n  sudo apt install {' '.join(debian)}"
+    if in_image:
+        text = "For images, write into envbuilder.yaml, and lock again:"
+        text += f"\n  system_packages: [{', '.join(debian)}]"
+    for name in _OPENCV:
+        if name in packages and system_libraries().opencv.issuperset(libraries):
+            text += f"\nOr take OpenCV without windows:\n  overrides: {{{name}: {name}-headless}}"
+    return text
+
+
+def warnings(
+    profile: Profile, files: Collection[File], store: Store, *, in_image: bool
+) -> Iterator[str]:
+    """Yield what wheels need that the image lacks, or else this machine; each is read once."""
+    debs = {file.name for file in files}
+    cache = _CACHE.read_bytes() if _CACHE.is_file() else b""
+    read = partial(kernels.in_wheel, read=needed)
+
+    def is_there(name: str) -> bool:
+        if in_image:
+            return system_libraries().debian[name] in debs
+        return not cache or f"{name}\0".encode() in cache
+
+    for file in kernels.others(profile, files):
+        with suppress(InvalidError, OSError):
+            needs = store.derived(file.sha256, "libraries-1", Needs, read)
+            lacks = [name for name in sorted(missing(needs)) if not is_there(name)]
+            if lacks:
+                way = bringing(lacks, [file.name], in_image=in_image)
+                yield f"{file.name} lacks {', '.join(lacks)}. {way}"
