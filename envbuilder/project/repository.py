@@ -360,7 +360,7 @@ class _Taker:
                 self._note(f"-r {path}")
         for word in words:
             package = _PACKAGE[kind].fullmatch(word)
-            if re.match(r"\.|[\w.-]+/", word) and kind in {"pip", "own"}:
+            if re.match(r"(?!.*path/to/)(\.|[\w.-]+/)", word) and kind in {"pip", "own"}:
                 self._take_folder(word)
             elif package and kind == "apt":
                 hints.system.setdefault(word, where)

@@ -53,6 +53,7 @@ CUDA_VISIBLE_DEVICES=0 python train.py
 ```
 Then pip install whatever you like. You may pip install it twice.
     pip install -rmore.txt git+https://host.example/x.git  # from source
+    pip install path/to/wheel_file.whl ./path/to/this/
 """
 
 
