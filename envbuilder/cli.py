@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
@@ -180,16 +179,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         arguments = sys.argv[1:]
     process.install_stop_handlers(owns_process=owns_process)
     code = _run(arguments)
-    # The process ends here: a final collection would take a sixth of a short command's time.
-    gc.freeze()
-    if owns_process and ("rattler" in sys.modules or _is_waited_for()):
+    if owns_process:
         _leave(code)
+    # An engine's client closes its connections at the end, unless they are collected before it.
+    gc.freeze()
     sys.exit(code)
-
-
-def _is_waited_for() -> bool:
-    """Return whether Python would wait for another thread, such as one that resolves a name."""
-    return sum(not thread.daemon for thread in threading.enumerate()) > 1
 
 
 def _require_utf8() -> None:
@@ -206,9 +200,10 @@ def _require_utf8() -> None:
 def _leave(code: int) -> NoReturn:
     """Exit without shutting down the interpreter.
 
-    That would wait for threads. A py-rattler thread that reports a failure holds on to the
-    interpreter for a moment; if it shuts down meanwhile, the process aborts (seen in one of five
-    failures).
+    That would take a tenth of a short command's time, to free what ends with the process. It would
+    also wait for threads, such as one that resolves a name. A py-rattler thread that reports a
+    failure holds on to the interpreter for a moment; if it shuts down meanwhile, the process aborts
+    (seen in one of five failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):

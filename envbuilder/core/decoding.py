@@ -37,7 +37,6 @@ from typing import (
 
 import msgspec
 
-from envbuilder.core import yaml_files
 from envbuilder.core.errors import SHOWN, Hint, InvalidError, escaped, shown
 from envbuilder.core.text import binary_size
 
@@ -164,6 +163,8 @@ def _constant(name: str) -> NoReturn:
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """Return the YAML mapping in `text`; `where` names the file in errors."""
+    from envbuilder.core import yaml_files  # PyYAML takes as long as Python's own start
+
     try:
         data = yaml_files.load(text)
     except yaml_files.StrictYamlError as error:
@@ -218,6 +219,8 @@ def explain(
         message = "unknown key"
     else:
         if text:
+            from envbuilder.core import yaml_files
+
             # The value of a free key may be a secret.
             written = yaml_files.load(text, scalars_as_text=True)
             source = None if spot.value is None else reduce(item, path, written)
@@ -231,6 +234,8 @@ def explain(
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
     """Return the location for an error: the file and, if known, the line of a key path."""
+    from envbuilder.core import yaml_files
+
     known = yaml_files.lines(text)
     for depth in range(len(path), 0, -1):
         if line := known.get(tuple(path[:depth])):

@@ -9,6 +9,8 @@ gets none, so that its content is never treated as envbuilder's.
 Trusted are the user's own files and root's, as with git's `safe.directory`. A project file names
 package indexes, base images and profiles: one that another user put into a parent of the working
 folder would decide what this user, or root, installs and runs.
+
+Long because all that is read, written and trusted on disk is here.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ import hashlib
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from envbuilder.core import decoding
+from envbuilder.core import decoding, resources
 from envbuilder.core.errors import (
     BuildError,
     EnvbuilderError,
@@ -114,6 +117,37 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with staged(path, content, mode) as part:
         part.replace(path)
+
+
+class _Parsed(Struct, frozen=True):
+    """A copy of a shipped YAML file in JSON."""
+
+    of: str
+    """Digest of the file, and of what parses it."""
+    data: dict[str, Any]
+
+
+def parse_shipped(text: str, path: Path) -> dict[str, Any]:
+    """Return the YAML mapping in the text of a profile's file, as `parse_yaml` does.
+
+    Shipped files are kept parsed beside them, as Python does with modules, if that can be.
+    """
+    if not path.is_relative_to(resources.profiles_dir()):
+        return decoding.parse_yaml(text, str(path))
+    copy = path.parent / "__pycache__" / f"{path.name}.json"
+    parser = Path(decoding.__file__).with_name("yaml_files.py").read_bytes()
+    digest = hashlib.sha256(parser + text.encode()).hexdigest()
+    with suppress(OSError, msgspec.MsgspecError):
+        parsed = decoding.from_json(copy.read_bytes(), _Parsed)
+        if parsed.of == digest:
+            return parsed.data
+    data = decoding.parse_yaml(text, str(path))
+    content = msgspec.json.encode(_Parsed(digest, data))
+    # JSON has no days.
+    if not sys.dont_write_bytecode and decoding.from_json(content, _Parsed).data == data:
+        with suppress(OSError):
+            write(copy, content)
+    return data
 
 
 @contextmanager

@@ -27,7 +27,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from envbuilder.core import console
@@ -420,7 +419,9 @@ def run_uv(
     """
     with ExitStack() as stack:
         if folder is None:
-            from pathlib import Path  # `--help` imports this module
+            # `--help` imports this module.
+            from pathlib import Path
+            from tempfile import TemporaryDirectory
 
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="envbuilder-uv-")))
         (folder / "uv.toml").touch()

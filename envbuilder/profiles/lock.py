@@ -4,12 +4,14 @@ A lock identifies files by sha256 and symbolic source, never by the URL of a pac
 it works behind any mirror.
 """
 
-from __future__ import annotations
+# No annotations from __future__: msgspec would evaluate the text of each, at every start.
 
 import datetime
 import hashlib
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -27,14 +29,8 @@ from envbuilder.core.errors import (
     wrapped,
 )
 from envbuilder.core.settings import ProjectPath
-from envbuilder.profiles.profile import IMAGE_PYTHON
+from envbuilder.profiles.profile import IMAGE_PYTHON, Profile
 from envbuilder.profiles.requirements import same_version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from envbuilder.profiles.profile import Profile
 
 MAIN = "debian"
 """Symbolic source: Debian's main archive."""

@@ -7,7 +7,7 @@ only to be extended. Folders are searched in order, the shipped one last.
 Long because the keys of a profile are described where they are read, merged and checked.
 """
 
-from __future__ import annotations
+# No annotations from __future__: msgspec would evaluate the text of each, at every start.
 
 import re
 from collections.abc import Collection, Sequence
@@ -19,9 +19,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import resources, types
-from envbuilder.core.decoding import Hints, decode, parse_yaml
+from envbuilder.core.decoding import Hints, decode
 from envbuilder.core.errors import SHOWN, InvalidError, shown
-from envbuilder.core.files import read_text
+from envbuilder.core.files import parse_shipped, read_text
 from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 from envbuilder.profiles import backends, frameworks, releases, requirements
 
@@ -503,7 +503,7 @@ def _merged(
         raise InvalidError(f"profile '{trail[0]}': extends forms a cycle: {' → '.join(trail)}")
     path = _find(name, folders)
     text = read_text(path)
-    data = parse_yaml(text, str(path))
+    data = parse_shipped(text, path)
     inside = data.get("name", name)
     if inside != name:
         raise InvalidError(f"{path}: name: is {shown(str(inside))}, but the file is named '{name}'")
@@ -544,7 +544,7 @@ def _drop_unsupported(inherited: dict[str, Any], data: dict[str, Any]) -> None:
 def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files of a loadable profile: its own, then those it extends."""
     path = _find(name, folders)
-    parent = parse_yaml(read_text(path), str(path)).get("extends")
+    parent = parse_shipped(read_text(path), path).get("extends")
     return (path, *(chain(parent, folders) if parent else ()))
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from envbuilder.core import resources, types
-from envbuilder.core.decoding import decode, parse_yaml, place
+from envbuilder.core.decoding import decode, place
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import read_text
+from envbuilder.core.files import parse_shipped, read_text
 from envbuilder.profiles.frameworks import DEFAULT, FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from packaging.markers import Marker
 
@@ -90,7 +90,7 @@ class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
 def table(name: str, form: type[_T]) -> _T:
     """Return a table of package names that is shipped."""
     path = resources.profiles_dir() / "names" / name
-    return decode(parse_yaml(read_text(path), path.name), form, path.name)
+    return decode(parse_shipped(read_text(path), path), form, path.name)
 
 
 _hardware = cache(partial(table, "hardware.yaml", _Hardware))
@@ -185,37 +185,41 @@ def combined(
     `InvalidError` if the lists cannot be combined.
     """
     result = dict(data)
+    spot = partial(place, where, text)
     decode({key: data[key] for key in (ADD, _REPLACE) if key in data}, _Lists, where, text)
     parent = data.get("extends")
     if ADD not in data:
         if _REPLACE in data and parent is not None:
-            _require_complete(name, data, inherited, place(where, text, [_REPLACE]))
+            _require_complete(name, data, inherited, spot)
         return result
     added: list[str] = result.pop(ADD)
-    spot = place(where, text, [ADD])
     if parent is None:
         raise InvalidError(
-            f"{spot}: {ADD}: '{name}' extends no profile whose requirements could be added to",
+            f"{spot([ADD])}: {ADD}: '{name}' extends no profile whose requirements could be"
+            " added to",
             f"Use '{_REPLACE}', or extend a profile, for example: extends: cpu",
         )
     if _REPLACE in data:
         raise InvalidError(
-            f"{spot}: {ADD}: the profile states {_REPLACE}, too, which replaces the inherited list",
+            f"{spot([ADD])}: {ADD}: the profile states {_REPLACE}, too, which replaces the"
+            " inherited list",
             f"Use one of the two: '{ADD}' keeps the requirements of '{parent}'.",
         )
     before = _listed(inherited.get(_REPLACE))
-    _require_new(added, before, f"{spot}: {ADD}", str(parent))
+    _require_new(added, before, spot, str(parent))
     return {**result, _REPLACE: [*before, *added]}
 
 
-def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent: str) -> None:
+def _require_new(
+    added: Sequence[str], before: Sequence[str], spot: Callable[[list[str]], str], parent: str
+) -> None:
     """Raise `InvalidError` if a package is listed twice."""
     listed = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
         earlier = listed.get(distribution(line))
         if earlier:
             raise InvalidError(
-                f"{where}: {line}: {earlier[1]} already list {earlier[0]}",
+                f"{spot([ADD])}: {ADD}: {line}: {earlier[1]} already list {earlier[0]}",
                 f"Remove it here. For another version than that of '{parent}', write the whole list"
                 f" under '{_REPLACE}', which replaces the inherited one.",
             )
@@ -223,7 +227,10 @@ def _require_new(added: Sequence[str], before: Sequence[str], where: str, parent
 
 
 def _require_complete(
-    name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], spot: str
+    name: str,
+    data: Mapping[str, Any],
+    inherited: Mapping[str, Any],
+    spot: Callable[[list[str]], str],
 ) -> None:
     """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
     remaining = {*map(distribution, data[_REPLACE])}
@@ -235,7 +242,8 @@ def _require_complete(
     if lost:
         names = " and no ".join(dict.fromkeys(map(distribution, lost)))
         raise InvalidError(
-            f"{spot}: '{name}' has no {names}: {_REPLACE}: replaces those of '{data['extends']}'",
+            f"{spot([_REPLACE])}: '{name}' has no {names}: {_REPLACE}: replaces those of"
+            f" '{data['extends']}'",
             f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps them.",
         )
 

@@ -270,13 +270,15 @@ SLOW = {
     "tomllib",
 }
 """Modules of the standard library that take several milliseconds."""
+LATE = {"jinja2", "yaml", "importlib.metadata", "random", "shutil", "tempfile"}
+"""What most commands need at some time, and none at its start."""
 
 
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("envbuilder.cli", HEAVY | SLOW),
-        ("envbuilder.commands.render", HEAVY | SLOW),
+        ("envbuilder.cli", HEAVY | SLOW | LATE | {"hashlib", "json", "msgspec", "pathlib"}),
+        ("envbuilder.commands.render", HEAVY | SLOW | LATE),
         ("envbuilder.commands.lock", HEAVY),
         ("envbuilder.commands.sbom", HEAVY),
         ("envbuilder.builds.attestations", HEAVY),

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from envbuilder.core import decoding, resources, types
 from envbuilder.core.errors import InvalidError
-from envbuilder.core.files import read_text
+from envbuilder.core.files import parse_shipped, read_text
 from envbuilder.core.pip import Sources, local_folder, parsed_url
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
     Raise `InvalidError` if the file is invalid.
     """
     path = (folder or resources.profiles_dir()) / "indexes.yaml"
-    entries = decoding.parse_yaml(read_text(path), str(path)).items()
+    entries = parse_shipped(read_text(path), path).items()
     return {name: decoding.decode(entry, Upstream, f"{path}: {name}") for name, entry in entries}
 
 

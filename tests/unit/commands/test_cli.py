@@ -229,6 +229,7 @@ def test_it_starts_again_where_text_is_not_utf8(
     monkeypatch.setattr(sys, "_xoptions", options)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "envbuilder", "--version"])
     monkeypatch.setattr(sys, "argv", ["envbuilder", "--version"])
+    monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
         cli.main()
     wanted = [sys.executable, "-X", "utf8", "-m", "envbuilder", "--version"]

@@ -7,13 +7,14 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.core import files
+from envbuilder.core import decoding, files, resources, yaml_files
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import cached
 from tests.support.folders import names_in
@@ -344,3 +345,48 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         files.read(tmp_path / "pipe", 5)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mock:
+    """What parses YAML, where `tmp_path` is the folder of the shipped profiles."""
+    monkeypatch.setattr(resources, "profiles_dir", lambda: tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    parser = Mock(side_effect=yaml_files.load)
+    monkeypatch.setattr(yaml_files, "load", parser)
+    return parser
+
+
+def test_a_shipped_file_is_parsed_once(parsed: Mock, tmp_path: Path) -> None:
+    path = tmp_path / "names/a.yaml"
+    for text in ("a: [1, '2', null]\n", "a: [1, '2', null, true]\n"):
+        data = decoding.parse_yaml(text, "a.yaml")
+        parsed.reset_mock()
+        assert files.parse_shipped(text, path) == files.parse_shipped(text, path) == data
+        assert parsed.call_count == 1
+    for damaged in (b"", b"{", b"[]", b'{"of": 1}'):
+        (tmp_path / "names/__pycache__/a.yaml.json").write_bytes(damaged)
+        assert files.parse_shipped(text, path) == data
+
+
+@pytest.mark.parametrize("why", ["a day", "no folder can be made", "the interpreter keeps none"])
+def test_what_cannot_be_kept_is_parsed_again(
+    parsed: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
+) -> None:
+    text = "a: 1\n"
+    if why == "a day":
+        text = "a: 2026-11-22\n"
+    elif why == "no folder can be made":
+        monkeypatch.setattr(Path, "mkdir", Mock(side_effect=PermissionError(13, "denied")))
+    else:
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    first = files.parse_shipped(text, tmp_path / "a.yaml")
+    assert files.parse_shipped(text, tmp_path / "a.yaml") == first
+    assert parsed.call_count == 2
+    assert not (tmp_path / "__pycache__").is_dir()
+
+
+def test_the_users_own_files_are_kept_nowhere_else(parsed: Mock, tmp_path: Path) -> None:
+    other = tmp_path.with_name("other")
+    assert files.parse_shipped("a: 1\n", other / "a.yaml") == {"a": 1}
+    assert not other.exists()
