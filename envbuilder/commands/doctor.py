@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
+from envbuilder.builds import isolation
 from envbuilder.commands.options import (
     json_option,
     load_settings,
@@ -83,6 +86,7 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
+        around = replace(around, shadowing=tuple(isolation.shadowing(os.environ)))
     return diagnosis.diagnose(
         Case(
             host=host,

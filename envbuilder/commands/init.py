@@ -427,7 +427,9 @@ def _with_unlisted(
             if seen.isdisjoint(re.split(r"[/@#=]|\.git", text.lower().replace("_", "-"))):
                 unclear.append(f"{error.message}. {error.hint}")
             return
-        if line.text not in row.names and (line.name not in seen or repository.BASE in where):
+        is_limit = line.text != line.name and draft.IMPORTED in where  # pkg_resources
+        is_new = is_limit or line.name not in seen or repository.BASE in where
+        if line.text not in row.names and is_new:
             seen.add(line.name)
             if is_taken:
                 taken.append(line)

@@ -202,6 +202,17 @@ def _shared_memory(case: Case) -> Iterator[Problem]:
     yield Problem(severity="slows", code="shared-memory", text=text, fix=fix)
 
 
+def _shadowing(case: Case) -> Iterator[Problem]:
+    for text in case.around.shadowing:
+        yield Problem(
+            severity="limits",
+            code="shadowing",
+            text=text,
+            fix="Unset the variable, or take the folder out of it, where it is set: in a start-up"
+            " file of your shell, or by `module load`.",
+        )
+
+
 CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     accelerators.problems,
     _lock,
@@ -214,6 +225,7 @@ CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     _gpus_in_containers,
     _quota,
     _shared_memory,
+    _shadowing,
 ]
 """All checks. Another one is a function of this module and its name here; what it must see of this
 machine beyond programs and variables is a field of `Around`, which `surroundings.look` fills."""

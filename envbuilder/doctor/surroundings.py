@@ -35,6 +35,8 @@ class Around(Struct, frozen=True, kw_only=True):
     """Whether a program is installed."""
     variables: Mapping[str, str] = {}
     """The variables of this process."""
+    shadowing: tuple[str, ...] = ()
+    """What these variables, and the folders they name, put before an environment's own."""
     devices: frozenset[str] = frozenset()
     """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
     rooms: tuple[Disk, ...] = ()

@@ -45,7 +45,7 @@ class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
     """What modules, and other names that people write, are on the package index."""
 
     meant: dict[str, types.Distribution]
-    modules: dict[str, types.Distribution]
+    modules: dict[str, types.Requirement]
     limited: tuple[_Limited, ...]
 
 
@@ -145,7 +145,7 @@ def needed_where(name: str) -> tuple[str, str]:
 
 def of_modules() -> Mapping[str, str]:
     """Return the modules (their names normalised) that packages of another name bring."""
-    return {**_imports().modules, **_imports().meant}
+    return {**_imports().meant, **_imports().modules}
 
 
 @cache

@@ -48,7 +48,8 @@ def advice(name: str | None, facts: dict[str, Any]) -> str:
         return ""
     if not package:
         return f"{top} is in no requirement, and no table says which package brings it"
-    return f"{top} is in no requirement:\n  {facts['add']} {package}"
+    quote = "'" if "<" in package else ""
+    return f"{top} is in no requirement:\n  {facts['add']} {quote}{package}{quote}"
 
 
 def library_advice(text: str, facts: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def facts_of(settings: Settings, *locked: str) -> Any:
 
 
 def test_the_hook_knows_packages_of_other_names_and_the_project(
-    settings: Settings, tmp_path: Path
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = facts_of(settings)
     assert facts["project"] == str(tmp_path)
@@ -178,6 +179,10 @@ def test_the_hook_knows_packages_of_other_names_and_the_project(
     ):
         words = f"is in no requirement:\n  envbuilder add {package}"
         assert sitecustomize.advice(module, facts).endswith(words)
+    with_new = facts_of(settings, "setuptools")
+    words = "pkg_resources is in no requirement:\n  envbuilder add 'setuptools<82'"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert sitecustomize.advice("pkg_resources.extern", with_new) == words
     other = facts_of(replace(settings, environment="test"))
     assert sitecustomize.advice("docx", other).endswith(" add --environment test python-docx")
 

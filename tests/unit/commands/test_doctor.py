@@ -102,6 +102,18 @@ def doctor(envbuilder: Command) -> Command:
     return functools.partial(envbuilder, "doctor")
 
 
+def test_a_library_that_comes_before_the_environments_own_is_named(
+    machine: Machine, doctor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "libcublas.so.12").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:/nowhere")
+    problems = json.loads(doctor("--json", code=3).out)["problems"]
+    (text,) = (each["text"] for each in problems if each["code"] == "shadowing")
+    assert text == (
+        f"library path: {tmp_path} holds libcublas.so.12, used before the environment's own"
+    )
+
+
 def test_exit_codes(machine: Machine, doctor: Command) -> None:
     doctor(code=3)
     machine.here = with_gpu(ADA, containers=Containers())

@@ -820,6 +820,11 @@ def test_what_was_built_is_imported(
     assert ("not all that the project requires can be imported" in printed.err) is bool(code)
 
 
+def test_pkg_resources_is_of_an_older_setuptools(report: Report) -> None:
+    lay({"requirements.txt": "numpy\n", "train.py": "import pkg_resources\n"})
+    assert "- setuptools<82  # imported by train.py" in report("--offline")["text"]
+
+
 def test_nothing_is_built_of_what_is_not_locked(envbuilder: Command) -> None:
     lay({"requirements.txt": "numpy\n"})
     assert (

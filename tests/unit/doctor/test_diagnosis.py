@@ -277,6 +277,12 @@ def test_where_pytorchs_wheels_do_not_serve_an_amd_gpu_amds_may(gfx: str, fix: s
     assert found.fix.startswith(fix)
 
 
+def test_what_comes_before_the_environments_own_is_named() -> None:
+    around = changed(SEEN, shadowing=("library path: /x holds libcudnn.so.9",))
+    assert only(diagnose(with_gpu(ADA), around), "shadowing").text.endswith("libcudnn.so.9")
+    assert "shadowing" not in codes(diagnose(with_gpu(ADA), SEEN))
+
+
 @pytest.mark.parametrize("asked", [None, "rocm"])
 def test_an_override_of_the_gpus_target_is_named_with_the_real_one(asked: str | None) -> None:
     around = changed(SEEN, variables={"HSA_OVERRIDE_GFX_VERSION": "10.3.0"})
