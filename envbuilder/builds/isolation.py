@@ -17,7 +17,6 @@ from typing import Any
 from envbuilder.builds import conventions
 from envbuilder.core.errors import EnvbuilderError, VerifyError, first, printable
 from envbuilder.host.accelerators import of_gpus
-from envbuilder.payload import origins
 from envbuilder.payload.start import DRIVER_FOLDERS, INJECTING, Start, below, guarded
 from envbuilder.profiles.frameworks import FRAMEWORKS
 
@@ -95,7 +94,6 @@ _CLEARED = (
 """Emptied in a container, since its engine adds variables of the image and of its own settings."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every interpreter imports at startup."""
-_LIBRARY = re.compile(rf"{origins.FRAMEWORK_LIBRARY.pattern}|{origins.RUNTIME_LIBRARY.pattern}")
 CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the container, removed with it)
 
 
@@ -244,6 +242,8 @@ def shadowing(
     `entries` lists a folder that a variable names.
     """
     for folder in _folders(environ, "PYTHONPATH"):
+        from envbuilder.payload import origins
+
         names = [*entries(folder)]
         # Packages, files, extension modules.
         modules = {n.partition(".")[0] for n in names if n.endswith((".py", ".pyc", ".so"))}
@@ -258,7 +258,10 @@ def shadowing(
         if environ.get(name):
             yield f"{name}={printable(environ[name], 200)} is loaded into every program"
     for folder in _folders(environ, "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
-        matches = sorted(filter(_LIBRARY.match, entries(folder)))
+        from envbuilder.payload.origins import FRAMEWORK_LIBRARY, RUNTIME_LIBRARY
+
+        library_names = re.compile(f"{FRAMEWORK_LIBRARY.pattern}|{RUNTIME_LIBRARY.pattern}")
+        matches = sorted(filter(library_names.match, entries(folder)))
         if matches and not _is_of_driver(folder):
             library = first([printable(name, 80) for name in matches], 1)
             where = printable(folder, 200)

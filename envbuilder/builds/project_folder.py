@@ -24,7 +24,6 @@ import msgspec
 from envbuilder.core import files, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings, require_writable
-from envbuilder.packages.python import libraries
 from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"
@@ -139,21 +138,23 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
     In a project it explains missing modules and libraries. `locked` are the names of what the lock
     has: they are never suggested.
     """
-    packages = sorted(locked)
-    other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
-    facts = {
-        "project": str(settings.project),
-        "packages": names.known_modules(),
-        "excluded": _excluded(settings),
-        "locked": packages,
-        "add": Hint("", ("add", *other)).command_line(),
-        "libraries": {
-            library: libraries.bringing([library], packages, in_image=in_image)
-            for library in libraries.system_libraries().debian
-        },
-    }
     texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     if settings.definition is not None:
+        from envbuilder.packages.python import libraries
+
+        packages = sorted(locked)
+        other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
+        facts = {
+            "project": str(settings.project),
+            "packages": names.known_modules(),
+            "excluded": _excluded(settings),
+            "locked": packages,
+            "add": Hint("", ("add", *other)).command_line(),
+            "libraries": {
+                library: libraries.bringing([library], packages, in_image=in_image)
+                for library in libraries.system_libraries().debian
+            },
+        }
         texts["facts.json"] = json.dumps(facts)
     with suppress(InvalidError):
         return lay(settings, texts)

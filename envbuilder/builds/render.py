@@ -150,14 +150,6 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
     )
 
 
-def requirements_text(
-    profile: Profile, lock: Lock, targets: tuple[Target, ...], python: str
-) -> str:
-    """Return the requirements file that builds install from: with hashes, without an index."""
-    context = {**_context(profile, lock, targets, python), "by_name": True}
-    return _rendered("requirements.txt", "requirements.txt.j2", context).content.decode()
-
-
 def placeholder_urls(lock: Lock) -> dict[str, str]:
     """Return placeholder URLs of a lock's sources, for a build that downloads nothing."""
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.core import archives, files
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, Hint, WrongHashError, make_room
 from envbuilder.core.files import file_sha256
 from envbuilder.core.text import gigabytes
@@ -135,7 +135,7 @@ class Store:
     def take_file(self, path: Path, sha256: str) -> None:
         """Copy a file to the store; its hash is known."""
         with path.open("rb") as stream:
-            self.take(sha256, iter(lambda: stream.read(archives.PIECE), b""))
+            self.take(sha256, iter(lambda: stream.read(_CHUNK), b""))
 
     def _keep(self, part: Path, sha256: str) -> None:
         part.chmod(0o444)

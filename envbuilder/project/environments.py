@@ -111,9 +111,6 @@ def contents(
 
     `read` returns what a file lists; by default it is read anew.
     """
-    from envbuilder.project import forms
-
-    read = read or forms.read
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
         every.append(_read_named(project, named_file(item), where, read))
@@ -192,13 +189,13 @@ def _left(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
     """Yield the lines that are not replaced, those that are in one place for all others."""
-    from packaging.markers import Marker
-
     for line in lines:
         instead = overrides.get(line.name)
         if line.name in excluded or (instead and not _marker(instead)):
             continue
         if marker := _marker(instead):
+            from packaging.markers import Marker
+
             elsewhere = re.sub("[=!<>]+", lambda match: _OPPOSITE[match[0]], marker)
             need = parse(line.text, line.where)
             also = f"({need.marker}) and " if need.marker else ""
@@ -371,8 +368,12 @@ def named_file(item: str | RequirementFile) -> RequirementFile:
     return RequirementFile(file=item) if isinstance(item, str) else item
 
 
-def _read_named(project: Path, entry: RequirementFile, where: str, read: Read) -> Listed:
+def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
     """Read a file; what is wrong with no line of it is wrong with the place that names it."""
+    if read is None:
+        from envbuilder.project import forms
+
+        read = forms.read
     try:
         return read(project, entry.file, entry.extras, entry.groups)
     except InvalidError as error:
