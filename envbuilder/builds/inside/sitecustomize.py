@@ -1,4 +1,4 @@
-"""After an import that failed, print what brings the missing module or library.
+"""After an error of a missing module, library or compiler, print what brings it.
 
 `envbuilder run` puts a copy of this file on PYTHONPATH, so that each Python that the command starts
 imports it first. It reads no output and changes none: the traceback is printed as ever, and then
@@ -53,11 +53,13 @@ def advice(name: str | None, facts: dict[str, Any]) -> str:
 
 
 def library_advice(text: str, facts: dict[str, Any]) -> str:
-    """Return what brings the shared library that an error names; empty if that is not known."""
+    """Return what brings the library or compiler that an error names; empty if none is known."""
     import re
 
-    lacking = re.search(r"([^/\s]+\.so[.0-9]*): cannot open shared object file", text)
-    return facts["libraries"].get(lacking[1], "") if lacking else ""
+    lacking = re.search(
+        r"([^/\s]+\.so[.0-9]*): cannot open|find C compiler|working C\+\+ comp", text
+    )
+    return facts["libraries"].get(lacking[1] or "g++", "") if lacking else ""
 
 
 def _folder_of(module: str, project: str) -> str:
@@ -78,7 +80,7 @@ def _folder_of(module: str, project: str) -> str:
 def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python calls it
     _before(kind, error, trace)
     try:
-        if isinstance(error, (ImportError, OSError)):
+        if isinstance(error, Exception):
             import json
 
             with open(FACTS, encoding="utf-8") as file:

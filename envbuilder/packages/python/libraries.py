@@ -20,6 +20,7 @@ from msgspec import Struct
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
 from envbuilder.packages.python import kernels
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import table
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 system_libraries = cache(partial(table, "libraries.yaml", _Table))
+_COMPILER = "g++"
 _OPENCV = ("opencv-python", "opencv-contrib-python")
 """There is each without windows, too."""
 _OPTIONAL = re.compile(r"(.*/)?(plugins|tests?)/.*|numba/.*(tbb|omp)pool\..*")
@@ -143,3 +145,7 @@ def warnings(
             if lacks:
                 way = bringing(lacks, [file.name], in_image=in_image)
                 yield f"{file.name} lacks {', '.join(lacks)}. {way}"
+    compilers = FRAMEWORKS[profile.framework].kernel_compilers.get(profile.accelerator, ())
+    if in_image and debs.intersection(compilers) and _COMPILER not in debs:
+        way = bringing([_COMPILER], (), in_image=True)
+        yield f"torch.compile and Triton's kernels lack a compiler. {way}  # 0.3 GB"

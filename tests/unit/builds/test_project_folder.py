@@ -213,6 +213,8 @@ MISSING = "cannot open shared object file: No such file or directory"
     [
         (ImportError(f"libGL.so.1: {MISSING}"), True, "system_packages: [libgl1]\nOr take OpenCV"),
         (OSError(f"/env/lib/libgomp.so.1: {MISSING}"), False, "sudo apt install libgomp1"),
+        (RuntimeError("Failed to find C compiler. Please specify"), True, "[g++]"),
+        (RuntimeError("No working C++ compiler found in torch"), False, "apt install g++"),
         (ImportError(f"libnosuch.so.1: {MISSING}"), False, ""),
         (ImportError("cannot import name 'libGL.so.1'"), True, ""),
         (OSError(2, "No such file"), True, ""),

@@ -131,6 +131,27 @@ def test_a_wheel_is_read_once_and_a_damaged_one_says_nothing(
     assert len(first) == 1
 
 
+@pytest.mark.parametrize(
+    ("profile", "names", "lacks"),
+    [
+        ("cuda", ["torch", "triton"], True),
+        ("cuda", ["torch", "triton", "g++"], False),
+        ("cuda", ["torch"], False),
+        ("rocm", ["torch", "triton-rocm"], True),
+        ("cpu", ["torch", "triton"], False),
+    ],
+)
+def test_an_image_in_which_kernels_are_compiled_needs_a_compiler(
+    tmp_path: Path, profile: str, names: list[str], lacks: bool
+) -> None:
+    store = Store(tmp_path)
+    files = [images.wheel(store, name, {}) for name in names]
+    own = LIBRARY.profile(profile)
+    told = [*libraries.warnings(own, files, store, in_image=True)]
+    assert [text[-31:] for text in told] == ["\n  system_packages: [g++]  # 0.3 GB"[-31:]] * lacks
+    assert not [*libraries.warnings(own, files, store, in_image=False)]
+
+
 def test_every_package_of_the_table_is_named_by_a_library_of_linux() -> None:
     assert libraries.system_libraries().opencv <= libraries.system_libraries().debian.keys()
-    assert all(".so." in name for name in libraries.system_libraries().debian)
+    assert [n for n in libraries.system_libraries().debian if ".so." not in n] == ["g++"]
