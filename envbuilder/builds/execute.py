@@ -304,14 +304,14 @@ def _failing_step(printed: str) -> str:
 
 
 def _unpack_wheels(step: UnpackWheels | ShareWheels, context: _Context) -> None:
-    from envbuilder.builds import unpacked
+    from envbuilder.builds.image import unpacked
 
     root = Path(step.unpacked)
     store = context.store
     if isinstance(step, UnpackWheels):
         unpacked.prepare(step.files, root, store, Path(step.folder), context.task.advance)
     else:
-        unpacked.share(step.files, root, store, Path(step.env), Path(step.venv))
+        unpacked.share(step.files, root, store, Path(step.env), Path(step.venv), step.version)
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

@@ -63,6 +63,8 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     env: str
     venv: str
     """The venv; `env`, or a folder in it."""
+    version: str
+    """X.Y.Z of its Python."""
 
 
 class UnpackTool(types.Action, frozen=True, kw_only=True):
@@ -191,6 +193,10 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     uv: File
     """Installs the wheels; it is for the machine that makes the image."""
     wheels: tuple[File, ...]
+    unpacked: str
+    """Folder of what was unpacked and compiled of wheels."""
+    compiler: str
+    """An interpreter of the image's version, for bytecode; empty: the image has none."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
     """The Python that the image gets, if it is not the base's."""

@@ -205,6 +205,13 @@ def find(
     )
 
 
+def exactly(version: str, answers: Answers) -> Path | None:
+    """Return an interpreter of this machine with version X.Y.Z; None if it has none."""
+    search = _Search(_spelled(os.uname().machine), process.run, os.environ, answers)
+    interpreter = search.installed(version)
+    return interpreter.path if interpreter else None
+
+
 def _order(supported: Sequence[str]) -> list[str]:
     first = supported[0]
     others = sorted({*supported} - {first}, key=lambda v: int(v.rpartition(".")[2]), reverse=True)
@@ -221,8 +228,9 @@ class _Search(Struct):
     _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """Return the first candidate on this machine that has this version."""
-        return self._first(self._candidates(version), version)
+        """Return the first candidate on this machine that has this version, X.Y or X.Y.Z."""
+        minor = ".".join(version.split(".")[:2])
+        return self._first(self._candidates(minor), version)
 
     def managed(self, version: str) -> Interpreter | None:
         """Return the interpreter of this version that uv manages; tried last, since it runs uv."""
@@ -275,7 +283,9 @@ class _Search(Struct):
         for path in candidates:
             if path.is_file() and os.access(path, os.X_OK):
                 found = self._judgement(path)
-                if not isinstance(found, str) and found.version.rpartition(".")[0] == version:
+                if isinstance(found, str):
+                    continue
+                if version in {found.version, found.version.rpartition(".")[0]}:
                     return found
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,20 +14,22 @@ from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.builds import unpacked
+from envbuilder.builds import shared
 from envbuilder.builds.backends import integrity
+from envbuilder.builds.image import unpacked
 from envbuilder.builds.payload import COMPILER
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support.images import wheel
 
 if TYPE_CHECKING:
-    from envbuilder.builds.unpacked import Unpacked
+    from envbuilder.builds.image.unpacked import Unpacked
     from envbuilder.profiles.lock import File
 
 MODULE = b"NAMES = {'b', 'a', 'c'}\nclass A:\n    x = 1\n"
 FILES = {"a/__init__.py": MODULE, "a/lib.so": b"elf", "a/template.py": b"{{ x }} =\n"}
-VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
+VERSION = platform.python_version()
 
 
 @pytest.fixture
@@ -46,18 +49,24 @@ def root(tmp_path: Path) -> Path:
 
 def environment(path: Path, file: File, root: Path, store: Store) -> Path:
     """An environment, as an installer leaves it before the shared files are added."""
-    site = path / f"lib/python{VERSION}/site-packages"
+    site = path / f"lib/python{MINOR}/site-packages"
     info = site / "a-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "RECORD").write_text("a-1.0.dist-info/METADATA,,\n")
     (path / "bin").mkdir()
     (path / "bin/python").symlink_to(sys.executable)
-    unpacked.share([file], root, store, path, path)
+    unpacked.share([file], root, store, path, path, VERSION)
     return site
 
 
 def written(tree: Unpacked) -> dict[str, bytes]:
     return {each.path: (tree.folder / each.path).read_bytes() for each in tree.contents.files}
+
+
+def compiled(tree: Unpacked, root: Path, python: str = sys.executable) -> Unpacked:
+    modules = {tree.folder.parent.name: tree.modules}
+    (bytecode,) = unpacked.compile_modules(modules, root, python, VERSION).values()
+    return bytecode
 
 
 def test_a_wheel_is_unpacked_once_and_read_only(file: File, root: Path, store: Store) -> None:
@@ -76,7 +85,7 @@ def test_environments_link_their_files(
     assert first.read_bytes() == MODULE
     assert os.path.samestat(first.stat(), second.stat())
     assert "a/lib.so,sha256=" in (sites[0] / "a-1.0.dist-info/RECORD").read_text()
-    assert integrity.altered(tmp_path / "a") == ""
+    assert shared.altered(tmp_path / "a") == ""
 
 
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EPERM, errno.EMLINK])
@@ -104,7 +113,7 @@ def test_a_file_changed_in_place_enters_no_other_environment(
     changed = site / "a/__init__.py"
     changed.chmod(0o644)
     changed.write_bytes(b"evil = 1\n")
-    assert "a/__init__.py" in integrity.altered(tmp_path / "a")
+    assert "a/__init__.py" in shared.altered(tmp_path / "a")
     other = environment(tmp_path / "b", file, root, store)
     assert (other / "a/__init__.py").read_bytes() == MODULE
     # What was whole is still shared.
@@ -135,11 +144,11 @@ def test_a_full_disk_leaves_nothing_that_counts(
 
 def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Store) -> None:
     tree = unpacked.unpack(file, root, store)
-    (bytecode,) = unpacked.compile_modules([tree], sys.executable, VERSION)
+    bytecode = compiled(tree, root)
     (path,) = written(bytecode)  # the template is no module
     assert path == importlib.util.cache_from_source("a/__init__.py")
     elsewhere = unpacked.unpack(file, root.with_name("other"), store)
-    (again,) = unpacked.compile_modules([elsewhere], sys.executable, VERSION)
+    again = compiled(elsewhere, root.with_name("other"))
     assert written(again) == written(bytecode)
 
 
@@ -157,7 +166,7 @@ def test_python_loads_the_bytecode_and_never_compares_it(tmp_path: Path) -> None
 def test_a_python_that_compiles_nothing_is_an_error(file: File, root: Path, store: Store) -> None:
     tree = unpacked.unpack(file, root, store)
     with pytest.raises(BuildError, match="cannot compile the packages' modules"):
-        unpacked.compile_modules([tree], "/bin/false", VERSION)
+        compiled(tree, root, "/bin/false")
 
 
 def test_the_manifest_names_bytecode_of_ours_alone(
@@ -177,7 +186,7 @@ def test_the_payload_finds_the_bytecode_of_the_build(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
     site = environment(tmp_path / "a", file, root, store)
-    integrity.link_bytecode(tmp_path / "a", tmp_path / "prefix")
+    shared.link_bytecode(tmp_path / "a", tmp_path / "prefix")
     argv = [sys.executable, "-I", "-B", "-X", f"pycache_prefix={tmp_path / 'prefix'}", "-c"]
     program = f"import sys; sys.path.insert(0, {str(site)!r}); import a; print(a.__cached__)"
     done = subprocess.run([*argv, program], check=True, capture_output=True, text=True)

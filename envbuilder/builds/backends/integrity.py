@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from envbuilder.builds.shared import BYTECODE, SHARED, shared
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import BuildError, Hint, VerifyError, first
 from envbuilder.core.files import file_sha256
@@ -31,8 +32,6 @@ from envbuilder.core.resources import OWN
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
 FILES = f"{OWN}/files.jsonl"
-SHARED = f"{OWN}/shared.json"
-"""The records of files that the environment may share with others."""
 OURS = frozenset({MARKER, FILES, SHARED})
 PLACED = f"{OWN}/placed.txt"
 """List of further files that contain the environment's location, one path a line."""
@@ -41,7 +40,6 @@ HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
 do those in PLACED. All others are the same wherever they are built."""
 SHOWN = 3
 """Maximum number of files, changed by anyone, that a message names."""
-_BYTECODE = "__pycache__"
 _SECONDS = 10.0
 _BASE_QUESTION = """
 import json, os, sys, sysconfig
@@ -87,7 +85,7 @@ def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) ->
     """
     entries = list(_entries(root, frozenset(skip)))
     for file in shared(root):
-        if f"/{_BYTECODE}/" in file.path:
+        if f"/{BYTECODE}/" in file.path:
             with suppress(FileNotFoundError):
                 entries.append(_file(file.path, os.lstat(f"{root}/{file.path}")))
     for path in map(Path, outside):
@@ -131,7 +129,7 @@ def _entries(
     with os.scandir(root / below) as entries:
         for entry in entries:
             path = f"{below}{entry.name}"
-            if path in skip or entry.name == _BYTECODE:
+            if path in skip or entry.name == BYTECODE:
                 continue
             status = entry.stat(follow_symlinks=follow and entry.is_file())
             if stat.S_ISLNK(status.st_mode):
@@ -161,56 +159,6 @@ def parsed(text: str) -> tuple[Entry, ...]:
 def tree_digest(entries: Iterable[Entry]) -> str:
     """Return the sha256 over all entries, as "sha256:…"."""
     return f"sha256:{hashlib.sha256(listed(entries).encode()).hexdigest()}"
-
-
-class SharedFile(Struct, frozen=True, array_like=True):
-    """A file that several environments may share, as it was written."""
-
-    path: str
-    executable: bool
-    sha256: str
-    size: int
-    time: int
-    """Of its last change, in nanoseconds."""
-    inode: int
-
-    def is_same(self, status: os.stat_result) -> bool:
-        """Return whether a file is still this one, unless somebody restored its time."""
-        return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
-
-
-def shared(prefix: Path) -> tuple[SharedFile, ...]:
-    """Return the records of the files that an environment may share with others."""
-    try:
-        return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
-    except (OSError, ValueError):
-        return ()
-
-
-def link_bytecode(prefix: Path, folder: Path) -> None:
-    """Link what a build compiled where Python looks for it with that `sys.pycache_prefix`."""
-    for file in shared(prefix):
-        above, is_bytecode, name = file.path.rpartition(f"/{_BYTECODE}/")
-        if is_bytecode:
-            link = Path(f"{folder}{prefix}/{above}/{name}")
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(prefix / file.path)
-
-
-def altered(prefix: Path) -> str:
-    """Return a message if a file that an environment may share was changed, else empty.
-
-    What changed one in place changed it for others, too: it must be restored from its wheel.
-    """
-    changed = []
-    for file in shared(prefix):
-        try:
-            is_same = file.is_same(os.lstat(f"{prefix}/{file.path}"))
-        except OSError:
-            is_same = False
-        if not is_same:
-            changed.append(file.path)
-    return f"{prefix} was changed since it was built: {first(changed, SHOWN)}" if changed else ""
 
 
 class Difference(Struct, frozen=True):
@@ -275,7 +223,7 @@ def _landmarks(entries: Iterable[Entry]) -> list[str]:
         landmark = _LANDMARK.match(entry.path)
         if landmark is None or entry.path.startswith("/") or entry.kind == "folder":
             continue
-        if f"/{_BYTECODE}/" in entry.path:  # which people remove
+        if f"/{BYTECODE}/" in entry.path:  # which people remove
             continue
         size = int(entry.content.split()[1]) if _is_file(entry) else 0
         largest[landmark[0]] = max(largest.get(landmark[0], (0, "")), (size, entry.path))
@@ -305,7 +253,9 @@ def portable_digest(prefix: Path) -> str:
 def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
     # A list of exceptions that is itself an exception would let any file be changed.
     bound = host_bound(prefix) - {PLACED}
-    return tree_digest(e for e in entries if e.path[0] != "/" and e.path not in bound)
+    portable = [e for e in entries if not e.path.startswith("/") and e.path not in bound]
+    # Bytecode depends on the interpreter's patch release.
+    return tree_digest(e for e in portable if f"/{BYTECODE}/" not in e.path)
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.builds import isolation, variables
+from envbuilder.builds import isolation, shared, variables
 from envbuilder.builds.access import NOTHING, Access, Runner
 from envbuilder.builds.backends import foreign_programs, in_use, integrity
 from envbuilder.builds.payload import TIMEOUT_SECONDS, compiler_sha256, payload_pyz, payload_sha256
@@ -210,6 +210,7 @@ def wheel_steps(
             unpacked=unpacked,
             env=str(work / "env"),
             venv=str(env),
+            version=version,
         ),
     )
 
@@ -286,7 +287,7 @@ class NativeEnvironment(Environment):
     def altered(self) -> str:
         """Return a message if files that other environments share were changed, else empty."""
         self._hold = None  # such an environment is replaced
-        return integrity.altered(self.prefix)
+        return shared.altered(self.prefix)
 
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""
@@ -371,7 +372,7 @@ class NativeEnvironment(Environment):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # The payload works in an empty folder: a file in the user's could shadow a module.
         (Path(folder) / "work").mkdir()
-        integrity.link_bytecode(self.prefix, Path(folder, "bytecode"))
+        shared.link_bytecode(self.prefix, Path(folder, "bytecode"))
         return Path(folder), before
 
     def become(

@@ -2,13 +2,13 @@
 
     unpacked/SHA256/files/…         the wheel's unchanged files, read-only
     unpacked/SHA256/rest.whl        everything else, for an installer
-    unpacked/SHA256/bytecode-3.11/… what Python 3.11 loads instead of the modules among them
+    unpacked/SHA256/bytecode-3.11.7/… what Python 3.11.7 loads instead of the modules among them
     unpacked/SHA256/*.json          what the files were when they were written
 
 An environment gets clones of the files where the file system has them, else hard links, else
 copies. A linked file that is changed in place changes in every environment: so files are read-only,
 each is compared with its record before it is linked, and one that differs is written anew. Each
-environment holds the records of its files, by which a change is found there (`integrity.altered`).
+environment holds the records of its files, by which a change is found there (`builds.shared`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.builds.backends.integrity import SHARED, SharedFile
 from envbuilder.builds.image.wheels import Wheel, completed, requirements
 from envbuilder.builds.payload import COMPILER
+from envbuilder.builds.shared import SHARED, SharedFile
 from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
+
+    Modules = tuple[Path, Iterable[str]]
+    """A folder of modules, and their paths in it."""
 
 _REST = "rest.whl"
 _BATCH = 256
@@ -91,6 +94,11 @@ class Unpacked(Struct, frozen=True):
     def rest(self) -> Path:
         """The wheel of everything else."""
         return self.folder.with_name(_REST)
+
+    def modules(self, folder: Path) -> Modules:
+        """Return where the modules are, and their paths."""
+        del folder  # they are on disk
+        return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
         """Return whether a file is as it was written."""
@@ -250,43 +258,51 @@ def _recorded(name: str, path: Path, sha256: str, *, executable: bool) -> Shared
 # --- bytecode
 
 
-def compile_modules(wheels: Sequence[Unpacked], python: str, version: str) -> list[Unpacked]:
-    """Return the bytecode of wheels, compiled unless it is there as it was written.
+def compile_modules(
+    wheels: Mapping[str, Callable[[Path], Modules]], root: Path, python: str, version: str
+) -> dict[str, Unpacked]:
+    """Return the bytecode of wheels by their sha256, compiled unless it is there as it was written.
 
-    `python` runs Python `version`, X.Y, whose bytecode has one format. Raises `BuildError` if it
-    fails.
+    The functions return a wheel's modules, which they may write to the folder that they are given.
+    `python` runs Python `version`, X.Y.Z: another patch release compiles some modules otherwise.
+    Raises `BuildError` if it fails.
     """
     from filelock import FileLock
 
-    compiled: list[Unpacked] = []
-    missing: list[Unpacked] = []
-    root = wheels[0].folder.parent.parent
+    files.ensure_folder(root)
+    compiled: dict[str, Unpacked] = {}
+    missing: dict[str, Path] = {}
+    lines: list[str] = []
     with (
         FileLock(root / f"bytecode-{version}.lock"),
         tempfile.TemporaryDirectory(prefix=".", dir=root) as temporary,
     ):
-        for wheel in wheels:
-            bytecode = Unpacked.read(wheel.folder.with_name(f"bytecode-{version}"))
+        for sha256, modules in wheels.items():
+            bytecode = Unpacked.read(root / sha256 / f"bytecode-{version}")
             if bytecode and bytecode.is_whole():
-                compiled.append(bytecode)
-            else:
-                missing.append(wheel)
-        folders = {wheel.folder: Path(temporary, str(at)) for at, wheel in enumerate(missing)}
-        lines = []
-        for wheel in missing:
-            folders[wheel.folder].mkdir()
-            target = str(folders[wheel.folder])
-            modules = [f.path for f in wheel.contents.files if f.path.endswith(".py")]
-            lines += [json.dumps([str(wheel.folder), target, path]) + "\n" for path in modules]
+                compiled[sha256] = bytecode
+                continue
+            missing[sha256] = Path(temporary, sha256)
+            missing[sha256].mkdir()
+            sources, paths = modules(Path(temporary, f"{sha256}.sources"))
+            target = str(missing[sha256])
+            lines += [json.dumps([str(sources), target, path]) + "\n" for path in paths]
         batches = [lines[start : start + _BATCH] for start in range(0, len(lines), _BATCH)]
         with process.pool(os.cpu_count()) as pool:
             for _ in pool.map(lambda batch: _compile(python, "".join(batch)), batches):
                 pass
-        for wheel in missing:
-            new = folders[wheel.folder]
-            contents = _Contents(files=tuple(_bytecode_in(new)))
-            compiled.append(_kept(new, wheel.folder.with_name(f"bytecode-{version}"), contents))
+        for sha256, new in missing.items():
+            folder = root / sha256 / f"bytecode-{version}"
+            folder.parent.mkdir(exist_ok=True)
+            compiled[sha256] = _kept(new, folder, _Contents(files=tuple(_bytecode_in(new))))
     return compiled
+
+
+def bytecode_path(module: str, version: str) -> str:
+    """Return where Python `version` looks for a module's bytecode, given the module's path."""
+    folder, slash, name = module.rpartition("/")
+    tag = version.replace(".", "")
+    return f"{folder}{slash}__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"
 
 
 def _compile(python: str, lines: str) -> None:
@@ -325,17 +341,19 @@ def prepare(
     (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
 
 
-def share(wheels: Sequence[File], root: Path, store: Store, env: Path, venv: Path) -> None:
+def share(
+    wheels: Sequence[File], root: Path, store: Store, env: Path, venv: Path, version: str
+) -> None:
     """Add wheels' unchanged files and bytecode to a venv into which the rest was installed.
 
-    `env` is the environment that the venv is, or is a part of.
+    `env` is the environment that the venv is, or is a part of; `version` that of its Python.
     """
     (site,) = venv.glob("lib/python*/site-packages")
-    version = site.parent.name.removeprefix("python")
     unpacked = [unpack(wheel, root, store) for wheel in wheels]
-    bytecode = compile_modules(unpacked, str(venv / "bin" / "python"), version)
+    modules = {each.folder.parent.name: each.modules for each in unpacked}
+    bytecode = compile_modules(modules, root, str(venv / "bin" / "python"), version)
     records: list[SharedFile] = []
-    for each in (*unpacked, *bytecode):
+    for each in (*unpacked, *bytecode.values()):
         records += each.share(site)
     for each in unpacked:
         if each.contents.rows:

@@ -1,0 +1,69 @@
+"""The files that an environment may share with others: their records, and which have changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from envbuilder.core import decoding
+from envbuilder.core.errors import first
+from envbuilder.core.resources import OWN
+
+SHARED = f"{OWN}/shared.json"
+"""The records, in an environment."""
+BYTECODE = "__pycache__"
+"""Folder of the bytecode of the modules beside it."""
+_SHOWN = 3
+"""Maximum number of files that a message names."""
+
+
+class SharedFile(Struct, frozen=True, array_like=True):
+    """A file that several environments may share, as it was written."""
+
+    path: str
+    executable: bool
+    sha256: str
+    size: int
+    time: int
+    """Of its last change, in nanoseconds."""
+    inode: int
+
+    def is_same(self, status: os.stat_result) -> bool:
+        """Return whether a file is still this one, unless somebody restored its time."""
+        return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
+
+
+def shared(prefix: Path) -> tuple[SharedFile, ...]:
+    """Return the records of the files that an environment may share with others."""
+    try:
+        return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
+    except (OSError, ValueError):
+        return ()
+
+
+def link_bytecode(prefix: Path, folder: Path) -> None:
+    """Link what a build compiled where Python looks for it with that `sys.pycache_prefix`."""
+    for file in shared(prefix):
+        above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")
+        if is_bytecode:
+            link = Path(f"{folder}{prefix}/{above}/{name}")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(prefix / file.path)
+
+
+def altered(prefix: Path) -> str:
+    """Return a message if a file that an environment may share was changed, else empty.
+
+    What changed one in place changed it for others, too: it must be restored from its wheel.
+    """
+    changed = []
+    for file in shared(prefix):
+        try:
+            is_same = file.is_same(os.lstat(f"{prefix}/{file.path}"))
+        except OSError:
+            is_same = False
+        if not is_same:
+            changed.append(file.path)
+    return f"{prefix} was changed since it was built: {first(changed, _SHOWN)}" if changed else ""
