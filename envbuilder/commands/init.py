@@ -262,13 +262,9 @@ def _report(
         raise InvalidError("\n".join(e.message for e in broken), dict.fromkeys(advice))
     lists = [source.main.file for source in choice.sources]
     local_package = _package(folder)
-    programs = [*hints.programs]
-    if local_package:
-        programs += local_package.programs
+    programs = [*hints.programs, *(local_package.programs if local_package else ())]
     imports = code.imports(folder, files, programs, lists)
-    used = [*imports, *map(distribution, hints.requirements)]
-    main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
-    choice, suggested, unclear = _with_unlisted(choice, hints, imports, main, local_package)
+    (choice, suggested, unclear), several = _completed(choice, hints, imports, local_package)
     offered = ReleaseOptions().offered
     unsure = dict[str, str]()
     own_settings = load_settings()
@@ -281,7 +277,7 @@ def _report(
     facts = draft.Draft(
         is_package=local_package is not None and local_package.is_installed,
         as_of=_day(folder, choice),
-        framework=_main_framework(choice, used) and main,
+        framework=several,
         exclude=dict.fromkeys(
             (line.name for line in choice.lines if line.name in strangers() and not line.source),
             _STRANGERS,
@@ -394,13 +390,33 @@ def _package(folder: Path) -> package.Package | None:
         return None
 
 
+_Completed = tuple[draft.Choice, tuple[draft.Suggested, ...], Sequence[str]]
+
+
+def _completed(
+    choice: draft.Choice,
+    hints: repository.InstallHints,
+    imports: Mapping[str, code.Use],
+    itself: package.Package | None,
+) -> tuple[_Completed, types.Framework | None]:
+    """Return what `_with_unlisted` does, and which of several frameworks decides."""
+    used = [*imports, *map(distribution, hints.requirements)]
+    main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
+    with_unlisted = partial(_with_unlisted, choice, hints, imports, itself=itself)
+    completed = with_unlisted(main)
+    several = _main_framework(completed[0], used)
+    if several and several != main:  # which is an ordinary package then
+        completed = with_unlisted(several)
+    return completed, several
+
+
 def _with_unlisted(
     choice: draft.Choice,
     hints: repository.InstallHints,
     imports: Mapping[str, code.Use],
     framework: types.Framework,
     itself: package.Package | None,
-) -> tuple[draft.Choice, tuple[draft.Suggested, ...], Sequence[str]]:
+) -> _Completed:
     """Return the choice with what no file lists, what is only suggested, and what needs the user.
 
     Taken are what programs cannot start without, companions of the framework, and, if no file lists

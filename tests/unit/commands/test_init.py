@@ -430,10 +430,10 @@ def test_of_several_frameworks_that_notebooks_import_none_is_lost(envbuilder: Co
     envbuilder("init", "--offline")
     assert {*active()} == {
         "requirements:",
-        "  - jax  # imported by a.ipynb",
         "  - keras  # imported by a.ipynb",
         "  - torch  # imported by a.ipynb",
-        "framework: tensorflow  # others are ordinary packages",
+        "  - tensorflow  # imported by a.ipynb",
+        "framework: jax  # others are ordinary packages",
     }
 
 
