@@ -416,12 +416,14 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     free = _without_release(profile, (), f">={every[-1]},<={newest}")
     texts = {distribution(text): text for text in free.requirements}
     extras = {name: Requirement(text).extras for name, text in texts.items()}
+    own = min(framework.names & texts.keys(), default="")
     for name in framework.names | framework.companions:
         if name in listed:
-            texts[name] = listed[name]
+            texts[own if name in framework.names else name] = listed[name]
     bounded = []
     for name, text in texts.items():
         need = Requirement(text)
+        need.name = name
         need.specifier = SpecifierSet(",".join(_lower(need.specifier)))
         need.extras |= extras.get(name, set())
         if need.specifier and name not in framework.parts:

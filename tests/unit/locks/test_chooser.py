@@ -257,6 +257,17 @@ def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
             assert answer.sources == expected
 
 
+def test_a_build_of_the_framework_that_has_ended_asks_for_the_framework(
+    asked: list[tuple[Profile, str]],
+) -> None:
+    lines = [Line("tensorflow-gpu==2.5.0", "a.txt:1"), Line("pandas==1.4", "a.txt:2")]
+    profile = shipped_profile("tensorflow-cpu")
+    texts = (*profile.requirements, "pandas==1.4")
+    questions = chooser_of(replace(profile, requirements=texts))
+    assert not [*questions.moved("3.11", lines)]
+    assert asked[-1][0].requirements == ("tensorflow>=2.5.0", "pandas>=1.4")
+
+
 def test_of_what_others_pin_the_pinned_release_tells_whether_it_has_to_be_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
