@@ -657,8 +657,7 @@ def _moved(
             text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
             overrides[name] = (text, f"{why}; {line.where} has {line.text}")
         each = msgspec.structs.replace(facts, overrides=overrides)
-        if kind != "mps":
-            each = _with_python(each, python, answer.python, _NEAREST)
+        each = _with_python(each, python, answer.python, _NEAREST)
         yield each
         release = answer.release(adapted)
         if kind != "mps" and release != adapted.release:

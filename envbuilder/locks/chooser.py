@@ -44,14 +44,6 @@ _MOST_NEEDS = 3
 """Packages that a line names as the reason of a choice."""
 _OF_PYTHON = re.compile(r"wheel|Python")
 """What a refusal says that another Python may change."""
-_LAST_DAYS = {
-    "3.8": date(2024, 10, 7),
-    "3.9": date(2025, 10, 31),
-    "3.10": date(2026, 10, 31),
-    "3.11": date(2027, 10, 31),
-    "3.12": date(2028, 10, 31),
-}
-"""The day until which a Python is supported (PEPs 569, 596, 619, 664, 693)."""
 
 
 class Answer(NamedTuple):
@@ -146,20 +138,19 @@ class Chooser:
         `lines` are what the project's files require. The framework's release moves last.
         """
         loose = _relaxed(self._profile, lines)
-        pins = {line.name: line for line in lines if is_pin(line.text)}
-        names = FRAMEWORKS[self._profile.framework].names & pins.keys()
-        stays = (f"{name}=={self._profile.release}" for name in names)
+        pins = {li.name: Requirement(li.text).specifier for li in lines if is_pin(li.text)}
+        names = FRAMEWORKS[self._profile.framework].names
+        stays = (f"{name}=={self._profile.release}" for name in names & pins.keys())
         kept = replace(loose, constraints=(*loose.constraints, *stays))
         possible = self._pythons(python, pythons)
         for question in (kept, loose):
             answers = self._answers(question, possible, set(), "--resolution", "lowest-direct")
             for answer in islice(answers, 1):
-                moved = {}
-                for name in pins.keys() & answer.versions.keys():
-                    taken = answer.versions[name]
-                    if not Requirement(pins[name].text).specifier.contains(taken, True):
-                        moved[name] = taken
-                yield answer, dict(sorted(moved.items()))
+                versions = answer.versions.items()
+                yield (
+                    answer,
+                    {n: v for n, v in versions if n in pins and not pins[n].contains(v, True)},
+                )
 
     def _answers(
         self, profile: Profile, pythons: Sequence[str], refusals: set[str], *options: str
@@ -320,7 +311,9 @@ class Chooser:
         day = date.fromisoformat(self._profile.resolution.as_of or date.today().isoformat())
 
         def rank(version: str) -> tuple[bool, int]:
-            return _LAST_DAYS.get(version, day) < day, release.distance(python, version)
+            # Each is supported for five years, until an October (PEPs 569, 596, 619, 664, 693).
+            last = date(2016 + release.distance(version, "3.0"), 10, 31)
+            return last < day, release.distance(python, version)
 
         return sorted(release.allowed(possible, limits), key=rank)
 
@@ -414,18 +407,15 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     if framework.names & listed.keys():
         newest = every[0]
     free = _without_release(profile, (), f">={every[-1]},<={newest}")
-    texts = {distribution(text): text for text in free.requirements}
-    extras = {name: Requirement(text).extras for name, text in texts.items()}
-    own = min(framework.names & texts.keys(), default="")
-    for name in framework.names | framework.companions:
-        if name in listed:
-            texts[own if name in framework.names else name] = listed[name]
+    needs = {distribution(text): Requirement(text) for text in free.requirements}
+    own = min(framework.names & needs.keys(), default="")
+    for name, text in listed.items():
+        asking = own if name in framework.names else name
+        if name in framework.builds and asking in needs:
+            needs[asking].specifier = Requirement(text).specifier
     bounded = []
-    for name, text in texts.items():
-        need = Requirement(text)
-        need.name = name
+    for name, need in needs.items():
         need.specifier = SpecifierSet(",".join(_lower(need.specifier)))
-        need.extras |= extras.get(name, set())
         if need.specifier and name not in framework.parts:
             bounded.append(str(need))
     limits = (

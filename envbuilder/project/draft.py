@@ -297,7 +297,7 @@ def _candidates(
 ) -> tuple[list[str], list[str]]:
     """Return the files that may list requirements, the best one first, and which of them count."""
     order = {file: number for number, file in enumerate(hints.files)}
-    packages = [*hints.names] if hints.itself else []
+    packages = [*hints.names]
     packages += (text.partition("[")[0].lower() for text in hints.requirements)
     ranked = []
     for file in files:

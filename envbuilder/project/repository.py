@@ -293,12 +293,12 @@ class _Taker:
         if section != self._command.section:
             self._inside = "."
         self._command = command
-        around = beside.replace(arguments, "")  # where extras have any name
-        is_aside = _OTHER_PART.search(section) or _ASIDE.search(f"{section}\n{around}")
-        self._is_recipe = is_recipe and not is_aside
-        if kind == "env" and self._is_recipe:
+        around = f"{section}\n{beside.replace(arguments, '')}"  # where extras have any name
+        is_aside = _OTHER_PART.search(section) or _ASIDE.search(around)
+        is_recipe = is_recipe and not is_aside
+        if kind == "env" and is_recipe:
             self._environments.update(_ENVIRONMENT.findall(arguments))
-        self._is_recipe = self._is_recipe and len(self._environments) < 2
+        self._is_recipe = is_recipe and len(self._environments) < 2
         named = arguments if kind == "own" else _CHOOSING.sub(" ", arguments)
         words = _words(_OPTION.sub(" ", named))
         if kind == "clone":

@@ -664,7 +664,7 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     linux = Answer("3.10", {"torch": "2.1.2+cpu"}, frozenset({"of-linux"}))
     moved = {
         "linux/amd64": (linux, {"torch": "2.1.2", "torchtext": "0.16.2"}),
-        "macos/arm64": (answered("of-mac"), {"numba": "0.57"}),
+        "macos/arm64": (answered("of-mac", python="3.10"), {"numba": "0.57"}),
     }
     an_index(monkeypatch)
     questions(monkeypatch, moved=moved)
