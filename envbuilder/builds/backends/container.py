@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import filterfalse
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -361,7 +362,7 @@ class DockerEnvironment:
         # The entrypoint counts the threads that the container may use.
         if variables.THREADS in decided and decided[variables.THREADS].source == variables.MACHINE:
             del decided[variables.THREADS]
-        passed = tuple(n for n in access.passed if n not in _LISTS)
+        passed = tuple(filterfalse(_LISTS.__contains__, access.passed))
         container = Container(
             image=image,
             user=f"{user[0]}:{user[1]}",
