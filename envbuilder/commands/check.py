@@ -15,7 +15,7 @@ from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
 from envbuilder.core.errors import INVALID, Hint, InvalidError
 from envbuilder.core.settings import Settings
-from envbuilder.locks import compare, entries, resolve
+from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.profile import load, search_path
@@ -114,7 +114,7 @@ def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, An
         yield {"profile": name, "state": "missing", "stale": ["there is no lock"]}
     else:
         lock = profile_lock.load(path)
-        stale = [*resolve.check(profile, lock)]
+        stale = [*compare.check(profile, lock)]
         yield {"profile": name, "state": lock.state, "stale": stale, "reason": lock.why}
     of_conda = conda_lock.find(name, library.Library(folders))  # shipped profiles have none
     if of_conda is not None:
@@ -160,7 +160,7 @@ def _state(entry: entries.Entry) -> State:
         return state(state="damaged", problems=(error.message,), failed=True)
     problems = (
         *filter(None, [compare.decided_again(lock, entry.decided)]),
-        *resolve.check(entry.profile, lock),
+        *compare.check(entry.profile, lock),
         *compare.foreign_files(entry.profile, lock, compare.own_lock(entry.origin)),
         *entries.conda_problems(entry.profile, entry.path),
     )

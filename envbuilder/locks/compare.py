@@ -6,6 +6,7 @@ the device. A new lock adds packages, drops some, and moves others.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from envbuilder.packages.interpreters import SOURCE
 from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.lock import inputs_digest
+from envbuilder.profiles.lock import changed, inputs_digest
 from envbuilder.profiles.profile import Profile, is_on_pypi
 from envbuilder.profiles.requirements import applies, distribution
 from envbuilder.project.lines import instead_of
@@ -241,3 +242,42 @@ def _version(file: File) -> str:
     if recipe and "/" in recipe.location:
         return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
     return file.version
+
+
+def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
+    """Return why a lock no longer fits its profile; empty if it does. Nothing else is read."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    from envbuilder.packages.debian.suite import is_current
+
+    reasons = []
+    if lock.profile != profile.name:
+        reasons.append(f"it is the lock of '{lock.profile}'")
+    if what := changed(profile, lock):
+        reasons.append(f"{what} changed after the lock was made")
+    if lock.state == "unlocked":
+        return tuple(reasons)
+    required = {*itertools.product(profile.platforms, profile.python.supported)}
+    present = {(t.platform, t.python) for t in lock.targets}
+    lacking = {(p, v) for p, v in required - present if f"{p} {v}" not in lock.missing}
+    for verb, pairs in (("has no", lacking), ("has a needless", present - required)):
+        reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
+    others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
+    reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
+    for target in lock.targets:
+        where = f"{target.platform} Python {target.python}"
+        pins = {types.canonical(f.name): f.version for f in target.packages}
+        for line in profile.requirements:
+            need = Requirement(line)
+            if not applies(need.marker, target.platform, target.python):
+                continue
+            pin = pins.get(types.canonical(need.name))
+            if pin is None:
+                reasons.append(f"{where}: {need.name} is missing")
+            elif not need.specifier.contains(Version(pin), prereleases=True):
+                reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
+        reasons += (f"{where}: {problem}" for problem in dependency_problems(profile, target))
+        if not is_current(profile, target):
+            reasons.append(f"{where}: the base image is not the profile's")
+    return tuple(reasons)

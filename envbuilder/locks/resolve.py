@@ -14,8 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError, one_line
@@ -23,7 +21,7 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import Blocker, PassedOverError, explained, too_old
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
-from envbuilder.packages.debian.suite import Debs, is_current
+from envbuilder.packages.debian.suite import Debs
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Memory, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
@@ -32,12 +30,10 @@ from envbuilder.profiles.lock import (
     Lock,
     Reason,
     Target,
-    changed,
     nothing,
     reason,
     target_of,
 )
-from envbuilder.profiles.requirements import applies
 from envbuilder.project import forms
 
 if TYPE_CHECKING:
@@ -212,42 +208,6 @@ def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterato
         for place in itertools.product(profile.platforms, profile.python.supported):
             uv_of[place] = stack.enter_context(start(profile, offers=offered.on(place)))
         yield uv_of
-
-
-def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
-    """Return why a lock no longer fits its profile; empty if it does. Nothing else is read."""
-    reasons = []
-    if lock.profile != profile.name:
-        reasons.append(f"it is the lock of '{lock.profile}'")
-    if what := changed(profile, lock):
-        reasons.append(f"{what} changed after the lock was made")
-    if lock.state == "unlocked":
-        return tuple(reasons)
-    required = {*itertools.product(profile.platforms, profile.python.supported)}
-    present = {(t.platform, t.python) for t in lock.targets}
-    lacking = {(p, v) for p, v in required - present if f"{p} {v}" not in lock.missing}
-    for verb, pairs in (("has no", lacking), ("has a needless", present - required)):
-        reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
-    others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
-    reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
-    for target in lock.targets:
-        where = f"{target.platform} Python {target.python}"
-        pins = {types.canonical(f.name): f.version for f in target.packages}
-        for line in profile.requirements:
-            need = Requirement(line)
-            if not applies(need.marker, target.platform, target.python):
-                continue
-            pin = pins.get(types.canonical(need.name))
-            if pin is None:
-                reasons.append(f"{where}: {need.name} is missing")
-            elif not need.specifier.contains(Version(pin), prereleases=True):
-                reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
-        reasons += (
-            f"{where}: {problem}" for problem in compare.dependency_problems(profile, target)
-        )
-        if not is_current(profile, target):
-            reasons.append(f"{where}: the base image is not the profile's")
-    return tuple(reasons)
 
 
 class _Offered(NamedTuple):

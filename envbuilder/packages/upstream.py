@@ -23,7 +23,6 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urldefrag, urljoin
 
-import requests
 from msgspec import Struct
 from msgspec.structs import replace
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -264,6 +263,8 @@ class Pages:
             if error := self._unreachable.get(http.host_of(url)):
                 raise error
             if url not in self._pages:
+                import requests
+
                 try:
                     self._pages[url] = self._read(url)
                 except (requests.ConnectionError, requests.Timeout) as error:

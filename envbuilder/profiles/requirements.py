@@ -126,6 +126,9 @@ def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
     return frozenset(name for name in _hardware().nvidia if "*" not in name)
 
 
+_PINNED = r"[\w.-]+(?:\[[\w.,-]*\])? ?== ?([0-9][\w.+!]*)(?: ?;.*)?"
+
+
 class _Lists(Struct, frozen=True, kw_only=True):
     requirements: tuple[types.Requirement, ...] = ()
     add_requirements: tuple[types.Requirement, ...] = ()
@@ -143,6 +146,9 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
     """
     if "==" not in requirement or (names and distribution(requirement) not in names):
         return ""
+    # Most are; to import the parser of all others takes longer than to read all profiles.
+    if plain := re.fullmatch(_PINNED, requirement):
+        return plain[1]
     from packaging.requirements import Requirement
 
     specifier = Requirement(requirement).specifier

@@ -21,7 +21,7 @@ from envbuilder.core import types
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Configuration, Definition, Settings, Signatures
-from envbuilder.locks import resolve
+from envbuilder.locks import compare
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from tests.support.folders import read_json
 from tests.support.projects import LOCK
@@ -277,7 +277,7 @@ def whole_lock(name: str) -> profile_lock.Lock:
     library = jupyter.library()
     profile = library.profile(name)
     lock = library.usable_lock(profile)
-    assert resolve.check(profile, lock) == ()
+    assert compare.check(profile, lock) == ()
     assert lock.state == "locked"
     assert lock.missing == {}
     return lock

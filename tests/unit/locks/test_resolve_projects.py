@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Settings
-from envbuilder.locks import resolve
+from envbuilder.locks import compare
 from envbuilder.packages.debian import suite as debian
 from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Offer
@@ -155,11 +155,11 @@ def test_an_interpreter_that_images_get_is_a_claim(found: Settings, offered: lis
 def test_a_marker_may_leave_a_requirement_out(found: Settings, offered: list[Offer]) -> None:
     asked = profile(requirements=(*profile().requirements, 'colorama; sys_platform == "win32"'))
     lock = made(found, FakeUv(), asked)
-    assert resolve.check(asked, lock) == ()
+    assert compare.check(asked, lock) == ()
     # One that holds here must be there, whatever machine checks it.
     for marker in ('sys_platform == "linux"', 'platform_release == ""', 'python_version < "3.12"'):
         missing = profile(requirements=(*profile().requirements, f"colorama; {marker}"))
-        assert "linux/amd64 Python 3.11: colorama is missing" in resolve.check(missing, lock)
+        assert "linux/amd64 Python 3.11: colorama is missing" in compare.check(missing, lock)
 
 
 def test_a_projects_lock_states_what_requires_what(found: Settings, offered: list[Offer]) -> None:
@@ -172,11 +172,11 @@ def test_a_projects_lock_states_what_requires_what(found: Settings, offered: lis
         "jinja2": (), "torch": ("jinja2",),
     }  # fmt: skip
     assert profile_lock.parse(profile_lock.dump(lock).encode(), Path("cpu.json")) == lock
-    assert resolve.check(plain, lock) == ()
+    assert compare.check(plain, lock) == ()
     (target,) = lock.targets
     evil = msgspec.structs.replace(target.files[0], name="evil", requires=())
     altered = msgspec.structs.replace(target, files=(*target.files, evil))
-    assert resolve.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
+    assert compare.check(plain, msgspec.structs.replace(lock, targets=(altered,))) == (
         "linux/amd64 Python 3.11: nothing requires evil",
     )
 
@@ -204,7 +204,7 @@ def test_what_uv_has_just_read_is_asked_for_only_if_it_did_not_keep_it(
 
 
 def stale(lock: Lock, asked: Profile) -> str:
-    return "; ".join(resolve.check(asked, lock))
+    return "; ".join(compare.check(asked, lock))
 
 
 def test_check_says_why(found: Settings, offered: list[Offer]) -> None:

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
-from envbuilder.locks import resolve
+from envbuilder.locks import compare
 from envbuilder.packages.python import indexes
 from envbuilder.profiles import lock as profile_lock, profile as profiles
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -107,7 +107,7 @@ def test_a_shipped_profile_is_whole_and_its_lock_fits_and_names_no_place(name: s
     assert set(profile.indexes.values()) <= set(indexes.upstreams())
     lock = profile_lock.load(path)
     text = path.read_text(encoding="utf-8")
-    assert resolve.check(profile, lock) == ()
+    assert compare.check(profile, lock) == ()
     assert lock.inputs == profile_lock.inputs_digest(profile)
     assert profile_lock.dump(lock) == text
     assert "://" not in text

@@ -199,3 +199,19 @@ def test_a_key_below_another_is_compared_with_those_that_may_stand_there(
 def test_distributions_are_spelled_as_packaging_does(name: str) -> None:
     for rest in ("", "==1.0", "[x,y]>=2", " < 3", "~=1.0, !=1.1"):
         assert requirements.distribution(name + rest) == canonicalize_name(name)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("torch==2.8.0+cpu", "2.8.0+cpu"),
+        ("jax[cuda12,k8s] == 0.6.1 ; python_version < '3.12'", "0.6.1"),
+        ("torch==2.8.*", ""),
+        ("torch===2.8", ""),
+        ("torch!=2.7,==2.8", ""),
+        ("torch==2.8,>=2", ""),
+        ("torch>=2.8", ""),
+    ],
+)
+def test_a_pin_is_the_one_version_that_is_allowed(line: str, version: str) -> None:
+    assert requirements.pin(line) == version

@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
-from envbuilder.locks import compare, resolve
+from envbuilder.locks import compare
 from envbuilder.locks.entries import Entry, of_project
 from envbuilder.profiles import lock as profile_lock
 from tests.support import examples
@@ -50,7 +50,7 @@ def test_the_committed_locks_are_fresh_and_complete(tmp_path: Path) -> None:
     for entry in locked:
         assert not isinstance(entry.profile, InvalidError)
         lock = profile_lock.load(entry.path)
-        assert resolve.check(entry.profile, lock) == ()
+        assert compare.check(entry.profile, lock) == ()
         origin = entry.origin[1] if entry.origin else None
         assert [*compare.foreign_files(entry.profile, lock, origin)] == []
 
