@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError
-from envbuilder.packages.python import kernels
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import table
 
@@ -129,23 +128,22 @@ def warnings(
     profile: Profile, files: Collection[File], store: Store, *, in_image: bool
 ) -> Iterator[str]:
     """Yield what wheels need that the image lacks, or else this machine; each is read once."""
-    debs = {file.name for file in files}
-    cache = _CACHE.read_bytes() if _CACHE.is_file() else b""
+    from envbuilder.packages.python import kernels  # `run` needs the table alone
+
+    debian = system_libraries().debian
+    have = {file.name for file in files}
+    cache = b"" if in_image or not _CACHE.is_file() else _CACHE.read_bytes()
     read = partial(kernels.in_wheel, read=needed)
-
-    def is_there(name: str) -> bool:
-        if in_image:
-            return system_libraries().debian[name] in debs
-        return not cache or f"{name}\0".encode() in cache
-
-    for file in kernels.others(profile, files):
+    for file in kernels.others(profile, files) if in_image or cache else ():
         with suppress(InvalidError, OSError):
-            needs = store.derived(file.sha256, "libraries-1", Needs, read)
-            lacks = [name for name in sorted(missing(needs)) if not is_there(name)]
+            needs = missing(store.derived(file.sha256, "libraries-1", Needs, read))
+            lacks = sorted(n for n in needs if f"{n}\0".encode() not in cache)
+            if in_image:
+                lacks = [name for name in lacks if debian[name] not in have]
             if lacks:
                 way = bringing(lacks, [file.name], in_image=in_image)
                 yield f"{file.name} lacks {', '.join(lacks)}. {way}"
     compilers = FRAMEWORKS[profile.framework].kernel_compilers.get(profile.accelerator, ())
-    if in_image and debs.intersection(compilers) and _COMPILER not in debs:
+    if in_image and have.intersection(compilers) and _COMPILER not in have:
         way = bringing([_COMPILER], (), in_image=True)
         yield f"torch.compile and Triton's kernels lack a compiler. {way}  # 0.3 GB"
