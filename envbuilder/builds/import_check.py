@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +33,9 @@ _SECONDS = 120
 _LONGEST = 500
 _BEFORE = re.compile(r".*^Traceback \(most.*?^(?! )", re.DOTALL | re.MULTILINE)
 """What was printed before the last exception; after it comes how to go on."""
-_LIBRARY = re.compile(r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file.*")
+_LIBRARY = re.compile(
+    r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file: No such file or directory"
+)
 _DEVICE = re.compile(
     r"Found no NVIDIA driver|No (CUDA|HIP|XPU) (GPUs|devices)|no (CUDA|ROCm)-capable device"
     r"|CUDA driver version is insufficient|CUDA Setup failed|compiled without GPU support"
@@ -101,21 +102,21 @@ def tried(build: Built) -> Outcome | None:
 
 def judged(results: Sequence[_Result]) -> Outcome:
     """Return what became of these imports; those that need a device do not count."""
-    counts = Counter[str]()
-    parts: list[str] = []
+    passed = 0
+    failed = 0
+    parts = []
     status: Literal["passed", "warning", "failed"] = "passed"
     for each in results:
         if not each.code:
-            counts["passed"] += 1
-        elif _DEVICE.search(each.errors):
-            parts.append(f"{each.module}: not tried here, since it needs a device")
-        else:
-            counts["failed"] += 1
+            passed += 1
+            continue
+        why = "not tried here, since it needs a device"
+        if not _DEVICE.search(each.errors):
+            failed += 1
             if status != "failed":
                 status = "failed" if each.package else "warning"
-            error, _, advice = _BEFORE.sub("", each.errors).strip().partition("\n")
-            words = [_LIBRARY.sub(r"\1 is missing", error), " ".join(advice.split())]
-            detail = ". ".join(filter(None, words)) or each.code
-            parts.append(clipped(f"{each.module}: {detail}", _LONGEST))
-    whole = "; ".join([f"{counts['passed']} of {counts.total()}", *parts])
+            text = _BEFORE.sub("", each.errors).strip().replace("\n", ". ", 1)
+            why = " ".join(_LIBRARY.sub(r"\1 is missing", text).split()) or str(each.code)
+        parts.append(clipped(f"{each.module}: {why}", _LONGEST))
+    whole = "; ".join([f"{passed} of {passed + failed}", *parts])
     return Outcome(status, printable(whole, len(whole)))

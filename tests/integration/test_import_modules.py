@@ -61,19 +61,17 @@ def test_one_that_hangs_is_ended(tmp_path: Path) -> None:
     assert "EOFError" in found["asks"]["errors"]  # nobody is asked
 
 
-def test_one_module_of_each_package_or_those_that_the_code_imports(tmp_path: Path) -> None:
-    tools = ["pkg_resources.py", "setuptools.py", "aside.py"]
-    record(tmp_path, "setuptools", tools)
-    record(tmp_path, "good", ["good.py"])
-    lay(tmp_path, {"setuptools.py": "", "pkg_resources.py": "", "aside.py": "", "good.py": ""})
-    packages = ["good", "setuptools"]
-    found = results(tmp_path, modules=["pkg_resources", "elsewhere"], packages=packages)
+def test_one_module_of_each_package_beside_those_of_the_code(tmp_path: Path) -> None:
+    record(tmp_path, "python-good", ["tests/__init__.py", "good.py", "other.py"])
+    record(tmp_path, "second", ["second.py"])
+    lay(tmp_path, {"second.py": "", "good.py": ""})
+    packages = ["python-good", "second"]
+    found = results(tmp_path, modules=["good", "elsewhere"], packages=packages)
     assert {name: each["package"] for name, each in found.items()} == {
-        "pkg_resources": "setuptools",
+        "good": "python-good",
         "elsewhere": "",
-        "good": "good",
+        "second": "second",
     }
-    assert [*results(tmp_path, packages=["setuptools"])] == ["aside"]
 
 
 def test_the_script_goes_through_an_argument(tmp_path: Path) -> None:

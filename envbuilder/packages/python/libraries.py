@@ -85,14 +85,16 @@ def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
                 file.seek(offset)
                 entries += _ENTRY.iter_unpack(file.read(min(length, _LARGEST)))
         text = b""
+        strings = dict(entries).get(_STRINGS, -1)
         for _, offset, address, length in segments:
-            distance = dict(entries).get(_STRINGS, -1) - address
-            if 0 <= distance < length and not text:
-                file.seek(offset + distance)
-                text = file.read(min(length - distance, _MOST_STRINGS))
-    starts = [value for tag, value in entries if tag == _NEEDED]
-    names = (text[at : at + _LONGEST].partition(b"\0")[0] for at in starts)
-    return tuple(name.decode(errors="replace") for name in names)
+            if address <= strings < address + length and not text:
+                file.seek(offset + strings - address)
+                text = file.read(_MOST_STRINGS)
+    return tuple(
+        text[at : at + _LONGEST].partition(b"\0")[0].decode(errors="replace")
+        for tag, at in entries
+        if tag == _NEEDED
+    )
 
 
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
@@ -137,9 +139,9 @@ def warnings(
     for file in kernels.others(profile, files) if in_image or cache else ():
         with suppress(InvalidError, OSError):
             needs = missing(store.derived(file.sha256, "libraries-1", Needs, read))
-            lacks = sorted(n for n in needs if f"{n}\0".encode() not in cache)
-            if in_image:
-                lacks = [name for name in lacks if debian[name] not in have]
+            lacks = sorted(
+                n for n in needs if debian[n] not in have and f"{n}\0".encode() not in cache
+            )
             if lacks:
                 way = bringing(lacks, [file.name], in_image=in_image)
                 yield f"{file.name} lacks {', '.join(lacks)}. {way}"
