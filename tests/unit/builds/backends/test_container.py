@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,6 +82,29 @@ def test_a_command_gets_its_folder_and_says_what_it_is_left_with(
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
     image[0].become(["python"], {})
     assert capsys.readouterr().err == ""
+
+
+def test_a_command_whose_output_is_read_gets_no_terminal(
+    image: tuple[container.DockerEnvironment, FakeEngine],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As when modules are imported: `import_check` asks through this door."""
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(container.sys, stream, Mock(isatty=lambda: True))
+    started: list[tuple[str, ...]] = []
+
+    def start(argv: Sequence[str], variables: Mapping[str, str]) -> int:
+        started.append(tuple(argv))
+        return 7
+
+    words = ("python", "-I", "-c", "import json", '{"modules": ["pip"]}')
+    assert image[0].become(words, {}, Access(is_read=True), start) == 7
+    assert capsys.readouterr().err == ""
+    assert image[0].become(words, {}, start=start) == 7
+    quiet, usual = started
+    assert (quiet[-5:], usual[-5:]) == (words, words)
+    assert ("--tty" in quiet, "--tty" in usual) == (False, True)
 
 
 def test_a_command_gets_what_the_user_states(
