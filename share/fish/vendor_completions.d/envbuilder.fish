@@ -64,6 +64,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -s v -l verbose
 complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from profiles' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from init' -l offline -d 'Ask no package index.'
+complete -c envbuilder -n '__fish_seen_subcommand_from init' -l build -d 'Also build this machine\'s environment, and import what the project imports.'
 complete -c envbuilder -n '__fish_seen_subcommand_from init' -l json -d 'Print the result as JSON.'
 complete -c envbuilder -n '__fish_seen_subcommand_from init' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from init' -s v -l verbose -d 'Also print the programs that are run, and requests.'
