@@ -12,7 +12,6 @@ Long because the keys of both files are described here, with what users write in
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -33,13 +32,6 @@ DEFAULT = "default"
 """The environment that the top-level keys describe."""
 
 _PYTHONPATH = "PYTHONPATH"
-_XDG = {"CONFIG": ".config", "CACHE": ".cache", "DATA": ".local/share"}
-_MACOS = {
-    "CONFIG": "Library/Application Support",
-    "CACHE": "Library/Caches",
-    "DATA": "Library/Application Support",
-}
-"""Kind of files → the folder below the home folder that applications keep them in."""
 
 ProjectPath = Annotated[
     str,
@@ -415,7 +407,10 @@ def load(
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
     project = _project(cwd or Path.cwd(), trusted, note)
-    config_dir = _own_folder("CONFIG", environ)
+    from platformdirs import PlatformDirs
+
+    dirs = PlatformDirs("envbuilder", appauthor=False)
+    config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
     configuration = Configuration()
     definition = None
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
@@ -430,24 +425,13 @@ def load(
     return Settings(
         project=project,
         config_dir=config_dir,
-        cache_dir=_own_folder("CACHE", environ),
-        data_dir=_own_folder("DATA", environ),
+        cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
+        data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
         shared_store=_shared_store(environ.get(SHARED_STORE), read),
         definition=definition,
         environment=environment,
     )
-
-
-def _own_folder(kind: str, environ: Mapping[str, str]) -> Path:
-    """Return envbuilder's folder for files of a kind, by the conventions of the system."""
-    if stated := environ.get(f"ENVBUILDER_{kind}_DIR"):
-        return Path(stated).absolute()
-    above = Path(environ.get(f"XDG_{kind}_HOME", ""))
-    if not above.is_absolute():
-        below = _MACOS if sys.platform == "darwin" else _XDG
-        above = Path.home() / below[kind]
-    return (above / "envbuilder").absolute()
 
 
 def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:

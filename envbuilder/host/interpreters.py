@@ -282,11 +282,11 @@ class _Search(Struct):
     def _first(self, candidates: Iterator[Path] | list[Path], version: str) -> Interpreter | None:
         for path in candidates:
             if path.is_file() and os.access(path, os.X_OK):
-                found = self._judgement(path)
-                if isinstance(found, str):
+                judgement = self._judgement(path)
+                if isinstance(judgement, str):
                     continue
-                if version in {found.version, found.version.rpartition(".")[0]}:
-                    return found
+                if version in {judgement.version, judgement.version.rpartition(".")[0]}:
+                    return judgement
         return None
 
     def _judgement(self, path: Path) -> Interpreter | str:

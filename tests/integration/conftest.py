@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from envbuilder.builds import mnist, payload
@@ -63,7 +64,7 @@ def no_memory_of_builds() -> None:
 def test_cache() -> Path:
     """Downloads shared by all tests and runs."""
     named = os.environ.get("ENVBUILDER_TEST_CACHE")
-    return Path(named or Path.home() / ".cache/envbuilder-tests")
+    return Path(named or platformdirs.user_cache_dir("envbuilder-tests"))
 
 
 @pytest.fixture(scope="session")

@@ -98,15 +98,18 @@ def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) ->
 
 
 def hashed(
-    root: Path, entries: tuple[Entry, ...], known: Mapping[str, str] = MappingProxyType({})
+    root: Path, entries: tuple[Entry, ...], digests: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Entry, ...]:
-    """Return the entries with each file's sha256, as `read_tree` does; some are known by path."""
-    files = [e.path for e in entries if _is_file(e) and e.path not in known]
+    """Return the entries with each file's sha256, as `read_tree` does.
+
+    `digests` has those that are known, by path.
+    """
+    files = [e.path for e in entries if _is_file(e) and e.path not in digests]
     shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
     # Threads pay off: hashing releases the GIL.
     with process.pool() as pool:
         results = pool.map(lambda share: [file_sha256(root / path) for path in share], shares)
-        hashes = {**known, **dict(zip(files, chain.from_iterable(results), strict=True))}
+        hashes = {**digests, **dict(zip(files, chain.from_iterable(results), strict=True))}
     return tuple(Entry(e.path, e.kind, hashes[e.path]) if _is_file(e) else e for e in entries)
 
 

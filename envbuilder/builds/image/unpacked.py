@@ -200,7 +200,7 @@ def unpack(
             )
             folder.parent.mkdir(exist_ok=True)
             others.replace(folder.with_name(_REST))
-            return _kept(new, folder, contents)
+            return _moved(new, folder, contents)
 
 
 def _has_rest(unpacked: Unpacked) -> bool:
@@ -209,7 +209,7 @@ def _has_rest(unpacked: Unpacked) -> bool:
     return False
 
 
-def _kept(new: Path, folder: Path, contents: _Contents) -> Unpacked:
+def _moved(new: Path, folder: Path, contents: _Contents) -> Unpacked:
     """Move a new folder to its place, and what was there to the place of the new one."""
     if folder.exists():
         folder.rename(new.with_name("earlier"))
@@ -294,7 +294,7 @@ def compile_modules(
         for sha256, new in missing.items():
             folder = root / sha256 / f"bytecode-{version}"
             folder.parent.mkdir(exist_ok=True)
-            compiled[sha256] = _kept(new, folder, _Contents(files=tuple(_bytecode_in(new))))
+            compiled[sha256] = _moved(new, folder, _Contents(files=tuple(_bytecode_in(new))))
     return compiled
 
 

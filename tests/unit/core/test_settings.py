@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from msgspec.structs import replace
 from envbuilder.core import files, settings
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
-
-APPLICATIONS = "Application Support"
 
 
 @pytest.fixture
@@ -51,38 +48,6 @@ def test_a_relative_path_is_refused_by_its_place(project: Path) -> None:
         shared(project, ENVBUILDER_SHARED_STORE="srv")
     with pytest.raises(InvalidError, match=r"envbuilder\.yaml:1: shared_store: './x' is not an"):
         shared(project, "shared_store: ./x", "shared_store: /srv/user")
-
-
-@pytest.mark.parametrize(
-    ("system", "variables", "folders"),
-    [
-        ("linux", {}, (".config", ".cache", ".local/share")),
-        (
-            "linux",
-            {"XDG_CACHE_HOME": "/fast", "XDG_DATA_HOME": "data"},
-            (".config", "/fast", ".local/share"),
-        ),
-        ("darwin", {}, (f"Library/{n}" for n in (APPLICATIONS, "Caches", APPLICATIONS))),
-        (
-            "darwin",
-            {"XDG_DATA_HOME": "/data"},
-            (f"Library/{APPLICATIONS}", "Library/Caches", "/data"),
-        ),
-    ],
-)
-def test_folders_are_where_the_system_has_them(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    system: str,
-    variables: dict[str, str],
-    folders: tuple[str, ...],
-) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    read = settings.load(variables, tmp_path)
-    assert [read.config_dir, read.cache_dir, read.data_dir] == [
-        tmp_path / folder / "envbuilder" for folder in folders
-    ]
 
 
 def test_folders_of_ours_are_private(found: Settings) -> None:
