@@ -3,9 +3,9 @@
     python benchmarks/edits.py [--runs 5]
 
 The project requires transformers, datasets and torch for the CPU, from the index and find-links
-that pip is set up with. Warm: caches and stores have every file, and each side ran once before. An edit
-is `add rich` (`uv add rich`), then its import; the second project has the definition and the lock,
-and no environment. Both sides alternate; seconds are medians.
+that pip is set up with. Warm: caches and stores have every file, and each side ran once before. An
+edit is `add rich` (`uv add rich`), then its import; the second project has the definition and the
+lock, and no environment. Both sides alternate; seconds are medians.
 """
 
 from __future__ import annotations
