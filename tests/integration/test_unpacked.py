@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ from envbuilder.packages.store import Store
 from tests.support.images import wheel
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from envbuilder.builds.image.unpacked import Unpacked
     from envbuilder.profiles.lock import File
 
@@ -104,6 +107,33 @@ def test_where_links_are_impossible_environments_own_their_files(
     assert copy.stat().st_nlink == 1
     assert copy.stat().st_mode & 0o200
     assert all(each.is_same((tmp_path / "site" / each.path).stat()) for each in records)
+
+
+@pytest.fixture
+def btrfs(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system that clones files."""
+    if os.geteuid() or not shutil.which("mkfs.btrfs"):
+        pytest.skip("needs root and mkfs.btrfs")
+    image = tmp_path / "image"
+    image.touch()
+    os.truncate(image, 200 << 20)
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+    done = subprocess.run(["mount", "-o", "loop", image, mounted], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no loop mounts: {done.stderr.decode()}")
+    yield mounted
+    subprocess.run(["umount", mounted], check=True)
+
+
+def test_clones_are_the_environments_own(file: File, btrfs: Path, store: Store) -> None:
+    tree = unpacked.unpack(file, btrfs / "unpacked", store)
+    tree.share(btrfs / "site")
+    clone = btrfs / "site/a/__init__.py"
+    clone.write_bytes(b"x = 2\n")
+    assert clone.stat().st_nlink == 1
+    assert written(tree) == FILES
 
 
 def test_a_file_changed_in_place_enters_no_other_environment(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envbuilder.builds.shared import SHARED
 from tests.conftest import succeeded
 from tests.support.projects import lay_profile
 
@@ -137,5 +138,7 @@ def tree_of(result: Any) -> str:
 
 
 def contents(prefix: Path) -> dict[str, bytes]:
+    """What its files contain, but for the record of their times and inodes."""
     files = (p for p in prefix.rglob("*") if p.is_file() and not p.is_symlink())
+    files = (p for p in files if p != prefix / SHARED)
     return {str(p.relative_to(prefix)): p.read_bytes() for p in files}

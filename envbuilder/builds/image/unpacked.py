@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     Modules = tuple[Path, Iterable[str]]
     """A folder of modules, and their paths in it."""
+    _Way = Callable[[str, str], object]
 
 _REST = "rest.whl"
 _BATCH = 256
@@ -118,13 +119,12 @@ class Unpacked(Struct, frozen=True):
         """
         for folder in sorted({os.path.dirname(f.path) for f in self.contents.files}):  # noqa: PTH120
             (site / folder).mkdir(parents=True, exist_ok=True)
-        ways: list[Callable[[str, str], object]] = [_clone, os.link, shutil.copyfile]
+        ways: list[_Way] = [_clone, os.link, shutil.copyfile]
         records = []
         for file in self.contents.files:
             target = f"{site}/{file.path}"
             try:
-                while not _placed(ways, f"{self.folder}/{file.path}", target):
-                    ways.pop(0)
+                _place(f"{self.folder}/{file.path}", target, ways)
             except FileExistsError:
                 continue
             if ways[0] is os.link:
@@ -135,15 +135,17 @@ class Unpacked(Struct, frozen=True):
         return tuple(records)
 
 
-def _placed(ways: Sequence[Callable[[str, str], object]], source: str, target: str) -> bool:
-    """Return whether the first way put a file in place; False if the file system lacks it."""
-    try:
-        ways[0](source, target)
-    except OSError as error:
-        if len(ways) == 1 or error.errno not in _UNABLE:
-            raise
-        return False
-    return True
+def _place(source: str, target: str, ways: list[_Way]) -> None:
+    """Put a file in place in the first of some ways that the file system has; drop the others."""
+    while True:
+        try:
+            ways[0](source, target)
+        except OSError as error:
+            if len(ways) == 1 or error.errno not in _UNABLE:
+                raise
+            ways.pop(0)
+        else:
+            return
 
 
 def _clone(source: str, target: str) -> None:
@@ -337,7 +339,8 @@ def prepare(
     """Unpack wheels; write what is left to install to a folder, and the requirements beside it."""
     folder.mkdir(parents=True)
     for wheel in wheels:
-        os.link(unpack(wheel, root, store, show).rest, folder / wheel.basename)
+        rest = unpack(wheel, root, store, show).rest
+        _place(str(rest), str(folder / wheel.basename), [os.link, shutil.copyfile])
     (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
 
 

@@ -136,16 +136,33 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
 def test_an_edited_file_does_not_reach_the_next_environment(
     cli: Cli, tiny: Path, tmp_path: Path
 ) -> None:
-    def build(data: str) -> Path:
-        folder = {"ENVBUILDER_DATA_DIR": str(tmp_path / data)}
+    def build() -> Path:
+        folder = {"ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
         done = cli("build", "--profile", "tiny", "--backend", "venv", "--json", environment=folder)
         return Path(json.loads(succeeded(done).stdout)["artifact"]["ref"])
 
-    first = build("first")
+    first = build()
     (edited,) = first.glob("lib/python3.*/site-packages/setuptools/version.py")
     right = edited.read_bytes()
+    edited.chmod(0o644)
     edited.write_bytes(b"raise SystemExit('tampered')\n")
-    assert (build("second") / edited.relative_to(first)).read_bytes() == right
+    first.rename(tmp_path / "aside")
+    assert (build() / edited.relative_to(first)).read_bytes() == right
+
+
+@pytest.mark.slow
+def test_a_build_restores_what_was_edited(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    folder = {"ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
+    arguments = ("build", "--profile", "tiny", "--backend", "venv", "--json")
+    done = succeeded(cli(*arguments, environment=folder))
+    prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
+    (edited,) = prefix.glob("lib/python3.*/site-packages/setuptools/version.py")
+    edited.chmod(0o644)
+    edited.write_bytes(b"raise SystemExit('tampered')\n")
+    done = succeeded(cli(*arguments, environment=folder))
+    assert "was changed since it was built" in done.stderr
+    assert json.loads(done.stdout)["status"] == "built"
+    assert b"tampered" not in edited.read_bytes()
 
 
 @pytest.mark.slow
