@@ -193,10 +193,6 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     uv: File
     """Installs the wheels; it is for the machine that makes the image."""
     wheels: tuple[File, ...]
-    unpacked: str
-    """Folder of what was unpacked and compiled of wheels."""
-    compiler: str
-    """An interpreter of the image's version, for bytecode; empty: the image has none."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
     """The Python that the image gets, if it is not the base's."""

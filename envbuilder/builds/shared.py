@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -54,16 +55,15 @@ def link_bytecode(prefix: Path, folder: Path) -> None:
 
 
 def altered(prefix: Path) -> str:
-    """Return a message if a file that an environment may share was changed, else empty.
+    """Return a message if a file that others share was changed in place, else empty.
 
-    What changed one in place changed it for others, too: it must be restored from its wheel.
+    It must be restored from its wheel. One that was replaced is the environment's own: verification
+    names it.
     """
     changed = []
     for file in shared(prefix):
-        try:
-            is_same = file.is_same(os.lstat(f"{prefix}/{file.path}"))
-        except OSError:
-            is_same = False
-        if not is_same:
-            changed.append(file.path)
+        with suppress(OSError):
+            status = os.lstat(f"{prefix}/{file.path}")
+            if status.st_ino == file.inode and not file.is_same(status):
+                changed.append(file.path)
     return f"{prefix} was changed since it was built: {first(changed, _SHOWN)}" if changed else ""

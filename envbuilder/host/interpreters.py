@@ -205,13 +205,6 @@ def find(
     )
 
 
-def exactly(version: str, answers: Answers) -> Path | None:
-    """Return an interpreter of this machine with version X.Y.Z; None if it has none."""
-    search = _Search(_spelled(os.uname().machine), process.run, os.environ, answers)
-    interpreter = search.installed(version)
-    return interpreter.path if interpreter else None
-
-
 def _order(supported: Sequence[str]) -> list[str]:
     first = supported[0]
     others = sorted({*supported} - {first}, key=lambda v: int(v.rpartition(".")[2]), reverse=True)
@@ -228,9 +221,8 @@ class _Search(Struct):
     _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """Return the first candidate on this machine that has this version, X.Y or X.Y.Z."""
-        minor = ".".join(version.split(".")[:2])
-        return self._first(self._candidates(minor), version)
+        """Return the first candidate on this machine that has this version."""
+        return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
         """Return the interpreter of this version that uv manages; tried last, since it runs uv."""
@@ -282,11 +274,9 @@ class _Search(Struct):
     def _first(self, candidates: Iterator[Path] | list[Path], version: str) -> Interpreter | None:
         for path in candidates:
             if path.is_file() and os.access(path, os.X_OK):
-                judgement = self._judgement(path)
-                if isinstance(judgement, str):
-                    continue
-                if version in {judgement.version, judgement.version.rpartition(".")[0]}:
-                    return judgement
+                found = self._judgement(path)
+                if not isinstance(found, str) and found.version.rpartition(".")[0] == version:
+                    return found
         return None
 
     def _judgement(self, path: Path) -> Interpreter | str:

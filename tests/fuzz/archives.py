@@ -74,7 +74,7 @@ def read_wheel_files(path: Path, work: Path) -> None:
         for packed_file in wheel.files.values():
             for _ in packed_file.pieces():
                 pass
-        wheel.record("left.py,,\n")
+        wheels.completed("left.py,,\n", wheel.rows)
 
 
 def read_licences(path: Path, work: Path) -> None:

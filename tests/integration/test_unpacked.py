@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import os
 import platform
 import shutil
@@ -67,8 +68,7 @@ def written(tree: Unpacked) -> dict[str, bytes]:
 
 
 def compiled(tree: Unpacked, root: Path, python: str = sys.executable) -> Unpacked:
-    modules = {tree.folder.parent.name: tree.modules}
-    (bytecode,) = unpacked.compile_modules(modules, root, python, VERSION).values()
+    (bytecode,) = unpacked.compile_modules([tree], root, python, VERSION)
     return bytecode
 
 
@@ -144,6 +144,7 @@ def test_a_file_changed_in_place_enters_no_other_environment(
     changed.chmod(0o644)
     changed.write_bytes(b"evil = 1\n")
     assert "a/__init__.py" in shared.altered(tmp_path / "a")
+    assert "lib.so" not in shared.altered(tmp_path / "a")
     other = environment(tmp_path / "b", file, root, store)
     assert (other / "a/__init__.py").read_bytes() == MODULE
     # What was whole is still shared.
@@ -186,7 +187,8 @@ def test_python_loads_the_bytecode_and_never_compares_it(tmp_path: Path) -> None
     """As an import shows whose source was changed since."""
     module = tmp_path / "module.py"
     module.write_text("import sys\nprint(sys._getframe().f_code.co_filename)\n")
-    subprocess.run([sys.executable, COMPILER, tmp_path], check=True)
+    line = json.dumps([str(tmp_path), str(tmp_path), module.name])
+    subprocess.run([sys.executable, COMPILER], input=line.encode(), check=True)
     module.write_text("raise SystemExit(1)\n")
     argv = [sys.executable, "-B", "-c", "import module"]
     done = subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, text=True)

@@ -23,7 +23,7 @@ from msgspec import UNSET
 from envbuilder.builds import conventions, project_layer, render
 from envbuilder.builds.backends.container import DockerEnvironment
 from envbuilder.builds.image import base as image_base
-from envbuilder.builds.payload import compiler_sha256, payload_sha256
+from envbuilder.builds.payload import payload_sha256
 from envbuilder.builds.plan import (
     Artifact,
     Assemble,
@@ -48,7 +48,6 @@ from envbuilder.containers.engine.interface import BuildCommand, Engine, no_base
 from envbuilder.containers.oci import reference
 from envbuilder.core import types
 from envbuilder.core.errors import InvalidError, ToolError
-from envbuilder.host import interpreters
 from envbuilder.packages.store import Room, unpacked
 from envbuilder.profiles.lock import File, Target, lock_digest
 
@@ -167,7 +166,7 @@ def plan(
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
     files_of_target = target.fetched(managed=False)
-    texts = {file.name: file.content.decode() for file in islice(files, 3)}
+    texts = {file.name: file.content.decode() for file in islice(files, 2)}
     facts = {
         "backend": "docker",
         "builder": command.builder,
@@ -318,19 +317,17 @@ def plan_layers(
     command: BuildCommand | None,
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
-    compiler: str = "",
 ) -> Plan:
     """Return the plan of the image; pure.
 
     `machine` is this machine's platform, whose uv installs the wheels; `command` is the engine's
-    builder, if there is an engine; `compiler` an interpreter of the image's version. Raises
-    `ToolError` if packages with maintainer scripts must be installed without an engine.
+    builder, if there is an engine. Raises `ToolError` if packages with maintainer scripts must be
+    installed without one.
     """
     from envbuilder.builds.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
 
     profile = build.profile
-    settings = build.settings
     assert target.base is not None, "a target with a base"
     uv = build.lock.tool(machine)
     wheels = target.of_kind("wheel")
@@ -348,7 +345,6 @@ def plan_layers(
         "epoch": target.base.epoch,
         "variables": variables,
         "files": sorted(f.sha256 for f in (*wheels, *debs, *interpreter)),
-        "bytecode": compiler_sha256() if compiler else "",
         "unpacked": profile.unpack_packages,
         "payload": payload_sha256(),
         "made_by": {**made_by, **compressor()},
@@ -381,8 +377,6 @@ def plan_layers(
             epoch=target.base.epoch,
             uv=uv,
             wheels=wheels,
-            unpacked=str(work / "unpacked" if build.request.rebuild else settings.unpacked_dir),
-            compiler=compiler,
             debs=debs,
             interpreter=target.of_image or UNSET,
             system=system,
@@ -602,26 +596,9 @@ def prepare_layers(
     base = image_base.find(target, engine, request, build.settings, scripts=scripts)
     command = engine.build_command if engine else None
     project = image_base.project_files(request, build.settings)
-    compiler = _compiler(build, target, base)
-    if not compiler:
-        why = "this machine lacks the exact version of its Python"
-        notes = (*notes, f"note: no bytecode in the image, since {why}; --builder buildkit adds it")
-    planned = plan_layers(build, target, base, machine, command, project, notes, compiler)
+    planned = plan_layers(build, target, base, machine, command, project, notes)
     if aside or engine is None:
         from envbuilder.builds.outputs import Output
 
         return Output(target, planned, build.settings)
     return DockerEnvironment(build, target, planned, engine)
-
-
-def _compiler(build: Locked, target: Target, base: image_base.Base) -> str:
-    """Return an interpreter of this machine that is the image's very version; empty without one.
-
-    Another patch release compiles some modules otherwise: 19 of 4,908 by 3.11.2 and 3.11.7.
-    """
-    version = image_base.python_version(target, base, build.settings)
-    answers = interpreters.Answers(build.settings.interpreters_dir)
-    path = interpreters.exactly(version, answers) if version else None
-    if not build.request.dry_run:
-        answers.save()
-    return str(path or "")

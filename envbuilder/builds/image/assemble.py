@@ -29,7 +29,6 @@ from envbuilder.builds.image.base import (
     write_image,
 )
 from envbuilder.builds.image.layer_cache import LayerCache
-from envbuilder.builds.image.unpacked import Unpacked, bytecode_path, compile_modules
 from envbuilder.builds.image.wheels import (
     CUT,
     SPREAD,
@@ -42,8 +41,8 @@ from envbuilder.builds.image.wheels import (
     cut,
     parts,
 )
-from envbuilder.builds.payload import COMPILER, compiler_sha256, payload_pyz, payload_sha256
-from envbuilder.builds.plan import Assemble, Run, Step, UnpackPython, UnpackTool
+from envbuilder.builds.payload import payload_pyz, payload_sha256
+from envbuilder.builds.plan import Assemble, Step, UnpackPython, UnpackTool
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import layer, rootfs
 from envbuilder.containers.oci.layout import Bytes, Layout, digest_of, place
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from envbuilder.builds.shared import SharedFile
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
@@ -107,7 +105,6 @@ class Assembly:
         self._open = ExitStack()
         self._wheels_open: dict[types.Sha256, Wheel] = {}
         self._to_install: tuple[File, ...] = ()
-        self._bytecode: dict[types.Sha256, Unpacked] = {}
 
     def make(self) -> Layout:
         """Assemble the image and return an OCI layout that holds nothing else."""
@@ -175,7 +172,6 @@ class Assembly:
         for part in missing:
             if not part.files:
                 self._to_install += part.wheels
-        self._compile(wheel for part in missing for wheel in part.wheels)
         self._to_write = sum(file.size for file in self._members(missing))
         added: list[Added] = []
         for part in planned:
@@ -188,22 +184,6 @@ class Assembly:
                 remaining = sum(file.packed for file in self._members(missing))
                 preloader.offer(added, remaining, self._lower)
         return added
-
-    @property
-    def _compiling(self) -> dict[str, str]:
-        """What decides the bytecode in a layer; empty if it has none."""
-        if not self._step.compiler:
-            return {}
-        return {"bytecode": compiler_sha256(), "python": self._python.version}
-
-    def _compile(self, wheels: Iterable[File]) -> None:
-        """Compile the modules of wheels, if there is an interpreter that does."""
-        step = self._step
-        if step.compiler:
-            modules = {wheel.sha256: self._wheel(wheel).modules for wheel in wheels}
-            root = Path(step.unpacked)
-            version = self._python.version
-            self._bytecode = compile_modules(modules, root, step.compiler, version)
 
     def _lower(self, added: Sequence[Added]) -> Layout:
         layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
@@ -339,7 +319,6 @@ class Assembly:
             "uv": self._step.uv.version,
             "site": self._python.site,
             "epoch": self._step.epoch,
-            **self._compiling,
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
@@ -351,33 +330,20 @@ class Assembly:
             members: dict[str, layer.Member] = {}
             for name in _names(part, opened):
                 members[f"{site}/{name}"] = _plain(f"{site}/{name}", opened.files[name])
-            for compiled in self._compiled(wheel, _names(part, opened)):
-                path = f"{site}/{compiled.path}"
-                source = self._bytecode[wheel.sha256].folder / compiled.path
-                members[path] = layer.Member(path=f"{_PREFIX}/{path}", source=source)
             if not part.files:
                 members |= self._installed_files(wheel, opened)
             for path in members.keys() - seen:
                 yield members[path]
             seen |= members.keys()
 
-    def _compiled(self, wheel: File, names: Iterable[str]) -> Iterator[SharedFile]:
-        """Yield the bytecode of those modules of a wheel that have one."""
-        if wheel.sha256 in self._bytecode:
-            paths = {bytecode_path(name, self._step.python) for name in names}
-            for file in self._bytecode[wheel.sha256].contents.files:
-                if file.path in paths:
-                    yield file
-
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
         """Return the files that uv installed from a wheel, with a complete RECORD."""
         stage = self._installed()
         record = stage.record_of(wheel)
         text = completed((stage.env / record).read_text(encoding="utf-8"), opened.rows)
-        paths = stage.files_of(wheel, record)
-        bytecode = [bytecode_path(p, self._step.python) for p in paths if p.endswith(".py")]
-        paths += tuple(path for path in bytecode if (stage.env / path).is_file())
-        members = {path: layer.member(str(stage.env), path, _PREFIX) for path in paths}
+        members = {
+            p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)
+        }
         return {**members, record: replace(members[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
@@ -396,10 +362,6 @@ class Assembly:
             for wheel in self._to_install:
                 self._wheel(wheel).write_others(folder / wheel.basename)
             stage.install(self._to_install, folder)
-            if compiler := self._step.compiler:
-                site = str(stage.env / self._python.site)
-                argv = (compiler, "-s", "-S", "-B", str(COMPILER), site)
-                self._run(Run(what="compile modules", argv=argv, env={"PYTHONHASHSEED": "0"}))
             self._to_install = ()
         return stage
 

@@ -293,25 +293,6 @@ def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
     return BaseCheck(ref=base.ref, layout=base.folder, pythons=tuple(locked))
 
 
-def python_version(target: Target, base: Base, settings: Settings) -> str:
-    """Return the version X.Y.Z of an image's Python; empty if it is not known before the build."""
-    from envbuilder.builds.image.layer_cache import LayerCache
-
-    if target.of_image:
-        return target.of_image.version
-    for deb in (*target.of_kind("deb"), *target.base_files):
-        if deb.name == f"python{target.python}-minimal":
-            return re.split("[-+~]", deb.version)[0]
-    if base.make or not base.folder:
-        return ""
-    cache = LayerCache(settings.cache_dir / "layers", console.progress().note, fresh=False)
-    contents = read_contents(base.folder, target.platform, cache)
-    try:
-        return contents.root.python(target.python, base_variables(contents.config)["PATH"])[1]
-    except rootfs.OtherPythonError:  # the build says so
-        return ""
-
-
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
     """Raise `BuildError` if the plan's base has another Python than the locked files need.
 

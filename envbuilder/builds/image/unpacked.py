@@ -37,13 +37,11 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
-    Modules = tuple[Path, Iterable[str]]
-    """A folder of modules, and their paths in it."""
     _Way = Callable[[str, str], object]
 
 _REST = "rest.whl"
@@ -95,11 +93,6 @@ class Unpacked(Struct, frozen=True):
     def rest(self) -> Path:
         """The wheel of everything else."""
         return self.folder.with_name(_REST)
-
-    def modules(self, folder: Path) -> Modules:
-        """Return where the modules are, and their paths."""
-        del folder  # they are on disk
-        return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
         """Return whether a file is as it was written."""
@@ -261,50 +254,40 @@ def _recorded(name: str, path: Path, sha256: str, *, executable: bool) -> Shared
 
 
 def compile_modules(
-    wheels: Mapping[str, Callable[[Path], Modules]], root: Path, python: str, version: str
-) -> dict[str, Unpacked]:
-    """Return the bytecode of wheels by their sha256, compiled unless it is there as it was written.
+    wheels: Iterable[Unpacked], root: Path, python: str, version: str
+) -> list[Unpacked]:
+    """Return the bytecode of wheels, compiled unless it is there as it was written.
 
-    The functions return a wheel's modules, which they may write to the folder that they are given.
     `python` runs Python `version`, X.Y.Z: another patch release compiles some modules otherwise.
     Raises `BuildError` if it fails.
     """
     from filelock import FileLock
 
-    files.ensure_folder(root)
-    compiled: dict[str, Unpacked] = {}
-    missing: dict[str, Path] = {}
+    compiled: list[Unpacked] = []
+    missing: dict[Path, Path] = {}
     lines: list[str] = []
     with (
         FileLock(root / f"bytecode-{version}.lock"),
         tempfile.TemporaryDirectory(prefix=".", dir=root) as temporary,
     ):
-        for sha256, modules in wheels.items():
-            bytecode = Unpacked.read(root / sha256 / f"bytecode-{version}")
+        for wheel in wheels:
+            folder = wheel.folder.with_name(f"bytecode-{version}")
+            bytecode = Unpacked.read(folder)
             if bytecode and bytecode.is_whole():
-                compiled[sha256] = bytecode
+                compiled.append(bytecode)
                 continue
-            missing[sha256] = Path(temporary, sha256)
-            missing[sha256].mkdir()
-            sources, paths = modules(Path(temporary, f"{sha256}.sources"))
-            target = str(missing[sha256])
-            lines += [json.dumps([str(sources), target, path]) + "\n" for path in paths]
+            new = Path(temporary, folder.parent.name)
+            new.mkdir()
+            missing[folder] = new
+            paths = [f.path for f in wheel.contents.files if f.path.endswith(".py")]
+            lines += [json.dumps([str(wheel.folder), str(new), path]) + "\n" for path in paths]
         batches = [lines[start : start + _BATCH] for start in range(0, len(lines), _BATCH)]
         with process.pool(os.cpu_count()) as pool:
             for _ in pool.map(lambda batch: _compile(python, "".join(batch)), batches):
                 pass
-        for sha256, new in missing.items():
-            folder = root / sha256 / f"bytecode-{version}"
-            folder.parent.mkdir(exist_ok=True)
-            compiled[sha256] = _moved(new, folder, _Contents(files=tuple(_bytecode_in(new))))
+        for folder, new in missing.items():
+            compiled.append(_moved(new, folder, _Contents(files=tuple(_bytecode_in(new)))))
     return compiled
-
-
-def bytecode_path(module: str, version: str) -> str:
-    """Return where Python `version` looks for a module's bytecode, given the module's path."""
-    folder, slash, name = module.rpartition("/")
-    tag = version.replace(".", "")
-    return f"{folder}{slash}__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"
 
 
 def _compile(python: str, lines: str) -> None:
@@ -353,10 +336,9 @@ def share(
     """
     (site,) = venv.glob("lib/python*/site-packages")
     unpacked = [unpack(wheel, root, store) for wheel in wheels]
-    modules = {each.folder.parent.name: each.modules for each in unpacked}
-    bytecode = compile_modules(modules, root, str(venv / "bin" / "python"), version)
+    bytecode = compile_modules(unpacked, root, str(venv / "bin" / "python"), version)
     records: list[SharedFile] = []
-    for each in (*unpacked, *bytecode.values()):
+    for each in (*unpacked, *bytecode):
         records += each.share(site)
     for each in unpacked:
         if each.contents.rows:

@@ -202,7 +202,9 @@ def test_red_if_torch_was_exchanged_in_an_environment_that_was_kept(
     data = Path(".envbuilder") / "data"
     (runner.folder / "1-environment-0/work" / data).rename(left / data)
     (version,) = left.glob(".envbuilder/data/envs/*/lib/python3.11/site-packages/torch/version.py")
-    version.write_text(version.read_text().replace("+cpu", "+cu130"))
+    exchanged = version.read_text().replace("+cpu", "+cu130")
+    version.unlink()  # what is written in place is restored, since other environments share it
+    version.write_text(exchanged)
     run = runner.run(workflow, commit, PULL, passed=("locks",), left=left)
     assert run.results["environment"] == "failure"
     assert "torch/version.py (changed)" in run.log

@@ -190,7 +190,6 @@ def world(
     monkeypatch.setattr(process, "which", lambda program: f"/usr/bin/{program}")
     monkeypatch.setattr(probe, "host", lambda *args, **options: PLAIN)
     monkeypatch.setattr(interpreters, "find", lambda *args, **options: PYTHON)
-    monkeypatch.setattr(interpreters, "exactly", lambda *args: PYTHON.path)
     monkeypatch.setattr(contents, "locked_files", lambda *args: [])
     monkeypatch.setattr(contents, "of_envbuilder", lambda *args: [])
     monkeypatch.setattr(contents, "dataset", lambda *args: [])
