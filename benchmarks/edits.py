@@ -4,8 +4,9 @@
 
 The project requires transformers, datasets and torch for the CPU, from the index and find-links
 that pip is set up with. Warm: caches and stores have every file, and each side ran once before. An
-edit is `add rich` (`uv add rich`), then its import; the second project has the definition and the
-lock, and no environment. Both sides alternate; seconds are medians.
+edit is `add toolz` (`uv add toolz`), then its import (rich comes with transformers); the second
+project has the definition and the lock, and no environment. Both sides alternate; seconds are
+medians.
 """
 
 from __future__ import annotations
@@ -36,7 +37,18 @@ dependencies = ["transformers", "datasets", "torch==2.13.0+cpu"]
 [tool.uv]
 environments = ["sys_platform == 'linux' and platform_machine == 'x86_64'"]
 """
-ADDED = ("rich", "tqdm", "click", "attrs", "toolz", "wcwidth", "six", "pluggy", "iniconfig", "ply")
+ADDED = (
+    "rich",
+    "tqdm",
+    "click",
+    "attrs",
+    "cachetools",
+    "wcwidth",
+    "six",
+    "pluggy",
+    "iniconfig",
+    "ply",
+)
 
 
 def run(folder: Path, *argv: str) -> float:
@@ -60,7 +72,7 @@ def project(folder: Path, tool: tuple[str, ...]) -> None:
         run(folder, *ENVBUILDER, "run", "true")
 
 
-def edit(folder: Path, tool: tuple[str, ...], package: str = "rich") -> float:
+def edit(folder: Path, tool: tuple[str, ...], package: str = "toolz") -> float:
     """Add a package, and import it; return the seconds."""
     words = ("python", "-c", f"import {package}")
     return run(folder, *tool, "add", package) + run(folder, *tool, "run", *words)
@@ -87,6 +99,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     runs = parser.parse_args().runs
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # uv does not read pip's settings.
+    argv = (sys.executable, "-m", "pip", "config", "get", "global.find-links")
+    asked = subprocess.run(argv, capture_output=True, text=True, check=False)
+    os.environ.setdefault("UV_FIND_LINKS", asked.stdout.strip())
     with tempfile.TemporaryDirectory(prefix="edits-", dir=Path.home()) as temporary:
         work = Path(temporary)
         data = work / "data"
