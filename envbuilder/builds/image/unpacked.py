@@ -21,9 +21,8 @@ import shutil
 import sys
 import tempfile
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -37,13 +36,16 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
     _Way = Callable[[str, str], object]
 
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+_FILES = "files"
 _REST = "rest.whl"
 _BATCH = 256
 """Files that a thread unpacks, or modules that a process compiles, at a time."""
@@ -113,32 +115,37 @@ class Unpacked(Struct, frozen=True):
         for folder in sorted({os.path.dirname(f.path) for f in self.contents.files}):  # noqa: PTH120
             (site / folder).mkdir(parents=True, exist_ok=True)
         ways: list[_Way] = [_clone, os.link, shutil.copyfile]
-        records = []
-        for file in self.contents.files:
+
+        def put(file: SharedFile) -> SharedFile | None:
             target = f"{site}/{file.path}"
             try:
-                _place(f"{self.folder}/{file.path}", target, ways)
+                way = _place(f"{self.folder}/{file.path}", target, ways)
             except FileExistsError:
-                continue
-            if ways[0] is os.link:
-                records.append(file)
-                continue
+                return None
+            if way is os.link:
+                return file
             os.chmod(target, 0o755 if file.executable else 0o644)  # noqa: PTH101
-            records.append(_described(file, os.lstat(target)))
-        return tuple(records)
+            return _described(file, os.lstat(target))
+
+        return tuple(record for record in _in_threads(put, self.contents.files) if record)
 
 
-def _place(source: str, target: str, ways: list[_Way]) -> None:
-    """Put a file in place in the first of some ways that the file system has; drop the others."""
+def _place(source: str, target: str, ways: list[_Way]) -> _Way:
+    """Put a file in place in the first of some ways that the file system has; return that way.
+
+    The others are dropped.
+    """
     while True:
+        way = ways[0]
         try:
-            ways[0](source, target)
+            way(source, target)
         except OSError as error:
             if len(ways) == 1 or error.errno not in _UNABLE:
                 raise
-            ways.pop(0)
+            with suppress(ValueError):  # another thread was faster
+                ways.remove(way)
         else:
-            return
+            return way
 
 
 def _clone(source: str, target: str) -> None:
@@ -174,7 +181,7 @@ def unpack(
     """
     from filelock import FileLock
 
-    folder = root / wheel.sha256 / "files"
+    folder = root / wheel.sha256 / _FILES
     files.ensure_folder(root)
     with FileLock(root / f"{wheel.sha256}.lock"):
         earlier = Unpacked.read(folder)
@@ -235,12 +242,15 @@ def _extracted(
         show(packed.size)
         return _recorded(name, path, digest.hexdigest(), executable=packed.executable)
 
-    names = [*wheel.files]
-    batches = [names[start : start + _BATCH] for start in range(0, len(names), _BATCH)]
-    # Threads pay off: inflating and hashing release the GIL.
+    return tuple(_in_threads(write, [*wheel.files]))
+
+
+def _in_threads(function: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
+    """Yield the result for each item, in order; reading, hashing and linking release the GIL."""
+    batches = [items[start : start + _BATCH] for start in range(0, len(items), _BATCH)]
     with process.pool(os.cpu_count()) as pool:
-        results = pool.map(lambda batch: [*map(write, batch)], batches)
-        return tuple(chain.from_iterable(results))
+        for results in pool.map(lambda batch: [*map(function, batch)], batches):
+            yield from results
 
 
 def _recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
@@ -322,8 +332,11 @@ def prepare(
     """Unpack wheels; write what is left to install to a folder, and the requirements beside it."""
     folder.mkdir(parents=True)
     for wheel in wheels:
-        rest = unpack(wheel, root, store, show).rest
-        _place(str(rest), str(folder / wheel.basename), [os.link, shutil.copyfile])
+        unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
+        # Whether its files are whole is seen when they are linked.
+        if unpacked is None or not _has_rest(unpacked):
+            unpacked = unpack(wheel, root, store, show)
+        _place(str(unpacked.rest), str(folder / wheel.basename), [os.link, shutil.copyfile])
     (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
 
 
