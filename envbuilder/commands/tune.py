@@ -50,16 +50,12 @@ def command(
     settings = load_settings()
     progress = console.progress()
     dataset = mnist.local(None, quick=quick)
-    expects, facts, run = start.prepare(
-        request,
-        executable,
-        settings,
-        progress,
-        inherit=inherit,
-        require=lambda profile, _, expected: start.require_torch("`tune`", profile, expected),
-    )
+    subject = start.prepare(request, executable, settings, progress, inherit=inherit)
+    start.require_torch("`tune`", subject.facts["profile"], subject.expects)
+    subject, _ = subject.built()
     dataset = dataset or mnist.obtain(settings, progress)
-    facts = {**facts, "envbuilder": __version__, "time": text.stamp_now()}
-    outcome = tune.run(tune.asking(run, dataset.folder, expects), expects, progress, quick=quick)
+    facts = {**subject.facts, "envbuilder": __version__, "time": text.stamp_now()}
+    asking = tune.asking(subject.run, dataset.folder, subject.expects)
+    outcome = tune.run(asking, subject.expects, progress, quick=quick)
     tune.finish(outcome, facts, settings, as_json=as_json)
     return 0

@@ -26,7 +26,7 @@ from envbuilder.commands.options import (
     request_option,
     require_image,
 )
-from envbuilder.core import console, text
+from envbuilder.core import console, process, text
 from envbuilder.core.errors import (
     VERIFY_FAILED,
     BuildError,
@@ -40,8 +40,7 @@ from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
-    from envbuilder.builds.request import Built, Request
-    from envbuilder.profiles.profile import Expected
+    from envbuilder.builds.request import Request
 
 
 @click.command("verify")
@@ -139,42 +138,37 @@ def command(
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
 
-    def sensible(profile: str, backend: str, expected: Expected) -> None:
-        """Reject unusable devices, or a missing comparison, before any build or training."""
-        require_image(backend)
-        if devices is not None:
-            start.require_torch("--devices", profile, expected)
-        parallel.require(devices, expected.device)
-        if yardstick is not None:
-            yardstick.require(profile=profile, backend=backend, quick=small, like=None)
+    subject = start.prepare(request, executable, settings, progress, inherit=inherit, image=image)
+    profile = subject.facts["profile"]
+    backend = subject.facts["backend"]
+    # Before any build, download or training.
+    require_image(backend)
+    if devices is not None:
+        start.require_torch("--devices", profile, subject.expects)
+    parallel.require(devices, subject.expects.device)
+    if yardstick is not None:
+        yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
-    builds: list[Built] = []
-    expects, facts, run = start.prepare(
-        request,
-        executable,
-        settings,
-        progress,
-        inherit=inherit,
-        image=image,
-        require=sensible,
-        receive=builds.append,
-    )
-    dataset = dataset or mnist.obtain(settings, progress)
+    def fetched() -> mnist.Dataset:
+        return dataset or mnist.obtain(settings, console.PlainProgress(progress.note))
+
+    with process.beside(fetched) as fetching:
+        subject, build = subject.built()
+        data_used = fetching.result()
     stamp = text.stamp_now()
     # Two verifications may begin in the same second.
-    name = f"{stamp}-{facts['profile']}-{facts['backend']}-{token_hex(3)}"
-    facts = redacted_values({**facts, "envbuilder": __version__, "time": stamp})
+    name = f"{stamp}-{profile}-{backend}-{token_hex(3)}"
+    facts = redacted_values({**subject.facts, "envbuilder": __version__, "time": stamp})
 
     errors: list[EnvbuilderError] = []
-    job = Job(expects=expects, dataset=dataset, epochs=epochs, quick=quick)
-    selection = parallel.selection(devices, expects.device)
+    job = Job(expects=subject.expects, dataset=data_used, epochs=epochs, quick=quick)
+    selection = parallel.selection(devices, subject.expects.device)
     log = settings.logs_dir / f"{name}-payload.log"
     try:
-        measured = examine(job, selection, run, settings, progress, log)
+        measured = examine(job, selection, subject.run, settings, progress, log)
         isolation.require(measured, facts["artifact"], as_found=inherit)
-        for build in builds:
-            if outcome := import_check.tried(build):
-                measured = _with_imports(measured, outcome)
+        if build and (outcome := import_check.tried(build)):
+            measured = _with_imports(measured, outcome)
     except VerifyError as error:
         errors.append(error)
         measured = unfinished(job, error)
@@ -182,11 +176,11 @@ def command(
         measured = parallel.extend(
             measured,
             devices,
-            run,
-            dataset.folder,
+            subject.run,
+            data_used.folder,
             progress,
             settings.logs_dir / f"{name}-devices.log",
-            quick=quick or dataset.subset,
+            quick=quick or data_used.subset,
         )
     report = speed.with_speed(model.assemble(measured, facts))
     if yardstick is not None:

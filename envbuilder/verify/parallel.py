@@ -254,13 +254,9 @@ def join(
     elif executable is None:
         # Not the default of this machine, which may be docker.
         request = replace(request, backend="venv")
-    expects, facts, start_payload = start.prepare(
-        request,
-        executable,
-        settings,
-        progress,
-        require=lambda profile, backend, expected: require_possible(profile, expected),
-    )
+    subject = start.prepare(request, executable, settings, progress)
+    require_possible(subject.facts["profile"], subject.expects)
+    subject, _ = subject.built()
     data = mnist.subset().folder
     run_id = run.new_run_id()
 
@@ -269,7 +265,7 @@ def join(
         return (
             "parallel-node",
             "--device",
-            expects.device,
+            subject.expects.device,
             "--data",
             paths["data"],
             "--nodes",
@@ -293,7 +289,7 @@ def join(
         )
 
     report = measure(
-        lambda on_line: start_payload(arguments, {"data": data, "shared": place.folder}, on_line),
+        lambda on_line: subject.run(arguments, {"data": data, "shared": place.folder}, on_line),
         progress,
         settings.logs_dir / f"{place.attempt}-{place.name}-payload.log",
         run_id,
@@ -302,9 +298,9 @@ def join(
     return NodeOutcome(
         status=report["status"],
         reasons=tuple(report["reasons"]),
-        profile=facts["profile"],
-        backend=facts["backend"],
-        fingerprint=facts["fingerprint"],
+        profile=subject.facts["profile"],
+        backend=subject.facts["backend"],
+        fingerprint=subject.facts["fingerprint"],
         scaling=report if place.number == 0 else None,
     )
 

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -31,17 +31,36 @@ from envbuilder.profiles.lock import lock_digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from envbuilder.builds.request import Built, Chosen, Request
+    from envbuilder.builds.request import Built, Chosen, Planned, Request
     from envbuilder.core.console import Progress
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Expected, Profile
 
-    Started = tuple[Expected, dict[str, Any], Callable[..., process.Completed]]
-    """Expectations of the device, facts for the report, and a function that starts the payload."""
-
 BACKEND = "apptainer"
 """In reports."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Subject(NamedTuple):
+    """What is verified, or measured."""
+
+    expects: Expected
+    """Of the device."""
+    facts: dict[str, Any]
+    """For the report."""
+    run: Callable[..., process.Completed]
+    """Starts the payload."""
+    planned: Planned | None = None
+    """Its build, unless it is there as it is."""
+
+    def built(self) -> tuple[Subject, Built | None]:
+        """Return it once it exists, and its build if it is as that made it."""
+        # If it changed, starting the payload fails, and the report states why.
+        if self.planned is None or self.planned.environment.changed():
+            return self, None
+        finished = pipeline.finish(self.planned)
+        artifact = msgspec.to_builtins(finished.result.artifact)
+        return self._replace(facts={**self.facts, "artifact": artifact}), finished
 
 
 def prepare(
@@ -52,15 +71,10 @@ def prepare(
     *,
     inherit: bool = False,
     image: Path | None = None,
-    require: Callable[[str, str, Expected], None] = lambda profile, backend, expected: None,
-    receive: Callable[[Built], None] = lambda build: None,
-) -> Started:
-    """Select the environment of a request and build it if missing, or use what is there.
+) -> Subject:
+    """Select the environment of a request, whether it exists or not, or use what is there.
 
     That is `executable`, an interpreter, or `image`, a file of Apptainer's.
-
-    `require` receives profile, backend and expectations, and may raise before anything is built;
-    `receive` gets the build of an environment that is as it was built.
     Raises `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
@@ -73,35 +87,14 @@ def prepare(
     if image is not None and (request.backend or executable is not None):
         raise InvalidError("--sif is an image that is there: leave out --backend and --python")
     if image is not None:
-        started = prepare_image(image, request, settings, progress)
-    elif executable is not None:
-        started = prepare_interpreter(executable, request, settings, progress, inherit=inherit)
-    else:
-        return _built(request, settings, progress, require, receive)
-    expects, facts, _ = started
-    require(facts["profile"], facts["backend"], expects)
-    return started
-
-
-def _built(
-    request: Request,
-    settings: Settings,
-    progress: Progress,
-    require: Callable[[str, str, Expected], None],
-    receive: Callable[[Built], None],
-) -> Started:
+        return prepare_image(image, request, settings, progress)
+    if executable is not None:
+        return prepare_interpreter(executable, request, settings, progress, inherit=inherit)
     request = msgspec.structs.replace(request, restore=True)
     build = pipeline.prepare(request, settings, progress, running=True)
-    environment = build.environment
-    artifact = build.plan.artifact
+    facts = _facts(build, build.backend, build.plan.artifact, build.plan.fingerprint)
     expected = build.profile.expected(build.plan.python)
-    require(build.profile.name, build.backend, expected)
-    if not environment.changed():  # else starting the payload fails, and the report states why
-        finished = pipeline.finish(build)
-        artifact = finished.result.artifact
-        receive(finished)
-    facts = _facts(build, build.backend, artifact, build.plan.fingerprint)
-    return expected, facts, environment.run_payload
+    return Subject(expected, facts, build.environment.run_payload, build)
 
 
 def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
@@ -132,7 +125,7 @@ def prepare_interpreter(
     progress: Progress,
     *,
     inherit: bool,
-) -> Started:
+) -> Subject:
     """Return expectations, report facts, and a function that starts the payload in `executable`.
 
     The profile (requested, or chosen for this host) determines the framework, and which device must
@@ -187,10 +180,10 @@ def prepare_interpreter(
                 on_stdout=on_line,
             )
 
-    return profile.expected(None), facts, start
+    return Subject(profile.expected(None), facts, start)
 
 
-def prepare_image(image: Path, request: Request, settings: Settings, progress: Progress) -> Started:
+def prepare_image(image: Path, request: Request, settings: Settings, progress: Progress) -> Subject:
     """Return expectations, report facts, and a function that starts the payload in `image`.
 
     The image must be one that `envbuilder build` made of the profile (requested, or chosen for this
@@ -241,7 +234,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
             )
         return done
 
-    return profile.expected(request.python or profile.image_python), facts, start
+    return Subject(profile.expected(request.python or profile.image_python), facts, start)
 
 
 def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: str) -> str:

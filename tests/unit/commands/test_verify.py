@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.builds import import_check
+from envbuilder.builds import import_check, mnist
 from envbuilder.builds.import_check import Outcome
 from envbuilder.core import files, process, text
 from envbuilder.core.settings import Settings
@@ -452,13 +453,7 @@ def test_imports_of_what_is_required_decide(
     verdict: str,
     code: int,
 ) -> None:
-    prepared = start.prepare
-
-    def prepare(*values: Any, receive: Callable[[Any], None], **options: Any) -> Any:
-        receive("build")
-        return prepared(*values, **options)
-
-    monkeypatch.setattr(start, "prepare", prepare)
+    monkeypatch.setattr(start.Subject, "built", lambda subject: (subject, "build"))
     replaced(monkeypatch, import_check, "tried", Outcome(status, "1 of 2; cv2: no"))
     words = ("verify", "--python", sys.executable, "--profile", "cpu", "--quick", "--epochs", "1")
     printed = envbuilder(*words, code=code)
@@ -472,3 +467,23 @@ def test_imports_of_what_is_required_decide(
     assert report["status"] == verdict
     assert report["reasons"] == (["imports: 1 of 2; cv2: no"] if code else [])
     assert "1 of 2; cv2: no" in " ".join(printed.out.split())
+
+
+def test_the_data_set_is_fetched_beside_the_build(
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, verify: Command
+) -> None:
+    fetching = threading.Event()
+
+    def obtain(*_: Any) -> mnist.Dataset:
+        fetching.set()
+        return mnist.subset()
+
+    def built(subject: start.Subject) -> tuple[start.Subject, None]:
+        assert fetching.wait(60)
+        return subject, None
+
+    monkeypatch.setattr(mnist, "local", lambda *_, **__: None)
+    monkeypatch.setattr(mnist, "obtain", obtain)
+    monkeypatch.setattr(start.Subject, "built", built)
+    verify()
+    assert payload.started == 1

@@ -72,14 +72,14 @@ def prepare(settings: Settings, notes: list[str], *, inherit: bool = False, **as
 
 
 def test_an_interpreter_of_the_user_is_taken_as_it_is(found: Settings, notes: list[str]) -> None:
-    expects, facts, _ = prepare(found, notes, profile="cpu")
+    subject = prepare(found, notes, profile="cpu")
     # Its torch is not ours to demand; everything else is.
     shipped = shipped_profile("cpu").expects
     assert shipped.version != ""
     values = msgspec.structs.asdict(shipped) | {"version": ""}
-    assert expects == profiles.Expected(**values, framework="torch")
+    assert subject.expects == profiles.Expected(**values, framework="torch")
     path = str(Path.cwd() / PROGRAM)
-    assert facts == {
+    assert subject.facts == {
         "profile": "cpu",
         "backend": "external",
         "artifact": {"kind": "interpreter", "ref": path, "digest": None},
@@ -91,8 +91,7 @@ def test_an_interpreter_of_the_user_is_taken_as_it_is(found: Settings, notes: li
 def test_an_interpreter_cannot_make_up_for_the_host(found: Settings, notes: list[str]) -> None:
     with pytest.raises(HostError, match="NVIDIA"):
         prepare(found, notes, profile="cuda")
-    expects, _, _ = prepare(found, notes, profile="cuda", force=True)
-    assert expects.device == "cuda"
+    assert prepare(found, notes, profile="cuda", force=True).expects.device == "cuda"
 
 
 def test_what_the_locked_wheels_need_does_not_count(
@@ -134,8 +133,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 
 def begin(settings: Settings, notes: list[str], *, inherit: bool = False) -> process.Completed:
-    _, _, start = prepare(settings, notes, inherit=inherit, profile="cpu")
-    done: process.Completed = start(
+    subject = prepare(settings, notes, inherit=inherit, profile="cpu")
+    done: process.Completed = subject.run(
         lambda shown: ("verify", "--data", shown["data"]), {"data": Path("digits")}, notes.append
     )
     return done
@@ -220,28 +219,23 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return executed
 
 
-def verify_venv(
-    settings: Settings, require: Callable[[str, str, profiles.Expected], None]
-) -> dict[str, Any]:
-    """Return what a report says of an environment on `cpu`, after checking the expectations."""
+def verify_venv(settings: Settings, plans: list[Plan]) -> dict[str, Any]:
+    """Return what a report says of an environment on `cpu`; planning it builds nothing."""
     request = Request(profile="cpu", backend="venv")
-    expects, facts, begin = start.prepare(request, None, settings, SILENT, require=require)
-    assert expects == shipped().expected("3.11")
+    before = len(plans)
+    planned = start.prepare(request, None, settings, SILENT)
+    assert len(plans) == before
+    subject, _ = planned.built()
+    assert subject.expects == shipped().expected("3.11")
     with pytest.raises(VerifyError, match=r"payload\.pyz: was changed after the build"):
-        begin(lambda paths: (), {}, SILENT.note)
-    return facts
+        subject.run(lambda paths: (), {}, SILENT.note)
+    return subject.facts
 
 
 def test_an_environment_is_built_once_and_verified_as_it_is(
     found: Settings, plans: list[Plan]
 ) -> None:
-    asked: list[tuple[str, str, int]] = []
-
-    def require(profile: str, backend: str, expected: profiles.Expected) -> None:
-        assert expected == shipped().expected("3.11")
-        asked.append((profile, backend, len(plans)))
-
-    facts = verify_venv(found, require)
+    facts = verify_venv(found, plans)
     (plan,) = plans
     prefix = Path(plan.artifact.ref)
     artifact = {"kind": "venv", "ref": str(prefix), "digest": integrity.portable_digest(prefix)}
@@ -252,12 +246,11 @@ def test_an_environment_is_built_once_and_verified_as_it_is(
         "fingerprint": plan.fingerprint,
         "host": msgspec.to_builtins(PLAIN),
     }
-    assert verify_venv(found, require) == facts
+    assert verify_venv(found, plans) == facts
     # One that lost files is not repaired: the report states what is wrong.
     (prefix / "bin/python").unlink()
-    assert verify_venv(found, require) == facts | {"artifact": artifact | {"digest": None}}
+    assert verify_venv(found, plans) == facts | {"artifact": artifact | {"digest": None}}
     assert plans == [plan]
-    assert asked == [("cpu", "venv", 0), ("cpu", "venv", 1), ("cpu", "venv", 1)]
 
 
 def test_what_cannot_run_here_is_not_built(found: Settings, plans: list[Plan]) -> None:
@@ -322,7 +315,7 @@ def prepare_image(image: Path, settings: Settings, **asked: Any) -> Any:
 
 
 def run(started: Any, folders: Mapping[str, Path]) -> process.Completed:
-    done: process.Completed = started[2](
+    done: process.Completed = started.run(
         lambda paths: ("verify", *sorted(paths.values())), folders, lambda line: None
     )
     return done
@@ -331,7 +324,7 @@ def run(started: Any, folders: Mapping[str, Path]) -> process.Completed:
 def test_the_report_names_the_image_by_its_bytes(
     image: Path, found: Settings, installed: Apptainer
 ) -> None:
-    expects, facts, _ = prepare_image(image, found)
+    expects, facts, *_ = prepare_image(image, found)
     assert expects == shipped().expected("3.11")
     assert (facts["backend"], facts["fingerprint"]) == ("apptainer", FINGERPRINT)
     assert facts["artifact"] == {
@@ -439,12 +432,9 @@ def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settin
 
 
 def test_a_measurement_may_refuse_what_an_interpreter_has(found: Settings) -> None:
-    def require(profile: str, backend: str, expected: profiles.Expected) -> None:
-        start.require_torch(f"`tune` with {backend}", profile, expected)
-
-    request = Request(profile="jax-cpu")
-    with pytest.raises(InvalidError, match=r"external measures PyTorch alone.*'jax-cpu' has JAX"):
-        start.prepare(request, PROGRAM, found, SILENT, require=require)
+    subject = start.prepare(Request(profile="jax-cpu"), PROGRAM, found, SILENT)
+    with pytest.raises(InvalidError, match=r"tune.* measures PyTorch alone.*'jax-cpu' has JAX"):
+        start.require_torch("`tune`", subject.facts["profile"], subject.expects)
 
 
 def test_variables_are_passed_to_an_interpreter_of_the_user_alone(found: Settings) -> None:
