@@ -173,6 +173,27 @@ def test_a_full_disk_leaves_nothing_that_counts(
     assert written(unpacked.unpack(file, root, store)) == FILES
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from envbuilder.builds.project_folder import temporary
+with temporary(Path(sys.argv[1])) as folder:
+    (folder / "half").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_unpacking_left_goes_with_the_next(
+    file: File, root: Path, store: Store
+) -> None:
+    work = root / "work"
+    work.mkdir(parents=True)
+    subprocess.run([sys.executable, "-c", KILLED, work], check=False)
+    assert [*work.glob("*/half")]
+    unpacked.unpack(file, root, store)
+    assert [*work.iterdir()] == []
+
+
 def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Store) -> None:
     tree = unpacked.unpack(file, root, store)
     bytecode = compiled(tree, root)

@@ -19,7 +19,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -30,6 +29,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds.image.wheels import Wheel, completed, requirements
 from envbuilder.builds.payload import COMPILER
+from envbuilder.builds.project_folder import temporary
 from envbuilder.builds.shared import SHARED, SharedFile
 from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import BuildError
@@ -47,6 +47,8 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 _FILES = "files"
 _REST = "rest.whl"
+_WORK = "work"
+"""Folder of what is being unpacked, which the next unpacking removes if its process was killed."""
 _BATCH = 256
 """Files that a thread unpacks, or modules that a process compiles, at a time."""
 _FICLONE = 0x40049409
@@ -188,11 +190,11 @@ def unpack(
         if earlier and earlier.is_whole() and _has_rest(earlier):
             return earlier
         with (
-            tempfile.TemporaryDirectory(prefix=".", dir=root) as temporary,
+            temporary(root / _WORK) as work,
             Wheel(store.checked(wheel), wheel.basename) as opened,
         ):
-            new = Path(temporary, folder.name)
-            others = Path(temporary, _REST)
+            new = work / folder.name
+            others = work / _REST
             opened.write_others(others)
             contents = _Contents(
                 files=_extracted(opened, new, earlier, show),
@@ -278,7 +280,7 @@ def compile_modules(
     lines: list[str] = []
     with (
         FileLock(root / f"bytecode-{version}.lock"),
-        tempfile.TemporaryDirectory(prefix=".", dir=root) as temporary,
+        temporary(root / _WORK) as work,
     ):
         for wheel in wheels:
             folder = wheel.folder.with_name(f"bytecode-{version}")
@@ -286,7 +288,7 @@ def compile_modules(
             if bytecode and bytecode.is_whole():
                 compiled.append(bytecode)
                 continue
-            new = Path(temporary, folder.parent.name)
+            new = work / folder.parent.name
             new.mkdir()
             missing[folder] = new
             paths = [f.path for f in wheel.contents.files if f.path.endswith(".py")]
