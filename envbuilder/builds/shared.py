@@ -1,23 +1,22 @@
-"""The files that an environment may share with others: their records, and which have changed."""
+"""The files that an environment may share with others: their records."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import first
 from envbuilder.core.resources import OWN
+
+if TYPE_CHECKING:
+    import os
 
 SHARED = f"{OWN}/shared.json"
 """The records, in an environment."""
 BYTECODE = "__pycache__"
 """Folder of the bytecode of the modules beside it."""
-_SHOWN = 3
-"""Maximum number of files that a message names."""
 
 
 class SharedFile(Struct, frozen=True, array_like=True):
@@ -52,18 +51,3 @@ def link_bytecode(prefix: Path, folder: Path) -> None:
             link = Path(f"{folder}{prefix}/{above}/{name}")
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(prefix / file.path)
-
-
-def altered(prefix: Path) -> str:
-    """Return a message if a file that others share was changed in place, else empty.
-
-    It must be restored from its wheel. One that was replaced is the environment's own: verification
-    names it.
-    """
-    changed = []
-    for file in shared(prefix):
-        with suppress(OSError):
-            status = os.lstat(f"{prefix}/{file.path}")
-            if status.st_ino == file.inode and not file.is_same(status):
-                changed.append(file.path)
-    return f"{prefix} was changed since it was built: {first(changed, _SHOWN)}" if changed else ""

@@ -10,6 +10,7 @@ import click
 from msgspec.structs import replace
 
 from envbuilder.builds import isolation
+from envbuilder.builds.backends import integrity
 from envbuilder.commands.options import (
     json_option,
     load_settings,
@@ -86,7 +87,12 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
-        around = replace(around, shadowing=tuple(isolation.shadowing(os.environ)))
+        altered = map(integrity.altered, sorted(settings.envs_dir.glob("[!.]*")))
+        around = replace(
+            around,
+            shadowing=tuple(isolation.shadowing(os.environ)),
+            altered=tuple(filter(None, altered)),
+        )
     return diagnosis.diagnose(
         Case(
             host=host,

@@ -98,6 +98,16 @@ def _shared_store(case: Case) -> Iterator[Problem]:
         )
 
 
+def _altered(case: Case) -> Iterator[Problem]:
+    for text in case.around.altered:
+        yield Problem(
+            severity="limits",
+            code="altered",
+            text=text,
+            fix="Run `envbuilder build` in its project, or remove it: `envbuilder clean`.",
+        )
+
+
 def _disks(case: Case) -> Iterator[Problem]:
     for room in case.around.rooms:
         needed = room.needed or _FULL
@@ -220,6 +230,7 @@ CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     _compiler,
     _folders,
     _shared_store,
+    _altered,
     _disks,
     _engines,
     _gpus_in_containers,

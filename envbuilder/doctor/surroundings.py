@@ -44,6 +44,8 @@ class Around(Struct, frozen=True, kw_only=True):
     """Folders of envbuilder that are not writable."""
     shared_store: str = ""
     """Why the shared store cannot be used; empty if it can, or if there is none."""
+    altered: tuple[str, ...] = ()
+    """What was changed in environments, in files that others share."""
     backends: tuple[str, ...] = ()
     """The backends of the profile in question."""
     python: str = ""

@@ -88,7 +88,8 @@ def test_environments_link_their_files(
     assert first.read_bytes() == MODULE
     assert os.path.samestat(first.stat(), second.stat())
     assert "a/lib.so,sha256=" in (sites[0] / "a-1.0.dist-info/RECORD").read_text()
-    assert shared.altered(tmp_path / "a") == ""
+    integrity.close(tmp_path / "a", {})
+    assert integrity.altered(tmp_path / "a") == ""
 
 
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EPERM, errno.EMLINK])
@@ -140,15 +141,29 @@ def test_a_file_changed_in_place_enters_no_other_environment(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
     site = environment(tmp_path / "a", file, root, store)
+    integrity.close(tmp_path / "a", {})
     changed = site / "a/__init__.py"
     changed.chmod(0o644)
     changed.write_bytes(b"evil = 1\n")
-    assert "a/__init__.py" in shared.altered(tmp_path / "a")
-    assert "lib.so" not in shared.altered(tmp_path / "a")
+    assert "a/__init__.py" in integrity.altered(tmp_path / "a")
+    assert "lib.so" not in integrity.altered(tmp_path / "a")
     other = environment(tmp_path / "b", file, root, store)
     assert (other / "a/__init__.py").read_bytes() == MODULE
     # What was whole is still shared.
     assert os.path.samestat((site / "a/lib.so").stat(), (other / "a/lib.so").stat())
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}"])
+def test_records_that_are_lost_or_foreign_are_an_alteration(
+    content: str | None, file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    environment(tmp_path / "a", file, root, store)
+    integrity.close(tmp_path / "a", {})
+    records = tmp_path / "a" / shared.SHARED
+    records.unlink()
+    if content is not None:
+        records.write_text(content)
+    assert shared.SHARED in integrity.altered(tmp_path / "a")
 
 
 @pytest.mark.parametrize("what", ["files/a/lib.so", "rest.whl", "files.json", "files"])

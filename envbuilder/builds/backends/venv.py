@@ -287,7 +287,7 @@ class NativeEnvironment(Environment):
     def altered(self) -> str:
         """Return a message if files that other environments share were changed, else empty."""
         self._hold = None  # such an environment is replaced
-        return shared.altered(self.prefix)
+        return integrity.altered(self.prefix)
 
     def made_by(self) -> dict[str, str]:
         """Return the version of uv, as locked."""

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.builds.shared import SHARED
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, wrapped
 from envbuilder.doctor import accelerators, surroundings
@@ -112,6 +113,18 @@ def test_a_library_that_comes_before_the_environments_own_is_named(
     assert text == (
         f"library path: {tmp_path} holds libcublas.so.12, used before the environment's own"
     )
+
+
+def test_an_environment_whose_shared_files_were_changed_is_named(
+    machine: Machine, doctor: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_DATA_DIR", str(tmp_path))
+    records = tmp_path / "envs/cpu-py3.11-0" / SHARED
+    records.parent.mkdir(parents=True)
+    records.write_text("[]")
+    problems = json.loads(doctor("--json", code=3).out)["problems"]
+    (text,) = (each["text"] for each in problems if each["code"] == "altered")
+    assert text.endswith(f"cpu-py3.11-0 was changed since it was built: {SHARED}")
 
 
 def test_exit_codes(machine: Machine, doctor: Command) -> None:
