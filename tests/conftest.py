@@ -117,11 +117,14 @@ def group_of(item: pytest.Item) -> str:
     """Return what names the tests that one worker runs, one after the other.
 
     Those of a file share its fixtures. Those of an engine are one group: some look at everything
-    that is in it.
+    that is in it. So are those of torch unless there are slow ones, too: each worker that has one
+    builds an environment, which costs more than all the others do.
     """
     asked = set(getattr(item, "fixturenames", ()))
-    engine = item.get_closest_marker("engine") or "real_engine" in asked
-    return "engine" if engine else item.path.name
+    if item.get_closest_marker("engine") or "real_engine" in asked:
+        return "engine"
+    alone = item.get_closest_marker("torch") and not item.config.getoption("--all")
+    return "torch" if alone else item.path.name
 
 
 def pytest_report_header(config: pytest.Config) -> str:
