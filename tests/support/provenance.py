@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
-
 TEXT = {"type": "string", "minLength": 1}
 URI = {"type": "string", "pattern": r"^[a-z][a-z0-9+.-]*:[^\s]+$"}
 TIME = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$"}
@@ -93,11 +91,13 @@ SCHEMA = {
         },
     },
 }
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def read(content: bytes) -> dict[str, Any]:
     """Read a statement that follows the schema."""
+    # Imported here, and below `tests/` only where it is used: its formats' grammars take seconds.
+    from jsonschema import Draft202012Validator
+
     document: dict[str, Any] = json.loads(content)
-    VALIDATOR.validate(document)
+    Draft202012Validator(SCHEMA).validate(document)
     return document

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
-from jsonschema import Draft7Validator
 
 from envbuilder.core import decoding, settings, yaml_files
 from envbuilder.core.errors import InvalidError
@@ -29,6 +28,8 @@ STRUCTURES = (
 
 
 def errors(data: Any) -> list[str]:
+    from jsonschema import Draft7Validator
+
     return [error.message for error in Draft7Validator(SCHEMA).iter_errors(data)]
 
 
@@ -40,6 +41,8 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_file_is_fresh() -> None:
+    from jsonschema import Draft7Validator
+
     assert project_schema.FILE.read_text() == project_schema.schema(), "run: make docs"
     Draft7Validator.check_schema(SCHEMA)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given, strategies as st
 
@@ -55,11 +54,13 @@ EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
+    from jsonschema import Draft202012Validator
+
     docs = repository / "docs"
     data = read_json(docs / f"evidence/reports/{name}.json")
     assert model.check(data).status == data["status"]
     schema = read_json(docs / "reference/report.schema.json")
-    validator = jsonschema.Draft202012Validator(schema)
+    validator = Draft202012Validator(schema)
     validator.check_schema(schema)
     validator.validate(data)
     assert not validator.is_valid({**data, "status": "great"})
