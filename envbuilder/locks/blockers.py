@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.profiles.profile import Profile
 
-    Ask = Callable[[Profile], UnresolvableError | None]
-    """Asks uv whether a target can be resolved; returns why not."""
+    Ask = Callable[[Profile], Sequence[Found] | UnresolvableError]
+    """Asks uv whether a target can be resolved; returns what it takes, or why it finds nothing."""
 
 _LARGEST_SOURCE = 32 << 20
 """Bytes of a source on an index that is read for what it requires."""
@@ -129,7 +129,8 @@ class Diagnosis:
                         where[line] = f"{name} {blocker.version}"
                         stated.append(line)
             profile = replace(profile, requirements=(*profile.requirements, *stated))
-            rest = ask(without(profile, [name for name in blockers if blockers[name]]))
+            answer = ask(without(profile, [name for name in blockers if blockers[name]]))
+            rest = answer if isinstance(answer, UnresolvableError) else None
         return tuple(filter(None, blockers.values())), rest
 
     def passed_over(
@@ -158,13 +159,19 @@ class Diagnosis:
         with self._lock:
             self.index(profile.resolution.as_of).prefetch(old)
             newer = {n: self._newer(profile, target, n, version) for n, version in old.items()}
+        fitting: list[dict[str, str]] = []
         for name in filter(newer.get, old):
-            limit = f"{name}{newer[name]}"
-            limited = replace(profile, constraints=(*profile.constraints, limit))
-            refusal = ask(limited)
-            if refusal is None or not refusal.named:
+            limit = SpecifierSet(newer[name])
+            if any(name not in each or limit.contains(each[name]) for each in fitting):
+                continue  # what was taken within another limit is within this one
+            limited = replace(profile, constraints=(*profile.constraints, f"{name}{limit}"))
+            answer = ask(limited)
+            if not isinstance(answer, UnresolvableError):
+                fitting.append({wheel.file.name: wheel.file.version for wheel in answer})
                 continue
-            standing, rest = self.blockers(limited, target, refusal, ask, places)
+            if not answer.named:
+                continue
+            standing, rest = self.blockers(limited, target, answer, ask, places)
             for each in () if rest else standing:
                 before = blockers.get(each.name, each).instead
                 blockers[each.name] = replace(each, instead=(*before, f"{name} {old[name]}"))

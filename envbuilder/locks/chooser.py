@@ -201,7 +201,7 @@ class Chooser:
                 wheels = self._asked(asked, python, *options, before=earlier)
                 new = [w for w in wheels if earlier.get(w.file.name) != w.file.version]
                 blockers = self._diagnosis.passed_over(
-                    asked, target, new, partial(self._refusal, python=python)
+                    asked, target, new, partial(self._outcome, python=python)
                 )
                 if not (old := too_old(blockers)):
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
@@ -258,12 +258,11 @@ class Chooser:
         with resolver(profile, self._settings, self._offers, run, os.environ, memory) as started:
             yield overriding(started, profile, profile.platforms[0], python)
 
-    def _refusal(self, profile: Profile, python: str) -> UnresolvableError | None:
+    def _outcome(self, profile: Profile, python: str) -> tuple[Found, ...] | UnresolvableError:
         try:
-            self._asked(profile, python, before={})
+            return self._asked(profile, python, before={})
         except UnresolvableError as error:
             return error
-        return None
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
         """Return the packages to build of whose releases that fit nobody has made a wheel."""

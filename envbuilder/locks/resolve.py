@@ -188,14 +188,13 @@ def resolve(
 def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
     """Return what asks uv whether a profile can be resolved for a target."""
 
-    def ask(profile: Profile) -> UnresolvableError | None:
+    def ask(profile: Profile) -> tuple[Found, ...] | UnresolvableError:
         with start(profile, offers=offered.on(place)) as uv:
             try:
                 overridden = target_wheels.overriding(uv, profile, *place)
-                target_wheels.of_target(profile, *place, {}, overridden)
+                return target_wheels.of_target(profile, *place, {}, overridden)
             except UnresolvableError as error:
                 return error
-        return None
 
     return ask
 

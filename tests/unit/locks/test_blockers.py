@@ -78,14 +78,16 @@ def refusal(proof: str, *names: str) -> UnresolvableError:
     return UnresolvableError(reason("no", proof=proof), LINUX, frozenset(names))
 
 
-def uv(needs: dict[str, str], proof: str = "") -> Callable[[Profile], UnresolvableError | None]:
+def uv(
+    needs: dict[str, str], proof: str = ""
+) -> Callable[[Profile], tuple[Found, ...] | UnresolvableError]:
     """Return a uv that names the first package of a question that has no wheel: name → its own."""
 
-    def ask(asked: Profile) -> UnresolvableError | None:
+    def ask(asked: Profile) -> tuple[Found, ...] | UnresolvableError:
         names = [distribution(line) for line in asked.requirements]
         names += filter(None, map(needs.get, names))
         lacking = [n for n in names if n not in {"good", "hydra", *asked.resolution.exclude}]
-        return refusal(proof, lacking[0]) if lacking else None
+        return refusal(proof, lacking[0]) if lacking else ()
 
     return ask
 
@@ -94,7 +96,7 @@ def test_all_that_has_no_wheel_is_named_and_what_sources_require(diagnosis: Diag
     asked = profile("old<1.5", "good", "compiled", "binary", "gone", "failing")
     ask = uv({"good": "transitive"})
     first = ask(asked)
-    assert first
+    assert isinstance(first, UnresolvableError)
     places = {"old<1.5": "requirements.txt:1"}
     blockers, rest = diagnosis.blockers(asked, LINUX, first, ask, places)
     assert [(b.name, b.kind, b.version, b.pythons) for b in blockers] == [
@@ -125,7 +127,7 @@ def test_who_requires_a_package_and_in_which_versions_is_in_the_words_of_uv(
         " and mof>=0.9.6 depends on old, and all of mlx<=0 mlx>=0.2,<=0.3 depend on old"
     )
     asked = profile("app")
-    standing, _ = diagnosis.blockers(asked, LINUX, refusal(proof, "old"), lambda _: None)
+    standing, _ = diagnosis.blockers(asked, LINUX, refusal(proof, "old"), lambda _: ())
     (blocker,) = standing
     assert blocker.version == "0.9"
     assert blocker.by == ("app 2.0", "mof", "mlx")
@@ -139,7 +141,7 @@ def test_what_has_a_wheel_that_fits_is_not_to_blame_and_uv_keeps_its_own_reason(
     blockers, rest = diagnosis.blockers(profile("hydra"), LINUX, conflict, lambda _: conflict)
     assert blockers == ()
     assert rest is conflict
-    assert ask(profile("hydra")) is None
+    assert ask(profile("hydra")) == ()
 
 
 def old_wheel(name: str, version: str, **changes: str) -> Found:
@@ -150,12 +152,12 @@ def old_wheel(name: str, version: str, **changes: str) -> Found:
 def test_a_wheel_is_too_old_if_newer_releases_fail_for_lack_of_one(diagnosis: Diagnosis) -> None:
     limits: list[str] = []
 
-    def ask(asked: Profile) -> UnresolvableError | None:
+    def ask(asked: Profile) -> tuple[Found, ...] | UnresolvableError:
         limits.extend(asked.constraints)
         limit = distribution(asked.constraints[-1])
         lacking = {"hydra": "old"}.get(limit, limit)
         excluded = lacking in asked.resolution.exclude
-        return None if excluded else refusal("", lacking)
+        return () if excluded else refusal("", lacking)
 
     names = {"moved": "1.9", "early": "0.3.dev5", "hydra": "0.9", "minor": "1.9", "native": "1.9"}
     wheels = [old_wheel(name, version) for name, version in names.items()]
@@ -173,12 +175,25 @@ def test_a_wheel_is_too_old_if_newer_releases_fail_for_lack_of_one(diagnosis: Di
     assert "To take what is that old, require it: early==0.3.dev5, hydra==0.9, moved==1.9" in text
 
 
-@pytest.mark.parametrize("answer", [None, refusal("good>2 and good<2")])
+@pytest.mark.parametrize("answer", [(), refusal("good>2 and good<2")])
 def test_a_wheel_is_not_too_old_if_others_limit_it(
-    diagnosis: Diagnosis, answer: UnresolvableError | None
+    diagnosis: Diagnosis, answer: tuple[Found, ...] | UnresolvableError
 ) -> None:
     wheels = [old_wheel("hydra", "0.9")]
     assert diagnosis.passed_over(profile("hydra"), LINUX, wheels, lambda _: answer) == ()
+
+
+def test_what_an_answer_settles_is_not_asked_again(diagnosis: Diagnosis) -> None:
+    limits: list[str] = []
+
+    def ask(asked: Profile) -> tuple[Found, ...]:
+        limits.append(asked.constraints[-1])
+        return old_wheel("moved", "2.0"), old_wheel("early", "0.3.dev5")
+
+    names = {"hydra": "0.9", "moved": "1.9", "early": "0.3.dev5"}
+    wheels = [old_wheel(name, version) for name, version in names.items()]
+    assert diagnosis.passed_over(profile(*names), LINUX, wheels, ask) == ()
+    assert limits == ["hydra>=1", "early==0.3"]
 
 
 def test_an_index_that_fails_makes_no_package_absent() -> None:
