@@ -51,7 +51,7 @@ class Outcome(Struct, frozen=True):
     status: Literal["passed", "warning", "failed"]
     """`failed` if a package that the project requires fails, `warning` for any other module."""
     detail: str
-    """How many succeeded, and what became of each of the others."""
+    """How many succeeded, and what became of the others, each reason once."""
 
 
 class _Result(Struct, frozen=True):
@@ -104,7 +104,7 @@ def judged(results: Sequence[_Result]) -> Outcome:
     """Return what became of these imports; those that need a device do not count."""
     passed = 0
     failed = 0
-    parts = []
+    parts: dict[str, list[str]] = {}
     status: Literal["passed", "warning", "failed"] = "passed"
     for each in results:
         if not each.code:
@@ -117,6 +117,7 @@ def judged(results: Sequence[_Result]) -> Outcome:
                 status = "failed" if each.package else "warning"
             text = _BEFORE.sub("", each.errors).strip().replace("\n", ". ", 1)
             why = " ".join(_LIBRARY.sub(r"\1 is missing", text).split()) or str(each.code)
-        parts.append(clipped(f"{each.module}: {why}", _LONGEST))
-    whole = "; ".join([f"{passed} of {passed + failed}", *parts])
+        parts.setdefault(why, []).append(each.module)
+    each_once = (clipped(f"{', '.join(m)}: {why}", _LONGEST) for why, m in parts.items())
+    whole = "; ".join([f"{passed} of {passed + failed}", *each_once])
     return Outcome(status, printable(whole, len(whole)))

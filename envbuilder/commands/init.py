@@ -42,7 +42,12 @@ from envbuilder.core.files import save
 from envbuilder.core.settings import DEFAULT
 from envbuilder.locks import chooser, compare
 from envbuilder.packages.python import indexes
-from envbuilder.profiles import frameworks, profile as profile_files, releases
+from envbuilder.profiles import (
+    frameworks,
+    lock as profile_lock,
+    profile as profile_files,
+    releases,
+)
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import SAME, distribution, on_hardware, strangers
 from envbuilder.project import code, conda, draft, forms, lines, package, repository
@@ -217,7 +222,8 @@ def _interrupted(until: float) -> Iterator[None]:
 def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     """Make the lock of this machine's profile; return the report of it.
 
-    Where no profile fits the machine, none is made: the file is for others, too.
+    Where no profile fits the machine, none is made: the file is for others, too. Raise
+    `InvalidError` if the lock is for other machines alone.
     """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
@@ -230,7 +236,11 @@ def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     except HostError as error:
         progress.note(f"nothing is locked: {error.message}")
         return report
-    lock_profile(build.profile.name, own_settings, progress, diagnosis)
+    lock = lock_profile(build.profile.name, own_settings, progress, diagnosis)
+    platform = build.host.platform
+    for target in () if profile_lock.first(lock, platform) else lock.missing:
+        if target.startswith(f"{platform} "):
+            profile_lock.select(lock, *target.split())  # raises, with the reason
     following = report.next[1:]
     return msgspec.structs.replace(report, locked=build.profile.name, next=following)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
     from envbuilder.locks.blockers import Diagnosis
     from envbuilder.locks.entries import Entry
+    from envbuilder.profiles.lock import Lock
     from envbuilder.project.variants import ReleaseOptions
 
 
@@ -265,8 +266,8 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
 
 def lock_profile(
     name: str, settings: Settings, progress: Progress, diagnosis: Diagnosis | None = None
-) -> None:
-    """Make the lock of a project's environment for one profile; `init` and `run` do.
+) -> Lock:
+    """Return the new lock of a project's environment for one profile; `init` and `run` make it.
 
     `diagnosis`: what the command learned of indexes before. Raise `InvalidError` if that is not
     possible; the lock so far is kept then.
@@ -279,11 +280,12 @@ def lock_profile(
             every = [*entries.entries(settings, name, choosing=choosing)]
         return [entry for entry in every if entry.environment == settings.environment]
 
-    for outcome in resolution.solved(settings, listed, report=progress.note, diagnosis=diagnosis):
-        if outcome.obstacle or outcome.lock is None:
-            what = f"{outcome.entry.label} cannot be locked"
-            raise InvalidError(f"{what}: {outcome.problem}", outcome.hints)
-        entries.save({outcome.entry.path: outcome.lock}, _WRITE)
+    (outcome,) = resolution.solved(settings, listed, report=progress.note, diagnosis=diagnosis)
+    if outcome.obstacle or outcome.lock is None:
+        what = f"{outcome.entry.label} cannot be locked"
+        raise InvalidError(f"{what}: {outcome.problem}", outcome.hints)
+    entries.save({outcome.entry.path: outcome.lock}, _WRITE)
+    return outcome.lock
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:

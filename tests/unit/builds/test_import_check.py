@@ -165,3 +165,6 @@ def test_imports_are_counted_and_those_of_packages_decide() -> None:
     assert import_check.judged([required, passed, killed]) == Outcome(
         "failed", "1 of 3; six: TimeoutError: it did not end within 1 s; mine: -11"
     )
+    # One cause, such as a plugin that others load, is told once.
+    also = import_check._Result("other", "", -11, "")
+    assert import_check.judged([killed, also]).detail == "0 of 2; mine, other: -11"

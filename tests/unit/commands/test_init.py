@@ -29,6 +29,7 @@ from envbuilder.packages import upstream
 from envbuilder.packages.fetch import Place
 from envbuilder.packages.python.uv import UnresolvableError
 from envbuilder.profiles import requirements as requirement
+from envbuilder.profiles.lock import Lock, Reason
 from envbuilder.profiles.profile import Profile
 from envbuilder.project import draft, repository
 from envbuilder.project.lines import Line
@@ -36,6 +37,7 @@ from tests.support import host_trees, repositories
 from tests.support.command_line import FILE, Command
 from tests.support.folders import names_in
 from tests.support.recorded import replaced
+from tests.support.shipped import shipped_lock
 from tests.support.user_index import refused
 
 Report = Callable[..., dict[str, Any]]
@@ -727,6 +729,22 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     assert "Next:\n  envbuilder lock\n" in captured.out
 
 
+def test_a_lock_for_other_machines_alone_is_none_for_this_one(
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LIST.write_text("torchaudio\n")
+    an_index(monkeypatch)
+    questions(monkeypatch, answered())
+    replaced(monkeypatch, probe, "host", host_trees.recorded("rtx4090"))
+    why = {"linux/amd64 3.11": Reason(text="away")}
+    lock = msgspec.structs.replace(shipped_lock("cuda"), targets=(), missing=why)
+    replaced(monkeypatch, run_command, "lock_profile", lock)
+    monkeypatch.setattr(init, "_locked", LOCKED)
+    captured = envbuilder("init", code=2)
+    assert "has no files for linux/amd64 with Python 3.11: away" in captured.err
+    assert "locked:" not in captured.out
+
+
 def test_a_strangers_package_is_excluded_and_said(report: Report) -> None:
     lay({"requirements.txt": "torch\napex\n"})
     (needed,) = report("--offline")["needs_you"]
@@ -751,7 +769,12 @@ def test_three_hosts_write_the_same_decision(
     locked: list[str] = []
     decided = []
     monkeypatch.setattr(init, "_locked", LOCKED)
-    monkeypatch.setattr(run_command, "lock_profile", lambda name, *_: locked.append(name))
+
+    def lock_profile(name: str, *_: object) -> Lock:
+        locked.append(name)
+        return shipped_lock(name)
+
+    monkeypatch.setattr(run_command, "lock_profile", lock_profile)
     lay({"requirements.txt": "torch<2.9\nxformers\nnumpy==1.26.4\n"})
     for name in ("rtx4090", "mac-m2", "zen2-epyc-half-channels"):
         replaced(monkeypatch, probe, "host", host_trees.recorded(name))
