@@ -159,7 +159,7 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
-    """A release of a package whose wheels do not state for which framework or NumPy they are made."""
+    """A release of a package whose wheels do not state which framework or NumPy they need."""
 
     distribution: types.Distribution
     version: str
