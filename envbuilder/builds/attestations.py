@@ -90,6 +90,12 @@ def ensure(
     return paths
 
 
+def remove(plan: Plan, artifact: Artifact, settings: Settings) -> None:
+    """Remove the attestations of what was there before an artifact."""
+    for path in places(plan, artifact, settings).values():
+        Path(path).unlink(missing_ok=True)
+
+
 def _add_signatures(path: Path, plan: Plan) -> None:
     """Record in an earlier build's provenance that its inputs' signatures were accepted now."""
     try:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import project_folder
 from envbuilder.builds.backends import devices, in_use
-from envbuilder.builds.plan import BuildResult, MakeBase
+from envbuilder.builds.plan import NATIVE, BuildResult, MakeBase
 from envbuilder.builds.request import Built, Chosen, Judged, Locked, Planned, Request, advance
 from envbuilder.core.errors import (
     BuildError,
@@ -71,9 +71,13 @@ def finish(build: Planned) -> Built:
         artifact, is_new = execute(build)
     build.product.restore_names()
     made_by = makers(build)
-    documents = attestations.ensure(
-        build.plan, artifact, build.settings, build.progress, anew=is_new, versions=made_by
-    )
+    documents: dict[str, str] = {}
+    if not build.running or artifact.kind not in NATIVE:
+        documents = attestations.ensure(
+            build.plan, artifact, build.settings, build.progress, anew=is_new, versions=made_by
+        )
+    elif is_new:  # a command should start at once: `build` writes them
+        attestations.remove(build.plan, artifact, build.settings)
     deliver(build, documents)
     result = BuildResult(
         status="built" if is_new else "reused",

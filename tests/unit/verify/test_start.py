@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -251,6 +252,18 @@ def test_an_environment_is_built_once_and_verified_as_it_is(
     (prefix / "bin/python").unlink()
     assert verify_venv(found, plans) == facts | {"artifact": artifact | {"digest": None}}
     assert plans == [plan]
+
+
+def test_what_is_built_to_be_run_is_attested_by_build_alone(
+    found: Settings, plans: list[Plan]
+) -> None:
+    prefix = Path(verify_venv(found, plans)["artifact"]["ref"])
+    earlier = prefix.with_name(f"{prefix.name}.provenance.json")
+    assert not earlier.exists()
+    earlier.touch()
+    shutil.rmtree(prefix)
+    verify_venv(found, plans)
+    assert not earlier.exists()
 
 
 def test_what_cannot_run_here_is_not_built(found: Settings, plans: list[Plan]) -> None:
