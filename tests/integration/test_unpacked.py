@@ -219,6 +219,17 @@ def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Sto
     assert written(again) == written(bytecode)
 
 
+def test_bytecode_of_several_wheels_is_replaced(root: Path, store: Store) -> None:
+    wheels = [wheel(store, name, {f"{name}/__init__.py": MODULE}) for name in "ab"]
+    trees = [unpacked.unpack(each, root, store) for each in wheels]
+    for each in unpacked.compile_modules(trees, root, sys.executable, VERSION):
+        (file,) = each.contents.files
+        (each.folder / file.path).chmod(0o644)
+        (each.folder / file.path).write_bytes(b"")
+    again = unpacked.compile_modules(trees, root, sys.executable, VERSION)
+    assert all(each.is_whole() for each in again)
+
+
 def test_python_loads_the_bytecode_and_never_compares_it(tmp_path: Path) -> None:
     """As an import shows whose source was changed since."""
     module = tmp_path / "module.py"

@@ -216,7 +216,7 @@ def _has_rest(unpacked: Unpacked) -> bool:
 def _moved(new: Path, folder: Path, contents: _Contents) -> Unpacked:
     """Move a new folder to its place, and what was there to the place of the new one."""
     if folder.exists():
-        folder.rename(new.with_name("earlier"))
+        folder.rename(new.with_name(f"{new.name}.earlier"))
     new.rename(folder)
     files.write(_index(folder), msgspec.json.encode(contents))
     return Unpacked(folder, contents)
