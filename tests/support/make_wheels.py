@@ -30,7 +30,9 @@ def write(
     }
     if scripts:
         members[f"{info}/entry_points.txt"] = f"[console_scripts]\n{scripts}\n".encode()
-    record = "".join(f"{path},{recorded(content)},\n" for path, content in members.items())
+    record = "".join(
+        f"{path},{recorded(content)},{len(content)}\n" for path, content in members.items()
+    )
     path = folder / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for member, content in {**members, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
