@@ -6,9 +6,10 @@ All start from the same base image and the same wheels (bind-mounted, not copied
 each round of ours has another date in its lock, so that no layer of it was ever made or loaded.
 `naive` is pip in a Dockerfile as most people write it, `uv` is what careful people write: uv, no
 bytecode, rewritten timestamps. Then, on top of `layers`: the same again, one small package more,
-and `zendnn`. Seconds are wall time, medians of alternating rounds, of which the first is not
-counted (with 0 ROUNDS it is the only one); archives are `docker save`; "wrote" is what a row added
-to the cache of layers in the last round. Needs an engine with the base image, and the files of
+`zendnn`, and `cpu` without bytecode, whose import of torch is compared (CPU time in a container).
+Seconds are wall time, medians of alternating rounds, of which the first is not counted (with 0
+ROUNDS it is the only one); archives are `docker save`; "wrote" is what a row added to the cache of
+layers in the last round. Needs an engine with the base image, and the files of
 `cpu` and `zendnn` in the store. Its images are removed, and so are the names `latest` that they
 took.
 """
@@ -59,6 +60,7 @@ RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=tmpfs,target=/tmp 
 ENV PATH=/opt/env/bin:$PATH
 """
 EXTRA = "envbuilder-benchmark"
+IMPORT = "import os, torch; print(sum(os.times()[:2]))"
 
 
 def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -121,6 +123,10 @@ def lay(project: Path, number: int, store: Store) -> None:
     date = (datetime.date(2000, 1, 1) + datetime.timedelta(days=number)).isoformat()
     dated = {name: redate(name, date) for name in ("cpu", "zendnn")}
     small = wheel(store)
+    (project / "profiles" / "plain.yaml").write_text(
+        "extends: cpu\ndescription: Without bytecode\nbytecode: false\n"
+    )
+    dated["plain"] = replace(dated["cpu"], profile="plain")
     (project / "profiles" / "more.yaml").write_text(
         "extends: cpu\ndescription: One small package more\n"
         f"requirements: [torch==2.13.0+cpu, {EXTRA}==1.0]\n"
@@ -173,10 +179,7 @@ def wheel(store: Store) -> lockfile.File:
         provenance="read",
         by="this benchmark",
     )
-    with store.receiving(made) as part:
-        if not store.has(made.sha256):
-            part.write_bytes(content)
-            store.accept(part, made, "this benchmark")
+    store.take(made.sha256, [content])
     return made
 
 
@@ -222,6 +225,7 @@ def main(rounds: int) -> None:
     taken: dict[str, list[float]] = {}
     tags: dict[str, str] = {}
     written: dict[str, int] = {}
+    imports: dict[str, list[float]] = {}
     loads = []
     first = int(time.time()) % 20_000
     with tempfile.TemporaryDirectory() as scratch:
@@ -250,8 +254,13 @@ def main(rounds: int) -> None:
             timed("layers, the same again", lambda p=project: ours(p, "cpu", "layers"))
             timed("layers, one package more", lambda p=project: ours(p, "more", "layers"))
             timed("layers, zendnn after cpu", lambda p=project: ours(p, "zendnn", "layers"))
+            timed("layers, no bytecode", lambda p=project: ours(p, "plain", "layers"))
+            for name in ("layers", "layers, no bytecode") * 3:
+                done = run("docker", "run", "--rm", tags[name], "python", "-c", IMPORT)
+                imports.setdefault(name, []).append(float(done.stdout))
             if number == 0 and rounds:  # fills the page cache, exports the base image
                 taken.clear()
+                imports.clear()
             if number == rounds:
                 sizes = {n: archive_bytes(t) for n, t in tags.items() if "," not in n}
             run("docker", "rmi", "--force", "--no-prune", *names(tags.values()))
@@ -265,6 +274,8 @@ def main(rounds: int) -> None:
             f"{name:<25}{middle[name]:7.2f} s ({middle[name] / middle['naive']:5.3f}×)"
             f"   {archive:<17}   {wrote:<15}   rounds: {', '.join(f'{v:.2f}' for v in values)}"
         )
+    for name, values in imports.items():
+        print(f"{name}: import torch takes {statistics.median(values):.2f} s of CPU")
     print(f"load of the machine meanwhile: {min(loads):.1f} to {max(loads):.1f}")
 
 
