@@ -94,7 +94,6 @@ _CLEARED = (
 """Emptied in a container, since its engine adds variables of the image and of its own settings."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every interpreter imports at startup."""
-CONTAINER_BYTECODE = "/tmp/envbuilder-bytecode"  # noqa: S108 (private to the container, removed with it)
 
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -142,9 +141,13 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
                 )
 
 
-def python(executable: str, bytecode: str) -> tuple[str, ...]:
-    """Return the command for an isolated interpreter with a bytecode folder of its own."""
-    return (executable, "-I", "-X", f"pycache_prefix={bytecode}")
+def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
+    """Return the command for an isolated interpreter, with a bytecode folder of its own if any.
+
+    An image needs none: its bytecode is a part of what its digest names.
+    """
+    folder = ("-X", f"pycache_prefix={bytecode}") if bytecode else ()
+    return (executable, "-I", *folder)
 
 
 def container_variables(
@@ -165,7 +168,6 @@ def container_start(variables: Mapping[str, str]) -> Start:
         as_found=False,
         prefix=conventions.PREFIX,
         executable=f"{conventions.PREFIX}/bin/python",
-        bytecode=CONTAINER_BYTECODE,
         variables=guarded(variables),
     )
 

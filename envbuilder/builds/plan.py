@@ -193,6 +193,8 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     uv: File
     """Installs the wheels; it is for the machine that makes the image."""
     wheels: tuple[File, ...]
+    unpacked: str
+    """Folder of what was unpacked and compiled; empty: the image has no bytecode."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
     """The Python that the image gets, if it is not the base's."""

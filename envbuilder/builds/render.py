@@ -334,8 +334,11 @@ def _dockerfile(
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
     listed = {**context, "requirements": image["requirements"], "by_name": True}
     yield _rendered("requirements.txt", "requirements.txt.j2", listed, folder)
-    from envbuilder.builds.payload import payload_pyz  # a print of the Dockerfile needs none
+    from envbuilder.builds.payload import COMPILER, payload_pyz  # a print needs none
 
+    if image["profile"].bytecode:
+        program = f"# {MARK}; do not edit.\n{COMPILER.read_text()}"
+        yield RenderedFile(name=f"{folder}{COMPILER.name}", content=program.encode())
     yield RenderedFile(name=f"{folder}payload.pyz", content=payload_pyz())
 
 

@@ -98,7 +98,8 @@ class Start:
             decisive = ", ".join(sorted(guarded(look().environ))) or "none that injects code"
             return WARNING, f"as found, not isolated; variables: {decisive}"
         self.require()
-        return PASSED, f"isolated; {sys.executable}, bytecode in a separate folder"
+        where = "a separate folder" if self.bytecode else "the image"
+        return PASSED, f"isolated; {sys.executable}, bytecode in {where}"
 
 
 AS_FOUND = Start()

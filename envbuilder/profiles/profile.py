@@ -264,6 +264,8 @@ class Profile(_Strict, frozen=True):
     unpack_packages: bool = False
     """Whether `system_packages` and their dependencies consist of files alone, so that an image
     takes neither dpkg nor an engine."""
+    bytecode: bool = True
+    """Whether images contain bytecode, which machines of other platforms cannot compile."""
     indexes: dict[types.Distribution, types.Source] = {}
     """Distribution → symbolic name of its index; all others come from the user's own."""
     environment: dict[types.Variable, types.VariableValue] = {}

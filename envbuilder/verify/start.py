@@ -287,7 +287,7 @@ def sif_execution(
         "LD_LIBRARY_PATH": apptainer.DRIVERS,
     }
     promise = isolation.container_start(variables)
-    program = isolation.python(promise.executable, promise.bytecode)
+    program = isolation.python(promise.executable)
     return apptainer.Execution(
         image=image,
         argv=(

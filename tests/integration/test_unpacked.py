@@ -19,6 +19,7 @@ import pytest
 from envbuilder.builds import shared
 from envbuilder.builds.backends import integrity
 from envbuilder.builds.image import unpacked
+from envbuilder.builds.image.unpacked import Compiler
 from envbuilder.builds.payload import COMPILER
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
@@ -68,7 +69,8 @@ def written(tree: Unpacked) -> dict[str, bytes]:
 
 
 def compiled(tree: Unpacked, root: Path, python: str = sys.executable) -> Unpacked:
-    (bytecode,) = unpacked.compile_modules([tree], root, python, VERSION)
+    compiler = Compiler(argv=(python,), identity=VERSION, variables={}, hint="")
+    (bytecode,) = unpacked.compile_modules({"a": tree.modules}, root, compiler).values()
     return bytecode
 
 
@@ -181,7 +183,7 @@ def test_a_part_that_is_removed_is_unpacked_again(
 def test_a_full_disk_leaves_nothing_that_counts(
     file: File, root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unpacked, "_recorded", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(unpacked, "recorded", Mock(side_effect=OSError(errno.ENOSPC, "full")))
     with pytest.raises(OSError, match="full"):
         unpacked.unpack(file, root, store)
     monkeypatch.undo()
@@ -221,13 +223,14 @@ def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Sto
 
 def test_bytecode_of_several_wheels_is_replaced(root: Path, store: Store) -> None:
     wheels = [wheel(store, name, {f"{name}/__init__.py": MODULE}) for name in "ab"]
-    trees = [unpacked.unpack(each, root, store) for each in wheels]
-    for each in unpacked.compile_modules(trees, root, sys.executable, VERSION):
+    trees = {each.sha256: unpacked.unpack(each, root, store).modules for each in wheels}
+    compiler = Compiler(argv=(sys.executable,), identity=VERSION, variables={}, hint="")
+    for each in unpacked.compile_modules(trees, root, compiler).values():
         (file,) = each.contents.files
         (each.folder / file.path).chmod(0o644)
         (each.folder / file.path).write_bytes(b"")
-    again = unpacked.compile_modules(trees, root, sys.executable, VERSION)
-    assert all(each.is_whole() for each in again)
+    again = unpacked.compile_modules(trees, root, compiler)
+    assert all(each.is_whole() for each in again.values())
 
 
 def test_python_loads_the_bytecode_and_never_compares_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Python 3.11 for linux-64 that works, as a conda package of Debian 12's own files.
+"""A Python 3.11 that works, of Debian 12's own files: a conda package, or a part of an image.
 
 Its interpreter contains its library and finds its prefix by itself, so it needs no placeholder. It
 is not self-contained: libz, libexpat, libssl, libffi and a few more come from the machine.
@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from envbuilder.containers.oci.layer import Member
 from tests.support.conda_channel import Entry, Package
 
 _DEBS = ("libpython3.11-minimal", "libpython3.11-stdlib", "python3.11-minimal")
@@ -80,6 +81,17 @@ def python_package(debs: tuple[Path, ...]) -> Package:
         depends=("__glibc >=2.36",),
         files=files,
     )
+
+
+def members() -> Iterator[Member]:
+    """This machine's Python, with what its loader needs, for an image's layer."""
+    libraries = [*Path("/usr/lib/x86_64-linux-gnu").glob("lib[cmz].so.*")]
+    libraries += [Path("/usr/lib/x86_64-linux-gnu/libexpat.so.1"), Path("/usr/bin/python3.11")]
+    libraries += [Path("/usr/lib64/ld-linux-x86-64.so.2")]
+    folder = Path("/usr/lib/python3.11")
+    for path in (*libraries, *folder.rglob("*.py"), *folder.rglob("*.so")):
+        if "dist-packages" not in path.parts:
+            yield Member(path=str(path)[1:], mode=0o755, source=path.resolve())
 
 
 def _files(deb: Path) -> Iterator[tuple[str, Entry]]:

@@ -273,7 +273,7 @@ class DockerEnvironment:
         if RECORD in folders:
             record = str(folders[RECORD])
             writable[record] = mounts.pop(record)
-        program = isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE)
+        program = isolation.python(f"{conventions.PREFIX}/bin/python")
         inherited = self._engine.variables(image)
         variables = isolation.container_variables(inherited, conventions.variables(self.profile))
         start = isolation.container_start(variables)
@@ -331,7 +331,7 @@ class DockerEnvironment:
         if not access.is_read:
             console.progress().note(_restrictions(container, elsewhere))
         terminal = sys.stdin.isatty() and sys.stdout.isatty() and not access.is_read
-        python = isolation.python(conventions.ENTRYPOINT[0], isolation.CONTAINER_BYTECODE)
+        python = isolation.python(conventions.ENTRYPOINT[0])
         container = replace(
             container, entrypoint=inside.accompanied(python, conventions.ENTRYPOINT)
         )

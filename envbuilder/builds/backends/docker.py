@@ -23,7 +23,7 @@ from msgspec import UNSET
 from envbuilder.builds import conventions, project_layer, render
 from envbuilder.builds.backends.container import DockerEnvironment
 from envbuilder.builds.image import base as image_base
-from envbuilder.builds.payload import payload_sha256
+from envbuilder.builds.payload import compiler_sha256, payload_sha256
 from envbuilder.builds.plan import (
     Artifact,
     Assemble,
@@ -166,7 +166,7 @@ def plan(
     urls = render.placeholder_urls(lock)
     files = render.render(profile, lock, "dockerfile", target.python, urls, project=project)
     files_of_target = target.fetched(managed=False)
-    texts = {file.name: file.content.decode() for file in islice(files, 2)}
+    texts = {file.name: file.content.decode() for file in islice(files, 2 + profile.bytecode)}
     facts = {
         "backend": "docker",
         "builder": command.builder,
@@ -345,6 +345,7 @@ def plan_layers(
         "epoch": target.base.epoch,
         "variables": variables,
         "files": sorted(f.sha256 for f in (*wheels, *debs, *interpreter)),
+        "bytecode": compiler_sha256() if profile.bytecode else "",
         "unpacked": profile.unpack_packages,
         "payload": payload_sha256(),
         "made_by": {**made_by, **compressor()},
@@ -359,6 +360,7 @@ def plan_layers(
     system = None
     if scripts:
         system = _system(build, target, base, labels, work, command)
+    compiled = str(work / "unpacked" if build.request.rebuild else build.settings.unpacked_dir)
     cache = str(build.settings.cache_dir / "layers")
     layout = str(work / "layout")
     is_delivered = build.request.output or build.request.push
@@ -377,6 +379,7 @@ def plan_layers(
             epoch=target.base.epoch,
             uv=uv,
             wheels=wheels,
+            unpacked=compiled if profile.bytecode else "",
             debs=debs,
             interpreter=target.of_image or UNSET,
             system=system,
@@ -565,9 +568,11 @@ def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
     machine = own_platform()
     if machine is None:
         return "no uv is locked for this machine"
-    if _runs_scripts(profile, target) and target.platform != machine:
+    if target.platform == machine:
+        return ""
+    if _runs_scripts(profile, target):
         return f"packages of '{profile.name}' run scripts on {target.platform}"
-    return ""
+    return f"modules are compiled on {target.platform}" if profile.bytecode else ""
 
 
 def _runs_scripts(profile: Profile, target: Target) -> bool:
@@ -587,6 +592,10 @@ def prepare_layers(
     request = build.request
     machine = own_platform()
     build.lock.tool(machine)  # fails before an engine is queried
+    if build.profile.bytecode and target.platform != machine and not request.dry_run:
+        from envbuilder.builds.image.interpreter import HINT
+
+        raise ToolError(f"this machine cannot compile modules for {target.platform}", HINT)
     scripts = _runs_scripts(build.profile, target)
     aside = request.output or request.push
     if engine is None and (not aside or scripts):

@@ -128,7 +128,7 @@ def environment_room(settings: Settings, files: Iterable[File]) -> Room:
 
     Wheels that are unpacked already take none.
     """
-    new = [f for f in files if not (settings.unpacked_dir / f.sha256).is_dir()]
+    new = [f for f in files if not (settings.unpacked_dir / f.sha256 / "files").is_dir()]
     return Room(folder=str(settings.envs_dir), bytes=unpacked(new))
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.builds import conventions, project_layer
-from envbuilder.builds.image import system
+from envbuilder.builds.image import interpreter, system
 from envbuilder.builds.image.base import (
     Added,
     base_variables,
@@ -29,6 +29,7 @@ from envbuilder.builds.image.base import (
     write_image,
 )
 from envbuilder.builds.image.layer_cache import LayerCache
+from envbuilder.builds.image.unpacked import Compiler, bytecode_path, compile_modules
 from envbuilder.builds.image.wheels import (
     CUT,
     SPREAD,
@@ -41,7 +42,7 @@ from envbuilder.builds.image.wheels import (
     cut,
     parts,
 )
-from envbuilder.builds.payload import payload_pyz, payload_sha256
+from envbuilder.builds.payload import compiler_sha256, payload_pyz, payload_sha256
 from envbuilder.builds.plan import Assemble, Step, UnpackPython, UnpackTool
 from envbuilder.containers.engine import connection, images
 from envbuilder.containers.oci import layer, rootfs
@@ -105,6 +106,8 @@ class Assembly:
         self._open = ExitStack()
         self._wheels_open: dict[types.Sha256, Wheel] = {}
         self._to_install: tuple[File, ...] = ()
+        self._compiler: Compiler | None = None
+        self._bytecode: dict[str, Path] = {}
 
     def make(self) -> Layout:
         """Assemble the image and return an OCI layout that holds nothing else."""
@@ -114,30 +117,49 @@ class Assembly:
             Preloader(step.ahead, self._cache.layout) as preloader,
             process.beside(self._system) as system_packages,
         ):
-            self._python = self._chosen_python(system_packages)
+            own_python = self._interpreter()
+            self._python = self._chosen_python(system_packages, own_python)
             wheels = self._wheels(preloader)
             packages, root = system_packages.result()
             added = [
                 *wheels,
                 *packages,
-                *self._interpreter(),
+                *own_python,
                 self._scaffold_layer(root),
                 self._payload(),
                 *self._project(),
             ]
         return self._image(Path(step.layout), added, step.names)
 
-    def _chosen_python(self, system_packages: Future[tuple[list[Added], rootfs.RootFs]]) -> Python:
-        """Return the interpreter of the image: the lock's, or one of the base or its packages."""
+    def _chosen_python(
+        self,
+        system_packages: Future[tuple[list[Added], rootfs.RootFs]],
+        added: list[Added],
+    ) -> Python:
+        """Return the interpreter of the image, `added` or one of the base or its packages.
+
+        It then compiles the modules.
+        """
         step = self._step
+        base = self._base
+        root = base.root
         if step.interpreter:
             path = f"{conventions.PYTHON}/{program(step.python)}"
             version = step.interpreter.version
+            for item in added:
+                root = rootfs.over(root, self._cache.layout.blob(item.layer.digest))
         else:
-            brings_python = any("python" in deb.name for deb in step.debs)
-            root = system_packages.result()[1] if brings_python else self._base.root
-            path, version = root.python(step.python, base_variables(self._base.config)["PATH"])
-        return Python(path=path, version=version, platform=step.platform)
+            if any("python" in deb.name for deb in step.debs):
+                added, root = system_packages.result()
+            path, version = root.python(step.python, base_variables(base.config)["PATH"])
+        python = Python(path=path, version=version, platform=step.platform)
+        if step.unpacked:
+            blobs = map(base.layout.blob, (blob.digest for blob in base.layers))
+            layers = dict(zip(base.config["rootfs"]["diff_ids"], blobs, strict=True))
+            for item in added:
+                layers[item.layer.diff_id] = self._cache.layout.blob(item.layer.digest)
+            self._compiler = interpreter.compiler(python, root, layers, Path(step.unpacked))
+        return python
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
         """Write an image of the base and these layers to a layout of its own."""
@@ -172,6 +194,7 @@ class Assembly:
         for part in missing:
             if not part.files:
                 self._to_install += part.wheels
+        self._compile(wheel for part in missing for wheel in part.wheels)
         self._to_write = sum(file.size for file in self._members(missing))
         added: list[Added] = []
         for part in planned:
@@ -184,6 +207,21 @@ class Assembly:
                 remaining = sum(file.packed for file in self._members(missing))
                 preloader.offer(added, remaining, self._lower)
         return added
+
+    @property
+    def _compiling(self) -> dict[str, str]:
+        """What decides the bytecode in a layer; empty if it has none."""
+        if self._compiler is None:
+            return {}
+        return {"bytecode": compiler_sha256(), "python": self._compiler.identity}
+
+    def _compile(self, wheels: Iterable[File]) -> None:
+        """Compile the modules of wheels, if the image has bytecode."""
+        if self._compiler:
+            modules = {wheel.sha256: self._wheel(wheel).modules for wheel in wheels}
+            compiled = compile_modules(modules, Path(self._step.unpacked), self._compiler)
+            for each in compiled.values():
+                self._bytecode |= {f.path: each.folder / f.path for f in each.contents.files}
 
     def _lower(self, added: Sequence[Added]) -> Layout:
         layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
@@ -319,6 +357,7 @@ class Assembly:
             "uv": self._step.uv.version,
             "site": self._python.site,
             "epoch": self._step.epoch,
+            **self._compiling,
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
@@ -330,6 +369,10 @@ class Assembly:
             members: dict[str, layer.Member] = {}
             for name in _names(part, opened):
                 members[f"{site}/{name}"] = _plain(f"{site}/{name}", opened.files[name])
+                path = bytecode_path(name, self._step.python)
+                if source := self._bytecode.get(path):
+                    path = f"{site}/{path}"
+                    members[path] = layer.Member(path=f"{_PREFIX}/{path}", source=source)
             if not part.files:
                 members |= self._installed_files(wheel, opened)
             for path in members.keys() - seen:
@@ -341,9 +384,10 @@ class Assembly:
         stage = self._installed()
         record = stage.record_of(wheel)
         text = completed((stage.env / record).read_text(encoding="utf-8"), opened.rows)
-        members = {
-            p: layer.member(str(stage.env), p, _PREFIX) for p in stage.files_of(wheel, record)
-        }
+        paths = {*stage.files_of(wheel, record)}
+        bytecode = {bytecode_path(path, self._step.python) for path in paths}
+        paths |= {path for path in bytecode if (stage.env / path).is_file()}
+        members = {path: layer.member(str(stage.env), path, _PREFIX) for path in paths}
         return {**members, record: replace(members[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
@@ -362,6 +406,8 @@ class Assembly:
             for wheel in self._to_install:
                 self._wheel(wheel).write_others(folder / wheel.basename)
             stage.install(self._to_install, folder)
+            if self._compiler:
+                self._compiler.run(str(stage.env / self._python.site))
             self._to_install = ()
         return stage
 

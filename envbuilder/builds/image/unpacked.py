@@ -3,6 +3,7 @@
     unpacked/SHA256/files/…         the wheel's unchanged files, read-only
     unpacked/SHA256/rest.whl        everything else, for an installer
     unpacked/SHA256/bytecode-3.11.7/… what Python 3.11.7 loads instead of the modules among them
+    unpacked/SHA256/bytecode-3.11.7-0123456789ab/… the same, compiled by the Python of an image
     unpacked/SHA256/*.json          what the files were when they were written
 
 An environment gets clones of the files where the file system has them, else hard links, else
@@ -36,21 +37,25 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
+    Modules = tuple[Path, Iterable[str]]
+    """A folder of modules, and their paths in it."""
     _Way = Callable[[str, str], object]
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 _FILES = "files"
 _REST = "rest.whl"
-_WORK = "work"
+WORK = "work"
 """Folder of what is being unpacked, which the next unpacking removes if its process was killed."""
 _BATCH = 256
 """Files that a thread unpacks, or modules that a process compiles, at a time."""
+_COMPILE_SECONDS = 600.0
+"""Finite, since an image's Python is not ours; torch's largest batch takes 2."""
 _FICLONE = 0x40049409
 """Request of Linux that a file share the blocks of another one until it is written (linux/fs.h)."""
 _UNABLE = frozenset(
@@ -67,7 +72,7 @@ _UNABLE = frozenset(
 """Errors of a file system that cannot clone, or link, these files."""
 
 
-class _Contents(Struct, frozen=True):
+class Contents(Struct, frozen=True):
     """What a folder of this module holds."""
 
     files: tuple[SharedFile, ...]
@@ -83,13 +88,13 @@ class Unpacked(Struct, frozen=True):
     """The unchanged files of a wheel, or their bytecode."""
 
     folder: Path
-    contents: _Contents
+    contents: Contents
 
     @classmethod
     def read(cls, folder: Path) -> Unpacked | None:
         """Return what a folder holds; None if that is not known."""
         try:
-            return cls(folder, decoding.from_json(_index(folder).read_bytes(), _Contents))
+            return cls(folder, decoding.from_json(_index(folder).read_bytes(), Contents))
         except (OSError, ValueError):
             return None
 
@@ -97,6 +102,11 @@ class Unpacked(Struct, frozen=True):
     def rest(self) -> Path:
         """The wheel of everything else."""
         return self.folder.with_name(_REST)
+
+    def modules(self, folder: Path) -> Modules:
+        """Return where the modules are, and their paths."""
+        del folder  # they are on disk
+        return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
         """Return whether a file is as it was written."""
@@ -190,13 +200,13 @@ def unpack(
         if earlier and earlier.is_whole() and _has_rest(earlier):
             return earlier
         with (
-            temporary(root / _WORK) as work,
+            temporary(root / WORK) as work,
             Wheel(store.checked(wheel), wheel.basename) as opened,
         ):
             new = work / folder.name
             others = work / _REST
             opened.write_others(others)
-            contents = _Contents(
+            contents = Contents(
                 files=_extracted(opened, new, earlier, show),
                 rest=file_sha256(others),
                 record=opened.record_path,
@@ -204,7 +214,7 @@ def unpack(
             )
             folder.parent.mkdir(exist_ok=True)
             others.replace(folder.with_name(_REST))
-            return _moved(new, folder, contents)
+            return moved(new, folder, contents)
 
 
 def _has_rest(unpacked: Unpacked) -> bool:
@@ -213,7 +223,7 @@ def _has_rest(unpacked: Unpacked) -> bool:
     return False
 
 
-def _moved(new: Path, folder: Path, contents: _Contents) -> Unpacked:
+def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
     """Move a new folder to its place, and what was there to the place of the new one."""
     if folder.exists():
         folder.rename(new.with_name(f"{new.name}.earlier"))
@@ -242,7 +252,7 @@ def _extracted(
                 digest.update(piece)
                 out.write(piece)
         show(packed.size)
-        return _recorded(name, path, digest.hexdigest(), executable=packed.executable)
+        return recorded(name, path, digest.hexdigest(), executable=packed.executable)
 
     return tuple(_in_threads(write, [*wheel.files]))
 
@@ -255,7 +265,7 @@ def _in_threads(function: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_
             yield from results
 
 
-def _recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
+def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
     """Make a new file read-only, and return its record."""
     path.chmod(0o555 if executable else 0o444)
     status = path.stat()
@@ -265,60 +275,85 @@ def _recorded(name: str, path: Path, sha256: str, *, executable: bool) -> Shared
 # --- bytecode
 
 
-def compile_modules(
-    wheels: Iterable[Unpacked], root: Path, python: str, version: str
-) -> list[Unpacked]:
-    """Return the bytecode of wheels, compiled unless it is there as it was written.
+class Compiler(Struct, frozen=True):
+    """The Python that compiles modules: that of an environment, or of an image."""
 
-    `python` runs Python `version`, X.Y.Z: another patch release compiles some modules otherwise.
+    argv: tuple[str, ...]
+    """The command that starts it."""
+    identity: str
+    """What decides the bytes: its version X.Y.Z, since another patch release compiles some modules
+    otherwise, and of an image's Python its own bytes."""
+    variables: dict[str, str]
+    """Those that it needs."""
+    hint: str
+
+    def run(self, *folders: str, lines: str = "") -> None:
+        """Compile modules, as `compile_bytecode.py` says; `BuildError` if it fails."""
+        # Constant sets are in the order of their hashes.
+        variables = {"PYTHONHASHSEED": "0"}
+        argv = [*self.argv, "-s", "-S", "-B", str(COMPILER), *folders]
+        done = process.run(
+            argv, env=variables, base=self.variables, timeout=_COMPILE_SECONDS, stdin=lines
+        )
+        if done.returncode:
+            raise BuildError(
+                f"{self.argv[-1]}: cannot compile the packages' modules ({done.status}):"
+                f" {done.last_words}",
+                self.hint,
+            )
+
+
+def compile_modules(
+    wheels: Mapping[str, Callable[[Path], Modules]], root: Path, compiler: Compiler
+) -> dict[str, Unpacked]:
+    """Return the bytecode of wheels by their sha256, compiled unless it is there as it was written.
+
+    The functions return a wheel's modules, which they may write to the folder that they are given.
     Raises `BuildError` if it fails.
     """
     from filelock import FileLock
 
-    compiled: list[Unpacked] = []
-    missing: dict[Path, Path] = {}
+    files.ensure_folder(root)
+    name = f"bytecode-{compiler.identity}"
+    compiled: dict[str, Unpacked] = {}
+    missing: dict[str, Path] = {}
     lines: list[str] = []
     with (
-        FileLock(root / f"bytecode-{version}.lock"),
-        temporary(root / _WORK) as work,
+        FileLock(root / f"{name}.lock"),
+        temporary(root / WORK) as work,
     ):
-        for wheel in wheels:
-            folder = wheel.folder.with_name(f"bytecode-{version}")
-            bytecode = Unpacked.read(folder)
+        for sha256, modules in wheels.items():
+            bytecode = Unpacked.read(root / sha256 / name)
             if bytecode and bytecode.is_whole():
-                compiled.append(bytecode)
+                compiled[sha256] = bytecode
                 continue
-            new = work / folder.parent.name
-            new.mkdir()
-            missing[folder] = new
-            paths = [f.path for f in wheel.contents.files if f.path.endswith(".py")]
-            lines += [json.dumps([str(wheel.folder), str(new), path]) + "\n" for path in paths]
+            missing[sha256] = work / sha256
+            missing[sha256].mkdir()
+            sources, paths = modules(work / f"{sha256}.sources")
+            target = str(missing[sha256])
+            lines += [json.dumps([str(sources), target, path]) + "\n" for path in paths]
         batches = [lines[start : start + _BATCH] for start in range(0, len(lines), _BATCH)]
         with process.pool(os.cpu_count()) as pool:
-            for _ in pool.map(lambda batch: _compile(python, "".join(batch)), batches):
+            for _ in pool.map(lambda batch: compiler.run(lines="".join(batch)), batches):
                 pass
-        for folder, new in missing.items():
-            compiled.append(_moved(new, folder, _Contents(files=tuple(_bytecode_in(new)))))
+        for sha256, new in missing.items():
+            folder = root / sha256 / name
+            folder.parent.mkdir(exist_ok=True)
+            compiled[sha256] = moved(new, folder, Contents(files=tuple(_bytecode_in(new))))
     return compiled
 
 
-def _compile(python: str, lines: str) -> None:
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    # Constant sets are in the order of their hashes.
-    variables["PYTHONHASHSEED"] = "0"
-    argv = [python, "-s", "-S", "-B", str(COMPILER)]
-    done = process.run(argv, base=variables, stdin=lines)
-    if done.returncode:
-        raise BuildError(
-            f"{python}: cannot compile the packages' modules ({done.status}): {done.last_words}",
-            "Choose another Python: python: in envbuilder.yaml.",
-        )
+def bytecode_path(module: str, version: str) -> str:
+    """Return where Python `version` looks for a module's bytecode, given the module's path."""
+    folder, slash, name = module.rpartition("/")
+    tag = version.replace(".", "")
+    return f"{folder}{slash}__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"
 
 
 def _bytecode_in(folder: Path) -> Iterable[SharedFile]:
     for path in sorted(folder.rglob("*.pyc")):
         name = path.relative_to(folder).as_posix()
-        yield _recorded(name, path, file_sha256(path), executable=False)
+        yield recorded(name, path, file_sha256(path), executable=False)
 
 
 # --- an environment of them
@@ -351,9 +386,16 @@ def share(
     """
     (site,) = venv.glob("lib/python*/site-packages")
     unpacked = [unpack(wheel, root, store) for wheel in wheels]
-    bytecode = compile_modules(unpacked, root, str(venv / "bin" / "python"), version)
+    modules = {each.folder.parent.name: each.modules for each in unpacked}
+    compiler = Compiler(
+        argv=(str(venv / "bin" / "python"),),
+        identity=version,
+        variables={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
+        hint="Choose another Python: python: in envbuilder.yaml.",
+    )
+    bytecode = compile_modules(modules, root, compiler)
     records: list[SharedFile] = []
-    for each in (*unpacked, *bytecode):
+    for each in (*unpacked, *bytecode.values()):
         records += each.share(site)
     for each in unpacked:
         if each.contents.rows:

@@ -150,6 +150,15 @@ class Wheel:
         """Unchanged files, by path relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
 
+    def modules(self, folder: Path) -> tuple[Path, list[str]]:
+        """Write the unchanged modules to a folder; return it, and their paths."""
+        names = [name for name in self.files if name.endswith(".py")]
+        for name in names:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"".join(self.files[name].pieces()))
+        return folder, names
+
     def program(self, name: str) -> Packed:
         """Return an executable, which a wheel has in `NAME-VERSION.data/scripts/`."""
         suffix = f".data/scripts/{name}"

@@ -1,6 +1,7 @@
 """Compile Python modules; runs with the Python that is to load the bytecode.
 
-Each line of its input is a JSON array: a folder of sources, one for bytecode, and a path in both.
+    python compile_bytecode.py FOLDER        all modules below a folder of packages, in place
+    python compile_bytecode.py < LINES       each line: a JSON array [SOURCES, TARGET, PATH]
 
 The bytes depend on the source and the version of Python alone: they hold no time, no import
 compares them with their source again, and constants are written without references, since whether
@@ -18,6 +19,8 @@ from pathlib import Path
 _VERSION = 2
 _UNCHECKED = (1).to_bytes(4, "little")
 """Flags of a file that holds a hash of its source which no import checks (PEP 552)."""
+_SCAFFOLD = "_virtualenv.py"
+"""What uv adds to the packages of every environment."""
 
 
 def compiled(source: bytes, path: str) -> "bytes | None":
@@ -44,11 +47,16 @@ def write(sources: Path, target: Path, path: str) -> None:
 
 
 def main() -> None:
-    """Compile what the input names."""
+    """Compile what the command line or the input names."""
     warnings.simplefilter("ignore")
-    for line in sys.stdin:
+    for line in [] if sys.argv[1:] else sys.stdin:
         sources, target, path = json.loads(line)
         write(Path(sources), Path(target), path)
+    for folder in map(Path, sys.argv[1:]):
+        for module in sorted(folder.rglob("*.py")):
+            path = module.relative_to(folder).as_posix()
+            if path != _SCAFFOLD:
+                write(folder, folder, path)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ Build = Callable[..., dict[str, Any]]
 
 LOOK = (
     "id -u; echo $OMP_NUM_THREADS; ls -A /tmp;"
-    " find /opt \\( -name '*.whl' -o -name '*.pyc' -o -name '.uv' -o -name uv_cache.json"
+    " find /opt \\( -name '*.whl' -o -name '.uv' -o -name uv_cache.json"
     " -o -name uv -type f \\)"
 )
 NAMED = ("--profile", "cpu", "--backend", "docker")

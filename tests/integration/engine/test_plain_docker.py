@@ -124,7 +124,8 @@ def test_a_rendered_folder_builds_and_trains(
 ) -> None:
     folder = tmp_path / "image"
     assert cli("render", "--profile", "cpu", "-o", str(folder)).returncode == 0
-    assert names_in(folder) == {"Dockerfile", "requirements.txt", "payload.pyz"}
+    names = {"Dockerfile", "requirements.txt", "compile_bytecode.py", "payload.pyz"}
+    assert names_in(folder) == names
     with pytorch_index(own) as index:
         done = docker(
             "build",

@@ -56,6 +56,7 @@ debian_base:
     unpacked: [linux/amd64]
 system_packages: [libgolden1]
 unpack_packages: true
+bytecode: false
 environment: {GOLDEN: "1"}
 expects: {device: cpu, version: 2.13.0}
 """

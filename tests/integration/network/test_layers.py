@@ -39,6 +39,7 @@ platforms: [linux/amd64, linux/arm64]
 requirements: [markupsafe==3.0.2, setuptools==80.9.0]
 system_packages: []
 preload: []
+bytecode: false
 expects:
   version: 2.13.0+cpu
 """
@@ -124,6 +125,7 @@ def require_equal(cli: Cli, client: Any, profile: str, base: str, *but: str) -> 
     ours, theirs = (files(client, ref) for ref in refs)
     different = {p for p in ours.keys() | theirs.keys() if ours.get(p) != theirs.get(p)}
     assert different == set(but)
+    assert any(path.startswith("opt/env/") and path.endswith(".cpython-311.pyc") for path in ours)
     one, other = (client.images.get(ref).attrs["Config"] for ref in refs)
     label = "io.envbuilder.fingerprint"
     assert one["Labels"].pop(label) != other["Labels"].pop(label)

@@ -27,6 +27,7 @@ extends: cuda
 description: cuda for 64-bit ARM alone, for tests
 python: {default: "3.11", supported: ["3.11"]}
 platforms: [linux/arm64]
+bytecode: false
 """
 LIBRARY = b"\x7fELF\x02\x01\x01" + bytes(11) + image_files.AARCH64.to_bytes(2, "little") + bytes(40)
 SITE = "opt/env/lib/python3.11/site-packages/"

@@ -25,6 +25,7 @@ platforms: [linux/amd64, linux/arm64]
 requirements: [markupsafe==3.0.2]
 system_packages: []
 preload: []
+bytecode: false
 expects:
   version: 2.13.0+cpu
 """

@@ -15,6 +15,7 @@ from envbuilder.containers.oci.layer import compressor
 from envbuilder.containers.oci.layout import Layout
 from tests.conftest import missing
 from tests.integration.conftest import Cli
+from tests.support import debian_python
 from tests.support.arm_host import linux_host
 from tests.support.images import BASE, image as small_image
 
@@ -29,9 +30,14 @@ NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere.sock"}
 def layers(cli: Cli, session_environment: dict[str, str], tmp_path: Path) -> list[dict[str, Any]]:
     """The wheel layers of `cpu` for linux/amd64 and Python 3.11, made now, on a base of few files.
 
+    Its Python, 3.11.2, decides the bytecode.
+
     What is below them and above them decides none of their bytes.
     """
-    base = small_image(tmp_path / "base", (BASE,))
+    if why := debian_python.unsupported():
+        missing("torch", f"no base with Debian's Python: {why}")
+    members = [m for m in BASE if m.path != "usr/bin/python3.11"]
+    base = small_image(tmp_path / "base", ([*members, *debian_python.members()],))
     host = linux_host(session_environment, tmp_path, "x86_64", "linux/amd64")
     done = cli(
         "build",

@@ -338,7 +338,8 @@ def test_compose_and_dev_containers_say_the_same_whatever_the_data(
     case: tuple[profiles.Profile, Lock],
 ) -> None:
     files = rendered(case, "compose")
-    assert set(files) == {"compose.yaml", SCRIPT, "image/Dockerfile", "image/requirements.txt"}
+    image = {"image/Dockerfile", "image/requirements.txt", "image/compile_bytecode.py"}
+    assert set(files) == {"compose.yaml", SCRIPT, *image}
     service = yaml.safe_load(files["compose.yaml"])["services"]["env"]
     arguments = service["build"].pop("args")
     declared = re.findall(r"^ARG ([A-Z0-9_]+)(?:=|$)", files["image/Dockerfile"], re.MULTILINE)

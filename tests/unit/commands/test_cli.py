@@ -140,7 +140,7 @@ def test_render_writes_only_over_its_own(tmp_path: Path, envbuilder: Command) ->
     folder = tmp_path / "image"
     envbuilder("render", "--profile", "cpu", "-o", str(folder))
     first = {p.name: p.read_bytes() for p in folder.iterdir()}
-    assert set(first) == {"Dockerfile", "requirements.txt", "payload.pyz"}
+    assert set(first) == {"Dockerfile", "requirements.txt", "compile_bytecode.py", "payload.pyz"}
     envbuilder("render", "--profile", "cpu", "-o", str(folder))
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == first
     (folder / "Dockerfile").write_text("FROM mine\n")

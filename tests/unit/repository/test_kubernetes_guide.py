@@ -19,7 +19,7 @@ def test_the_arguments_are_those_of_a_verification() -> None:
     job = Job(expects=profile.expected(profile.image_python), dataset=data, epochs=None, quick=True)
     (container,) = yaml.safe_load(job_text())["spec"]["template"]["spec"]["containers"]
     assert container["args"] == [
-        *isolation.python(f"{conventions.PREFIX}/bin/python", isolation.CONTAINER_BYTECODE),
+        *isolation.python(f"{conventions.PREFIX}/bin/python"),
         conventions.PAYLOAD,
         "--promise",
         isolation.container_start(conventions.variables(profile)).text(),

@@ -371,7 +371,7 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     assert started.arguments[-1] == "probe"
     assert started.is_held
     assert started.entrypoint[-3:] == ("/opt/envbuilder/payload.pyz", "exec", "--")
-    assert started.entrypoint[5].startswith('"""Run a command while stdin stays open'), "its guard"
+    assert started.entrypoint[3].startswith('"""Run a command while stdin stays open'), "its guard"
 
 
 def test_an_environment_is_compared_once_however_often_its_payload_starts(

@@ -260,12 +260,11 @@ def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.Monke
     old = replace(BUILDKIT, docker_version="24.0.9", exports_layouts=False)
     assert "Docker 24.0.9 cannot export" in why_not(build=old)
     assert why_not(build=BUILDAH) == ""
-    assert why_not(platform="linux/arm64") == "", "the locked uv of this machine installs"
+    assert why_not(platform="linux/arm64") == "modules are compiled on linux/arm64"
 
 
 def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(docker, "own_platform", lambda: "linux/arm64")
-    assert why_not("cpu") == ""
     assert "run scripts on linux/amd64" in why_not("zendnn")

@@ -95,6 +95,7 @@ class Bench:
             "variables": {"VIRTUAL_ENV": "/opt/env"}, "labels": {"a": "b"},
             "names": ("envbuilder/x:1",), "ahead": "", "cache": str(self.folder / "cache"),
             "fresh": False, "work": str(work / "stage"), "records": str(self.folder / "records"),
+            "unpacked": str(self.folder / "unpacked"),
         }  # fmt: skip
         step = Assemble(**{**stated, **changes})
         show = self.shown

@@ -1,0 +1,117 @@
+"""The Python of an image, outside of it: it compiles the modules of the image's packages.
+
+Its program, its standard library and the C library are unpacked from the layers, once, and the
+image's own loader starts it: without root, an engine or a container. So both builders compile with
+the same Python, whichever ones this machine has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from envbuilder.builds.image.unpacked import WORK, Compiler, Contents, Unpacked, moved, recorded
+from envbuilder.builds.plan import fingerprint
+from envbuilder.builds.project_folder import temporary
+from envbuilder.containers.oci import layer
+from envbuilder.core import files
+from envbuilder.core.errors import BuildError
+from envbuilder.core.files import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envbuilder.builds.image.wheels import Python
+    from envbuilder.containers.oci.rootfs import RootFs
+
+_LOADERS = {"linux/amd64": "ld-linux-x86-64.so.2", "linux/arm64": "ld-linux-aarch64.so.1"}
+_LIBRARIES = re.compile(
+    r"(ld-linux.*|lib(c|crypt|dl|expat|m|pthread|python3.*|rt|util|z))(-2\.[0-9]+)?\.so.*"
+)
+"""What a Python and its modules load that it needs to compile."""
+_LEFT_OUT = frozenset({"__pycache__", "dist-packages", "site-packages", "test"})
+HINT = "Leave the bytecode out (bytecode: false in the profile), or use --builder buildkit."
+
+
+def compiler(
+    python: Python, root: RootFs, layers: Mapping[str, Path], store: Path
+) -> Compiler | None:
+    """Return what compiles modules as an image's Python; None if that has no standard library.
+
+    `layers` are the image's, bottom first, by the digest of their tars; `store` is the folder in
+    which the interpreter stays. Raises `BuildError` if the image has no loader.
+    """
+    from filelock import FileLock
+
+    program = root.resolve(python.path) or ""
+    minor = python.version.rpartition(".")[0]
+    library = f"{PurePosixPath(program).parent.parent / 'lib' / f'python{minor}'}/"
+    if f"{library}encodings/__init__.py" not in root.entries:
+        return None
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for path in root.entries:
+        is_library = path.startswith(library) and not _LEFT_OUT & {*path[len(library) :].split("/")}
+        if path == program or is_library or _is_shared(path):
+            wanted[root.resolve(path) or ""].append(path)
+    identity = fingerprint({"layers": list(layers), "python": program})
+    folder = store / f"python-{identity}"
+    files.ensure_folder(store)
+    with FileLock(f"{folder}.lock"):
+        unpacked = Unpacked.read(folder)
+        if unpacked is None or not unpacked.is_whole():
+            unpacked = _unpacked(wanted, [*layers.values()], folder)
+    shared = [file.path for file in unpacked.contents.files if _is_shared(file.path)]
+    loader = next((p for p in shared if p.endswith(f"/{_LOADERS[python.platform]}")), None)
+    if loader is None:
+        raise BuildError(f"{python.path}: the image has no {_LOADERS[python.platform]}", HINT)
+    folders = sorted({str((folder / path).parent) for path in shared})
+    decisive = [
+        f.sha256 for f in unpacked.contents.files if f.path == program or "/libpython3" in f.path
+    ]
+    return Compiler(
+        argv=(
+            str(folder / loader),
+            "--inhibit-cache",
+            "--library-path",
+            ":".join(folders),
+            str(folder / program),
+        ),
+        identity=f"{python.version}-{fingerprint({'files': sorted(decisive)})[:12]}",
+        variables={},
+        hint=HINT,
+    )
+
+
+def _is_shared(path: str) -> bool:
+    return bool(_LIBRARIES.fullmatch(path.rpartition("/")[2]))
+
+
+def _unpacked(
+    wanted: Mapping[str, Sequence[str]], layers: Sequence[Path], folder: Path
+) -> Unpacked:
+    """Unpack files of an image, each to some paths below a folder."""
+    with temporary(folder.parent / WORK) as work:
+        new = work / folder.name
+        places: dict[str, Path] = {}
+        for blob in layers:
+            for member, archive in layer.members(blob):
+                paths = wanted.get(str(PurePosixPath("/", member.name)).lstrip("/"), ())
+                if not (paths and member.isreg()):
+                    continue
+                content = archive.content(member)
+                for path in paths:
+                    places[path] = new / path
+                    places[path].parent.mkdir(parents=True, exist_ok=True)
+                    places[path].write_bytes(content)
+        return moved(
+            new,
+            folder,
+            Contents(
+                files=tuple(
+                    recorded(path, place, file_sha256(place), executable=True)
+                    for path, place in sorted(places.items())
+                )
+            ),
+        )
