@@ -88,16 +88,12 @@ def main(arguments: list[str]) -> int:
         execve(*parts)
 
     os.execve = execute  # type: ignore[assignment]
+    # Commands leave without the interpreter's shutdown, after what is registered.
+    atexit.register(report)
     threading.setprofile(walk)
     sys.setprofile(walk)
-    try:
-        command()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    finally:
-        report()
-    return 0
+    command()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main(sys.argv[1:])
