@@ -12,6 +12,7 @@ function of one module to one of another, code of other packages in between left
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import os
@@ -59,7 +60,7 @@ class Walk:
         return self._names[file]
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Run a command, then print the counts."""
     as_json = arguments[:1] == ["--json"]
     sys.path.insert(0, str(ROOT.parent))
