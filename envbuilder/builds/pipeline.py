@@ -208,7 +208,7 @@ def choose_backend(
     if backends.IMAGE in usable and request.image_option:
         return backends.IMAGE, "an image was requested"
     best = {each.backend for each in judged if each.works or each.level == judged[0].level}
-    possible = [*filter(best.__contains__, usable)]
+    possible = [backend for backend in usable if backend in best]
     if len(possible) == 1:
         (name,) = possible
         only = fit.only_image(tuple(judged))

@@ -194,7 +194,7 @@ def render(
     _require_named(context["requirements"], target)
     indexes = sorted(set(profile.indexes.values()))
     context["indexes"] = tuple(public_urls[name] for name in indexes if name in public_urls)
-    context["private"] = [*filter(private.__contains__, indexes)]
+    context["private"] = [name for name in indexes if name in private]
     if target == "script":
         if _needs_conda(profile):
             require_backend(profile, "venv")

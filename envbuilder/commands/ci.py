@@ -222,7 +222,7 @@ def _jobs(
     locked: LockedProfile, selection: Selection
 ) -> Iterator[tuple[types.Platform, types.PythonVersion, types.Backend]]:
     profile = locked.profile
-    backends = [*filter(selection.backends.__contains__, locked.backends)]
+    backends = [backend for backend in locked.backends if backend in selection.backends]
     if not selection.backends:
         backends = [*locked.backends[:1]]
     for platform in selection.platforms or types.PLATFORMS:

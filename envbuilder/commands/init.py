@@ -729,7 +729,7 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
         return None if required <= (stated or {frameworks.DEFAULT}) else by_use[0]
     required.discard("tensorflow")
     belonging = Counter(map(frameworks.of_user, names))
-    return next(filter(required.__contains__, by_use), None) or max(
+    return next((name for name in by_use if name in required), None) or max(
         required, key=lambda f: (belonging[f], f)
     )
 
@@ -818,7 +818,7 @@ def _absent(
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
     names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
-    if not questions.absent([*filter(suspected.__contains__, names)]):
+    if not questions.absent([name for name in names if name in suspected]):
         return {}
     with console.progress().task(f"look up {counted(len(names), 'package')} on the index"):
         absent = questions.absent(names)

@@ -292,7 +292,7 @@ class Inventory(Struct):
                 claims = {name for name in image.tags if familiar(name).startswith(records.CLAIMS)}
                 reason = SHARED if claims.difference(removable) else NAMED
                 if reason == SHARED:
-                    removable = [*filter(claims.__contains__, removable)]
+                    removable = [image for image in removable if image in claims]
                 removable = removable if image.tags else (image.id,)
             elif not matching:
                 reason = ELSEWHERE

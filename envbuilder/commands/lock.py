@@ -246,7 +246,7 @@ def _print_locks(
         if is_detailed(outcome):
             _print_indented(filter(None, (*changes, *details, lock.reason)))
         else:
-            _print_indented(compare.moved(itertools.filterfalse(shown.__contains__, changes)))
+            _print_indented(compare.moved(change for change in changes if change not in shown))
             hidden = hidden or bool(details) or not shown.issuperset(changes)
         shown.update(changes)
     return hidden

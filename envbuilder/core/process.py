@@ -720,7 +720,7 @@ def _guard(reading: int, handled: frozenset[int]) -> NoReturn:
     """Wait for a signal, then end the process unless it ends by itself soon enough."""
     numbers: list[int] = []
     while not numbers:
-        numbers = [*filter(handled.__contains__, os.read(reading, 64))]
+        numbers = [number for number in os.read(reading, 64) if number in handled]
     children = running()
     time.sleep(CLEANUP_SECONDS)
     kill(children)  # later ones clean up, such as one that removes a container

@@ -206,7 +206,7 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
     hiding = []
     others: dict[str, Any] = {}
     for row in accelerators.of_gpus():
-        hiding += [*filter(environ.__contains__, row.choosing)]
+        hiding += [name for name in row.choosing if name in environ]
         others |= row.of_host(snapshot)
     limits = (
         f"{name}={clean(environ[name]) or ''} limits which GPUs frameworks see."

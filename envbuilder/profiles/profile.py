@@ -297,7 +297,7 @@ class Profile(_Strict, frozen=True):
         """The Python of its image: the default, or the newest version that has a base image."""
         if self.python.default in self.image_pythons:
             return self.python.default
-        have = [*filter(self.image_pythons.__contains__, self.python.supported)]
+        have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:

@@ -248,7 +248,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
         """The Pythons that all of them have, the oldest first."""
         first, *others = self.builds
         shared = set(first.pythons).intersection(*(build.pythons for build in others))
-        return tuple(filter(shared.__contains__, first.pythons))
+        return tuple(python for python in first.pythons if python in shared)
 
     def is_older(self, release: str) -> bool:
         """Return whether another release is newer."""

@@ -75,7 +75,8 @@ def imports(
     own = without_projects(files, lists)
     others = dict.fromkeys(f for f in own if f in code and not _ASIDE.fullmatch(f))
     started = [*filter(_SCRIPT.fullmatch, others)]
-    started += filter(others.__contains__, (_program_file(words, code) for words in programs))
+    named = (_program_file(words, code) for words in programs)
+    started += [file for file in named if file in others]
     started = started or [f for f in others if not (lists and _EXAMPLE.fullmatch(f))]
     uses: dict[str, list[Use]] = {}
     read = set[str]()
@@ -178,4 +179,4 @@ def _program_file(words: Sequence[str], present: Collection[str]) -> str:
     """Return the file that a command starts Python with; empty if the repository has none."""
     module = words[-1].replace(".", "/")
     named = map("".join, product(("", "src/"), [module], _STARTS))
-    return next(filter(present.__contains__, (words[0], *named)), "")
+    return next((path for path in (words[0], *named) if path in present), "")

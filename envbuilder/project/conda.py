@@ -273,7 +273,7 @@ class Packages:
             "the profile decides on CUDA:": self._cuda,
             "other packages bring such libraries along:": self._libraries,
             "the profile decides where the framework comes from: the channels": [
-                *filter(_FRAMEWORK_CHANNELS.__contains__, self._every)
+                channel for channel in self._every if channel in _FRAMEWORK_CHANNELS
             ],
         }
         for reason, names in dropped.items():

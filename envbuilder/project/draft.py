@@ -138,7 +138,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     README installs the repository itself, what that requires is taken, too.
     """
     ordered, usable = _candidates(folder, files, hints)
-    stating = [*filter(ordered.__contains__, forms.OWN)]
+    stating = [name for name in forms.OWN if name in ordered]
     sources = list[Source]()
     errors = list[InvalidError]()
     notes = list[str]()
@@ -171,7 +171,7 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     readme = _of_readme(folder, hints, joined(source.listed for source in sources))
     return Choice(
         sources=tuple(sources),
-        others=tuple(filterfalse(left_out.__contains__, ordered)),
+        others=tuple(name for name in ordered if name not in left_out),
         errors=tuple(errors),
         notes=(*readme.notes, *notes),
         unlisted=readme.requirements,
@@ -392,13 +392,13 @@ def _entries(
     optional = RequirementFile(file=file, extras=extras, groups=groups)
     if path.name == "pyproject.toml" and groups and not tables.project and not tables.tool.poetry:
         return optional, None  # nothing but groups
-    installed = [*filter(tables.default_groups.__contains__, groups)]
+    installed = [group for group in groups if group in tables.default_groups]
     usual = [*filterfalse(_ASIDE.fullmatch, installed)]
     if not (usual or tables.is_poetry or tables.about.dependencies):
         usual = installed
     taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)
     others = {*groups, "--all-groups", "--all-extras"}
-    named = [*filterfalse(others.__contains__, names)]
+    named = [name for name in names if name not in others]
     main = RequirementFile(
         file=file, extras=extras if "--all-extras" in names else tuple(named), groups=taken
     )

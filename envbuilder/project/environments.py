@@ -158,7 +158,7 @@ def _doubled(lines: Iterable[Line]) -> dict[str, str]:
     listed = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
-        names = [*filter(listed.__contains__, family)]
+        names = [name for name in family if name in listed]
         doubled |= dict.fromkeys(names[1:], "".join(names[:1]))
     return doubled
 

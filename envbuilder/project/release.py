@@ -350,7 +350,7 @@ class _Options(Struct, frozen=True):
         if release not in self.chosen:
             return ()
         have = self.offered(self.chosen[release].builds[0])
-        return tuple(filter(have.__contains__, self.allowed[release]))
+        return tuple(python for python in self.allowed[release] if python in have)
 
     def pythons(self, chosen: Chosen) -> tuple[str, ...]:
         """Return the Pythons to choose from; those without wheels only if there are no others."""
@@ -425,7 +425,7 @@ def _python(
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
     """Return a Python; if no image can be made with it, with the newest one that has a base."""
-    for_images = [*filter(profile.image_pythons.__contains__, allowed)]
+    for_images = [python for python in allowed if python in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:
         return Python(default=default, supported=(default,))
     return Python(default=default, supported=(default, for_images[-1]))

@@ -361,7 +361,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     else:
         python = _python(profile, contents)
     python = replace(python, managed=environment.is_managed or profile.python.managed)
-    packages = [*filterfalse(profile.system_packages.__contains__, environment.system_packages)]
+    packages = [p for p in environment.system_packages if p not in profile.system_packages]
     if packages and profile.base and not profile.debian_suite:
         raise InvalidError(
             f"system_packages: profile '{profile.name}' does not say which Debian suite its base"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from itertools import filterfalse
 from pathlib import Path, PurePath, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -362,7 +361,7 @@ class DockerEnvironment:
         # The entrypoint counts the threads that the container may use.
         if variables.THREADS in decided and decided[variables.THREADS].source == variables.MACHINE:
             del decided[variables.THREADS]
-        passed = tuple(filterfalse(_LISTS.__contains__, access.passed))
+        passed = tuple(name for name in access.passed if name not in _LISTS)
         container = Container(
             image=image,
             user=f"{user[0]}:{user[1]}",

@@ -60,9 +60,9 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
             groups.add(gid)
     return Devices(
         gpus=run.gpus,
-        nodes=tuple(filter(nodes.__contains__, run.devices)),
+        nodes=tuple(path for path in run.devices if path in nodes),
         groups=tuple(sorted(groups)),
-        volumes=tuple(filter(nodes.__contains__, run.volumes)),
+        volumes=tuple(path for path in run.volumes if path in nodes),
         shm_size=run.shm_size,
     )
 

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import sys
-from itertools import filterfalse, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +138,7 @@ def _linked(
 ) -> dict[str, LinkFiles]:
     """Return the steps that link files into the build's additional contexts, by context."""
     built = tuple(file for file in every if file.source in render.MADE)
-    groups = {"wheels": ("wheels", tuple(filterfalse(built.__contains__, every)))}
+    groups = {"wheels": ("wheels", tuple(file for file in every if file not in built))}
     if " AS built\n" in dockerfile:
         groups["built"] = ("what was built", built)
     if debs := target.of_kind("deb"):

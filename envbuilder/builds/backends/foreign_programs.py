@@ -140,7 +140,7 @@ def changing_command(argv: Sequence[str]) -> str:
         return ""
     words = [a for a in arguments if not a.startswith("-")]
     # `uv pip install` and `conda env create` have two words, and options may have values.
-    verb = next(filter(_CHANGES.__contains__, words[:3]), "")
+    verb = next((word for word in words[:3] if word in _CHANGES), "")
     return f"{name} {verb}" if verb else ""
 
 

@@ -393,5 +393,5 @@ def _fields(stanza: str) -> dict[str, str]:
 
 def _installed(fields: Mapping[str, str]) -> str:
     values = {**fields, "Status": "install ok installed"}
-    order = [*filter(values.__contains__, _FIELDS), *(f for f in values if f not in _FIELDS)]
+    order = [f for f in _FIELDS if f in values] + [f for f in values if f not in _FIELDS]
     return "\n".join(f"{name}: {values[name]}" for name in order)

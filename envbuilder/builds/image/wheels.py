@@ -26,7 +26,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import chain, filterfalse, groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -491,7 +491,7 @@ def parts(
             result.append(Part(wheels=(wheel,), files=files, reason=f"{title}: {label}"))
         without = tuple(chain.from_iterable(groups))
         result.append(Part(wheels=(wheel,), without=without, reason=title))
-    small = tuple(filterfalse(large.__contains__, wheels))
+    small = tuple(wheel for wheel in wheels if wheel not in large)
     if small:
         result.append(Part(wheels=small, reason=f"{len(small)} smaller packages"))
     return result

@@ -58,7 +58,7 @@ def main(text: str) -> None:
     packages = dict.fromkeys(asked["modules"], "")
     for package in asked["packages"]:
         names = modules_of(package)
-        used = [*filter(packages.__contains__, names)]
+        used = [name for name in names if name in packages]
         packages.update(dict.fromkeys(used or names[:1], package))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = [*pool.map(lambda m: tried(m, packages[m], asked["seconds"]), packages)]

@@ -182,7 +182,7 @@ def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:
     """Remove the paths within a folder from a sorted list; return those that are in `below`."""
     start = bisect_left(lower, f"{folder}/") if folder else 0
     end = bisect_left(lower, f"{folder}0") if folder else len(lower)  # "0" follows "/"
-    paths = [*filter(below.__contains__, lower[start:end])]
+    paths = [path for path in lower[start:end] if path in below]
     del lower[start:end]
     return paths
 

@@ -140,7 +140,7 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
     tiles = [f"{folder}/tile{number}/physical_vram_size_bytes" for number in range(_TILES)]
     if any(path in snapshot.unreadable for path in tiles):
         return None
-    paths = [*filter(snapshot.files.__contains__, tiles)] or [
+    paths = [path for path in tiles if path in snapshot.files] or [
         path
         for card in snapshot.names(f"{folder}/drm")
         if (path := f"{folder}/drm/{card}/lmem_total_bytes") in snapshot.files
