@@ -59,8 +59,7 @@ def half_made(world: World) -> list[Path]:
     left = [p for p in data.glob("envs/.*.partial") if p.is_dir()]
     left += [p for p in data.glob("unpacked/work/*") if p.is_dir()]
     left += [p for p in data.glob("unpacked/.*") if p.is_dir()]
-    left += [env for env in environments(world) if not (env / "envbuilder.json").is_file()]
-    return left + list((world.folder / "tmp").iterdir())
+    return left + [e for e in environments(world) if not (e / "envbuilder.json").is_file()]
 
 
 def module(environment: Path, name: str = "six") -> Path:
@@ -176,6 +175,12 @@ def test_two_edits_at_once(world: World, is_same_project: bool) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    # Of two edits of one file, one may come too late.
+    late = [each for each in ended if "was changed by somebody else meanwhile" in each.err]
+    assert len(late) <= is_same_project
+    if late:
+        ended.remove(late[0])
+        start(world.project)
     for each in ended:
         exited_with(0, each)
     assert half_made(world) == []

@@ -107,7 +107,8 @@ class Scene:
         for folder in skipped:
             found.update(_of_others(folder))
         for path in (self.world.home / "data/envs").glob("[!.]*"):
-            found[str(path)] = "an environment"
+            if path.is_dir():  # beside it are its attestations
+                found[str(path)] = "an environment"
         return found
 
     def yaml(self) -> dict[str, Any] | None:

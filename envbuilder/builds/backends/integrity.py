@@ -226,12 +226,14 @@ def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None
     entries.sort()
     text = listed(entries)
     (prefix / FILES).write_text(text)
-    digests = {
-        "digest": _portable(prefix, entries),
-        "tree": _digest(text),
-        "shared": _records_digest(prefix),
+    digests = {"digest": _portable(prefix, entries), "tree": _digest(text)}
+    marker = {
+        **facts,
+        "base": list(base),
+        **digests,
+        "shared": len(linked),
+        "landmarks": _landmarks(sizes),
     }
-    marker = {**facts, "base": list(base), **digests, "landmarks": _landmarks(sizes)}
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
 
 
@@ -264,19 +266,14 @@ def altered(prefix: Path) -> str:
     It must be restored from its wheel. One that was replaced is the environment's own: verification
     names it. Without the records that the build wrote, what was changed is not known.
     """
-    changed = [] if _records_digest(prefix) == marker(prefix).get("shared") else [SHARED]
-    for file in shared(prefix):
+    records = shared(prefix)
+    changed = [] if len(records) == marker(prefix).get("shared") else [SHARED]
+    for file in records:
         with suppress(OSError):
             status = os.lstat(f"{prefix}/{file.path}")
             if status.st_ino == file.inode and not file.is_same(status):
                 changed.append(file.path)
     return f"{prefix} was changed since it was built: {first(changed, SHOWN)}" if changed else ""
-
-
-def _records_digest(prefix: Path) -> str | None:
-    with suppress(OSError):
-        return file_sha256(prefix / SHARED)
-    return None
 
 
 def portable_digest(prefix: Path) -> str:

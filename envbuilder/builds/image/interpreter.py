@@ -50,18 +50,18 @@ def compiler(
     library = f"{PurePosixPath(program).parent.parent / 'lib' / f'python{minor}'}/"
     if f"{library}encodings/__init__.py" not in root.entries:
         return None
-    wanted: dict[str, list[str]] = defaultdict(list)
+    targets: dict[str, list[str]] = defaultdict(list)
     for path in root.entries:
         is_library = path.startswith(library) and not _LEFT_OUT & {*path[len(library) :].split("/")}
         if path == program or is_library or _is_shared(path):
-            wanted[root.resolve(path) or ""].append(path)
+            targets[root.resolve(path) or ""].append(path)
     identity = fingerprint({"layers": list(layers), "python": program})
     folder = store / f"python-{identity}"
     files.ensure_folder(store)
     with FileLock(f"{folder}.lock"):
         unpacked = Unpacked.read(folder)
         if unpacked is None or not unpacked.is_whole():
-            unpacked = _unpacked(wanted, [*layers.values()], folder)
+            unpacked = _unpacked(targets, [*layers.values()], folder)
     shared = [file.path for file in unpacked.contents.files if _is_shared(file.path)]
     loader = next((p for p in shared if p.endswith(f"/{_LOADERS[python.platform]}")), None)
     if loader is None:
@@ -89,7 +89,7 @@ def _is_shared(path: str) -> bool:
 
 
 def _unpacked(
-    wanted: Mapping[str, Sequence[str]], layers: Sequence[Path], folder: Path
+    targets: Mapping[str, Sequence[str]], layers: Sequence[Path], folder: Path
 ) -> Unpacked:
     """Unpack files of an image, each to some paths below a folder."""
     with temporary(folder.parent / WORK) as work:
@@ -97,7 +97,7 @@ def _unpacked(
         places: dict[str, Path] = {}
         for blob in layers:
             for member, archive in layer.members(blob):
-                paths = wanted.get(str(PurePosixPath("/", member.name)).lstrip("/"), ())
+                paths = targets.get(str(PurePosixPath("/", member.name)).lstrip("/"), ())
                 if not (paths and member.isreg()):
                     continue
                 content = archive.content(member)
