@@ -267,7 +267,8 @@ def altered(prefix: Path) -> str:
     names it. Without the records that the build wrote, what was changed is not known.
     """
     records = shared(prefix)
-    changed = [] if len(records) == marker(prefix).get("shared") else [SHARED]
+    built = marker(prefix).get("shared", len(records))  # earlier versions did not count them
+    changed = [] if len(records) == built else [SHARED]
     for file in records:
         with suppress(OSError):
             status = os.lstat(f"{prefix}/{file.path}")
