@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.builds.backends import integrity
 from envbuilder.builds.shared import SHARED
 from envbuilder.core import process
 from envbuilder.core.errors import HostError, wrapped
@@ -121,7 +122,8 @@ def test_an_environment_whose_shared_files_were_changed_is_named(
     monkeypatch.setenv("ENVBUILDER_DATA_DIR", str(tmp_path))
     records = tmp_path / "envs/cpu-py3.11-0" / SHARED
     records.parent.mkdir(parents=True)
-    records.write_text("[]")
+    integrity.close(tmp_path / "envs/cpu-py3.11-0", {})
+    records.write_text('[["of another", false, "", 0, 0, 0]]')
     problems = json.loads(doctor("--json", code=3).out)["problems"]
     (text,) = (each["text"] for each in problems if each["code"] == "altered")
     assert text.endswith(f"cpu-py3.11-0 was changed since it was built: {SHARED}")
