@@ -119,7 +119,7 @@ def main() -> None:
                 took.setdefault(("edit", base.name), []).append(edit(edited, tool))
             for what in ("second", "shared"):
                 for tool, base in bases.items():
-                    if (what, tool) == ("second", ENVBUILDER):
+                    if what == "second" and tool == ENVBUILDER:
                         (data / "envs").rename(data / f"envs{number}")
                     other = work / f"{what}{number}-{base.name}"
                     took.setdefault((what, base.name), []).append(second(other, tool, base))

@@ -78,8 +78,8 @@ def change(path: Path, text: str = "__version__ = 'evil'\n") -> None:
 def killed(world: World, kills: int) -> None:
     """Kill edits at random moments of their whole duration, then end each."""
     drawn = random.Random(SEED)
-    edit = ("bash", "-c", '"$0" add einops && "$0" run -- python -c "import einops"')
-    argv = (*edit[:2], edit[2], str(world.program))
+    edit = '"$0" add einops && "$0" run -- python -c "import einops"'
+    argv = ("bash", "-c", edit, str(world.program))
     definition = world.path("envbuilder.yaml").read_bytes()
     duration = exited_with(0, world.run(argv)).seconds
     for number in range(kills):
