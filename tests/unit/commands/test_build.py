@@ -1,4 +1,4 @@
-"""`build`: what is refused, printed and returned, of several profiles above all."""
+"""`build --profile A,B`: what is refused, printed and returned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from envbuilder.builds import pipeline
-from envbuilder.builds.backends import docker
 from envbuilder.builds.plan import Artifact, BuildResult
 from envbuilder.builds.request import Request
 from envbuilder.core.errors import BuildError, EnvbuilderError, HostError
@@ -150,13 +149,3 @@ def test_a_bake_file_is_printed_for_several_profiles(
     rendered = envbuilder("render", "--profile", "cpu,cuda", "--target", "bake")
     assert rendered.err == ""
     assert 'target "cuda-linux-arm64" {' in rendered.out
-
-
-def test_modules_are_compiled_on_the_platform_of_the_image(
-    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(docker, "own_platform", lambda: "linux/arm64")
-    words = ("build", "--profile", "cpu", "--backend", "docker", "--builder", "layers")
-    refused = envbuilder(*words, "--output", "oci:image", code=4).err
-    assert "error: this machine cannot compile modules for linux/amd64\n" in refused
-    assert "bytecode: false in the profile" in refused

@@ -14,6 +14,7 @@ import pytest
 
 from envbuilder import __main__, cli
 from envbuilder.builds import pipeline
+from envbuilder.builds.backends import docker
 from envbuilder.core import console
 from envbuilder.core.errors import (
     BuildError,
@@ -323,3 +324,13 @@ def test_an_interpreter_is_found_on_path(
     envbuilder("verify", "--quick", "--python", "mypython", code=1)
     assert seen == [tmp_path / "mypython"]
     envbuilder("verify", "--quick", "--python", "nopython", code=2)
+
+
+def test_modules_are_compiled_on_the_platform_of_the_image(
+    envbuilder: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker, "own_platform", lambda: "linux/arm64")
+    words = ("build", "--profile", "cpu", "--backend", "docker", "--builder", "layers")
+    refused = envbuilder(*words, "--output", "oci:image", code=4).err
+    assert "error: this machine cannot compile modules for linux/amd64\n" in refused
+    assert "bytecode: false in the profile" in refused
