@@ -18,7 +18,6 @@ from typing import (
     Tuple,
 )
 
-from ..numerics.reference import PLAIN, Geometry
 from ..training import model
 from ..training.model import DROPPED, SHARES
 from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO
@@ -97,17 +96,10 @@ class Programs:
         """Return the mean negative log-probability of the labels."""
         return -self._numpy.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
 
-    def convolve(self, images: Any, weight: Any, geometry: Geometry = PLAIN) -> Any:
+    def convolve(self, images: Any, weight: Any) -> Any:
         """Return a convolution without a bias."""
-        return self.jax.lax.conv_general_dilated(
-            images,
-            weight,
-            window_strides=(geometry.stride,) * 2,
-            padding=((geometry.padding, geometry.padding),) * 2,
-            rhs_dilation=(geometry.dilation,) * 2,
-            dimension_numbers=IMAGES,
-            feature_group_count=geometry.groups,
-        )
+        convolve = self.jax.lax.conv_general_dilated
+        return convolve(images, weight, (1, 1), "VALID", dimension_numbers=IMAGES)
 
     def pool(self, images: Any) -> Any:
         """Return the largest pixel of each window of 2 by 2."""

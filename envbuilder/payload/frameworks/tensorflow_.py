@@ -303,29 +303,18 @@ class TensorFlow(NumpyFramework):
         """Run a case, operator by operator, with the loss of the network."""
         tensorflow = self.tensorflow
         operators = arithmetic.Operators(
-            transpose=tensorflow.transpose,
-            broadcast=tensorflow.broadcast_to,
-            tanh=tensorflow.tanh,
             sum=tensorflow.reduce_sum,
             mean=tensorflow.reduce_mean,
             variance=tensorflow.math.reduce_variance,
             norm=tensorflow.norm,
             maximum=tensorflow.reduce_max,
-            convolve=self._convolve,
+            convolve=partial(tensorflow.nn.conv2d, strides=1, padding="VALID"),
             pool=lambda images: tensorflow.nn.max_pool2d(images, 2, 2, "VALID"),
             loss=partial(tensorflow_job.loss_of, tensorflow),
         )
         with tensorflow.device(self.place):
             tensors = [tensorflow.cast(tensorflow.constant(values), dtype) for values in inputs]
             return function(operators, *tensors).numpy()
-
-    def _convolve(self, images: Any, weight: Any, geometry: reference.Geometry) -> Any:
-        """Return a convolution without a bias; TensorFlow sees the groups by the shapes."""
-        border = [geometry.padding] * 2
-        stride = geometry.stride
-        padding = [[0, 0], border, border, [0, 0]] if geometry.padding else "VALID"
-        conv2d = self.tensorflow.nn.conv2d
-        return conv2d(images, weight, stride, padding, dilations=geometry.dilation)
 
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
         """Run a step of the traced network without dropout; weights are assigned in place."""

@@ -75,8 +75,8 @@ def forward(
     exact = {name: value.astype(numpy.float64) for name, value in weights.items()}
     images = images.astype(numpy.float64)
     scales = [mask / (1 - share) for mask, share in zip(masks, model.SHARES)] or [1.0, 1.0]  # noqa: B905
-    first = convolve(numpy, images, exact["conv1.weight"]) + exact["conv1.bias"]
-    second = convolve(numpy, numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
+    first = convolve(images, exact["conv1.weight"]) + exact["conv1.bias"]
+    second = convolve(numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
     pooled, chosen = pool(numpy, numpy.maximum(second, 0))
     flat = (pooled * scales[0]).reshape(len(images), -1)
     third = flat @ exact["fc1.weight"] + exact["fc1.bias"]
@@ -188,37 +188,17 @@ def or_infinite(error: float) -> float:
 # ---- convolution and max-pool
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """How the kernel moves over the images, equal in both directions."""
-
-    stride: int = 1
-    padding: int = 0
-    groups: int = 1
-    dilation: int = 1
-
-
-PLAIN = Geometry()
-
-
-def convolve(numpy: Any, images: Any, weight: Any, geometry: Geometry = PLAIN) -> Any:
-    """Return the convolution of a batch of images, without a bias."""
-    pad = (geometry.padding,) * 2
-    padded = numpy.pad(images, ((0, 0), pad, pad, (0, 0)))
-    parts = []
-    for channels, outputs in _groups(weight, geometry):
-        part: Any = 0
-        for row, column, window in _windows(padded, weight, geometry):
-            part = part + padded[window][..., channels] @ weight[row, column][:, outputs]
-        parts.append(part)
-    return numpy.concatenate(parts, axis=3)
+def convolve(images: Any, weight: Any) -> Any:
+    """Return the convolution of a batch of images, without padding and without a bias."""
+    windows = _windows(images, weight)
+    return sum(images[window] @ weight[row, column] for row, column, window in windows)
 
 
 def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> Tuple[Any, Any]:
-    """Return the gradients of the images and of the weight of a plain convolution."""
+    """Return the gradients of the images and of the weight of a convolution."""
     of_images = numpy.zeros_like(images)
     of_weight = numpy.zeros_like(weight)
-    for row, column, window in _windows(images, weight, PLAIN):
+    for row, column, window in _windows(images, weight):
         seen = images[window]
         # A third of the time that numpy's tensordot over these axes takes.
         flat = seen.reshape(-1, seen.shape[-1]).T @ cotangent.reshape(-1, cotangent.shape[-1])
@@ -250,29 +230,11 @@ def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
     return windows.transpose(0, 1, 4, 2, 5, 3).reshape(count, rows * 2, columns * 2, channels)
 
 
-def _groups(weight: Any, geometry: Geometry) -> Iterator[Tuple[slice, slice]]:
-    """Yield the channels of each group, and its outputs."""
-    channels = weight.shape[2]
-    outputs = weight.shape[3] // geometry.groups
-    for group in range(geometry.groups):
-        yield (
-            slice(group * channels, (group + 1) * channels),
-            slice(group * outputs, (group + 1) * outputs),
-        )
-
-
-def _windows(
-    padded: Any, weight: Any, geometry: Geometry
-) -> Iterator[Tuple[int, int, Tuple[slice, slice, slice]]]:
+def _windows(images: Any, weight: Any) -> Iterator[Tuple[int, int, Tuple[slice, slice, slice]]]:
     """Yield each position in the kernel, and the pixels that meet it."""
-    # How many pixels the kernel's first position passes over.
-    spans = [
-        padded.shape[axis] - (weight.shape[axis - 1] - 1) * geometry.dilation for axis in (1, 2)
-    ]
+    rows = images.shape[1] - weight.shape[0] + 1
+    columns = images.shape[2] - weight.shape[1] + 1
     for row in range(weight.shape[0]):
         for column in range(weight.shape[1]):
-            rows, columns = (
-                slice(place * geometry.dilation, place * geometry.dilation + span, geometry.stride)
-                for place, span in zip((row, column), spans)  # noqa: B905 - Python 3.8
-            )
-            yield row, column, (slice(None), rows, columns)
+            window = slice(None), slice(row, row + rows), slice(column, column + columns)
+            yield row, column, window
