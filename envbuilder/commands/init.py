@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import date, timedelta
 from functools import cache, partial
 from itertools import chain, filterfalse, product
@@ -180,7 +180,7 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
             save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
             if report.taken and diagnosis and not failure:
                 try:
-                    with _interrupted(until):
+                    with nullcontext() if is_built else _interrupted(until):
                         report = _locked(report, diagnosis)
                     if is_built and report.locked:
                         report = _built(report)

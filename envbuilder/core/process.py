@@ -297,15 +297,15 @@ def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int
 class _HeldSignals:
     """Deferral of the stop signals while a child starts, so that none is left running untracked.
 
-    The handlers may raise at any point. Between the start of a child and the assignment of its
-    handle, that would leave the child writing into folders that are being removed.
+    Their handlers, and that of a timer, may raise at any point. Between the start of a child and
+    the assignment of its handle, that would leave it writing into folders that are being removed.
     """
 
     def __init__(self) -> None:
         self._came: list[int] = []
         self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
+            for number in (*STOP_SIGNALS, signal.SIGALRM):
                 self._previous[number] = signal.signal(number, self._note)
 
     def _note(self, number: int, _: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -830,9 +831,12 @@ def test_what_was_built_is_imported(
     lay({"requirements.txt": "numpy\n"})
     an_index(monkeypatch)
     questions(monkeypatch, Answer("3.11", {}, frozenset()))
-    monkeypatch.setattr(
-        init, "_locked", lambda report, _: msgspec.structs.replace(report, locked="cpu")
-    )
+
+    def locked(report: init.Report, _: object) -> init.Report:
+        assert not signal.getitimer(signal.ITIMER_REAL)[0], "a build needs the lock, however long"
+        return msgspec.structs.replace(report, locked="cpu")
+
+    monkeypatch.setattr(init, "_locked", locked)
     prepared = []
     monkeypatch.setattr(pipeline, "prepare", lambda request, *_, running: prepared.append(request))
     replaced(monkeypatch, pipeline, "finish", None)

@@ -255,21 +255,24 @@ def test_output_without_an_end_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) 
     assert lines.count("y") == 10_000
 
 
-def test_a_signal_while_a_child_is_born_still_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_a_signal_while_a_child_is_born_still_ends_it(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     """The handler would raise before anybody knows the child, and it would live on."""
     born: list[subprocess.Popen[str]] = []
 
     def disturbed(*args: Any, **options: Any) -> subprocess.Popen[str]:
         child = REAL_POPEN(*args, **options)
         born.append(child)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return child
 
     monkeypatch.setattr(subprocess, "Popen", disturbed)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(number, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         process.run(python("import time; time.sleep(60)"))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.signal(number, before) is signal.default_int_handler
     assert born[0].poll() is not None
 
 
