@@ -24,6 +24,35 @@ _GENERIC = frozenset(
 )
 """Modules of many repositories or packages, whose names popular packages have, too."""
 
+WITH_FRAMEWORK = frozenset(
+    {
+        "apex",
+        "causal-conv1d",
+        "detectron2",
+        "flash-attn",
+        "fused-ssim",
+        "mamba-ssm",
+        "pytorch3d",
+        "simple-knn",
+        "diff-gaussian-rasterization",
+        "tinycudann",
+        "torchsort",
+        "torch-cluster",
+        "torch-scatter",
+        "torch-sparse",
+        "torch-spline-conv",
+        "nvdiffrast",
+        "mmcv",
+        "mmcv-full",
+        "natten",
+        "pyg-lib",
+        "gsplat",
+        "xformers",
+        "torchsparse",
+    }
+)
+"""Packages whose build imports the framework although they do not say so, mostly in a setup.py."""
+
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
     """What conda packages are elsewhere."""

@@ -49,6 +49,7 @@ from envbuilder.packages.store import Store
 from envbuilder.profiles import frameworks
 from envbuilder.profiles.lock import BUILT, DIRECT, PRUNED, File, Recipe, Target
 from envbuilder.profiles.requirements import distribution
+from envbuilder.project import names
 
 if TYPE_CHECKING:
     from envbuilder.core.console import Progress
@@ -399,36 +400,6 @@ def _mismatch(name: str, expected: str, actual: str) -> BuildError:
     )
 
 
-WITH_FRAMEWORK = frozenset(
-    {
-        "apex",
-        "causal-conv1d",
-        "detectron2",
-        "flash-attn",
-        "fused-ssim",
-        "mamba-ssm",
-        "pytorch3d",
-        "simple-knn",
-        "diff-gaussian-rasterization",
-        "tinycudann",
-        "torchsort",
-        "torch-cluster",
-        "torch-scatter",
-        "torch-sparse",
-        "torch-spline-conv",
-        "nvdiffrast",
-        "mmcv",
-        "mmcv-full",
-        "natten",
-        "pyg-lib",
-        "gsplat",
-        "xformers",
-        "torchsparse",
-    }
-)
-"""Packages whose build imports the framework although they do not say so, mostly in a setup.py."""
-
-
 class Candidate(Struct, frozen=True, kw_only=True):
     """A release of a package that is built from source: what uv needs in order to choose it."""
 
@@ -632,7 +603,7 @@ class SourceLocker:
                 raise
         plan = BuildRequirements(requires=(), as_of=self._resolution.as_of or "", cuda=cuda)
         plan = plan.with_more(requires)
-        if extends_cuda or name in WITH_FRAMEWORK:
+        if extends_cuda or name in names.WITH_FRAMEWORK:
             plan = plan.beside_framework()
         # Its compiler depends on the target: what the text shows is enough until then.
         later = plan.with_framework or (plan.cuda and likely)
