@@ -149,6 +149,7 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
             "packages": names.known_modules(),
             "excluded": _excluded(settings),
             "locked": packages,
+            "sources": sorted(names.WITH_FRAMEWORK),
             "add": Hint("", ("add", *other)).command_line(),
             "libraries": {
                 library: libraries.bringing([library], packages, in_image=in_image)

@@ -49,7 +49,13 @@ def advice(name: str | None, facts: dict[str, Any]) -> str:
     if not package:
         return f"{top} is in no requirement, and no table says which package brings it"
     quote = "'" if "<" in package else ""
-    return f"{top} is in no requirement:\n  {facts['add']} {quote}{package}{quote}"
+    first = ""
+    if package in facts["sources"]:
+        first = (
+            f". If no index has a wheel of it, write build_from_source: [{package}] into"
+            " envbuilder.yaml first, so that its own code may run to build it"
+        )
+    return f"{top} is in no requirement{first}:\n  {facts['add']} {quote}{package}{quote}"
 
 
 def library_advice(text: str, facts: dict[str, Any]) -> str:

@@ -183,6 +183,9 @@ def test_the_hook_knows_packages_of_other_names_and_the_project(
     words = "pkg_resources is in no requirement:\n  envbuilder add 'setuptools<82'"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert sitecustomize.advice("pkg_resources.extern", with_new) == words
+    advice = sitecustomize.advice("torch_sparse", facts)
+    assert "write build_from_source: [torch-sparse] into envbuilder.yaml first" in advice
+    assert advice.endswith(":\n  envbuilder add torch-sparse")
     other = facts_of(replace(settings, environment="test"))
     assert sitecustomize.advice("docx", other).endswith(" add --environment test python-docx")
 
