@@ -47,6 +47,8 @@ _LACKS = re.compile(
     r"|NVIDIA|CUDA|GPU|HIP"
 )
 """A program's own complaint of arguments, data, the network or a device."""
+_SAID = re.compile(r"error: |\S+: cannot be locked: |[\w.]*(Error|Exception)\b")
+"""The beginning of what envbuilder or a program says of its failure."""
 _BROKEN = re.compile(r"ImportError|ModuleNotFoundError|cannot open shared object|NameError")
 
 
@@ -78,7 +80,7 @@ def run(folder: Path, *argv: str, seconds: int = 900) -> tuple[int | None, str, 
 def last(text: str) -> str:
     """Return the last error and what follows it, else the last line, without local paths."""
     lines = [line for line in text.splitlines() if line.strip()] or [""]
-    errors = [n for n, x in enumerate(lines) if re.match(r"error: |[\w.]*(Error|Exception)\b", x)]
+    errors = [n for n, line in enumerate(lines) if _SAID.match(line)]
     said = " ".join(lines[errors[-1] if errors else -1 :])
     return re.sub(r"/\S*/", "", said)[:_LONGEST]
 
