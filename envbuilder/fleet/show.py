@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -135,7 +134,6 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
         heading = "VERIFIED"
     sections = [
         Section(title="What became of the nodes", facts=_outcomes(summary.entries)),
-        _epochs(summary.entries),
         _groups_section(summary),
     ]
     if drift:
@@ -152,7 +150,6 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
             sentence=" ".join(_sentences(summary)),
             reasons=_reasons(summary.entries),
             subject=_subject(summary),
-            figures=list(_figures(summary)),
             sections=sections,
             source="what the nodes sent",
         )
@@ -203,17 +200,6 @@ def _subject(summary: Summary) -> tuple[str, ...]:
     )
 
 
-def _figures(summary: Summary) -> Iterator[Fact]:
-    """Yield the counts below the verdict."""
-    tones = Counter(MARKS[entry.outcome].tone for entry in summary.entries)
-    yield Fact("Nodes", f"{tones.total():,}")
-    yield Fact("Proven", f"{tones['good']:,}")
-    yield Fact("Not proven", f"{tones['bad'] + tones['caution']:,}")
-    yield Fact("Left out", f"{tones['left']:,}")
-    if summary.groups:
-        yield Fact("Groups", f"{len(summary.groups):,}")
-
-
 def _detail(row: Entry) -> str:
     """Return what promised a node's profile, why it has its outcome, and of which job."""
     promised = ""
@@ -223,27 +209,6 @@ def _detail(row: Entry) -> str:
     if row.job and row.outcome not in PROVEN:
         job = f"job {row.job}"
     return " · ".join(filter(None, (row.detail, promised, job)))
-
-
-def _epochs(entries: Sequence[Entry]) -> Section:
-    """Return how long an epoch took on each kind of nodes."""
-    kinds: dict[tuple[str, ...], list[Entry]] = {}
-    for entry in entries:
-        if entry.epoch_seconds is not None and entry.outcome in {"verified", "slow"}:
-            kind = (entry.device, entry.profile, entry.backend, entry.framework)
-            kinds.setdefault(kind, []).append(entry)
-    rows = []
-    for (device, *others), nodes in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        seconds = [node.epoch_seconds or 0.0 for node in nodes]
-        median = text.duration(statistics.median(seconds))
-        spread = f"{text.duration(min(seconds))} to {text.duration(max(seconds))}"
-        rows.append((device, " · ".join(filter(None, others)), f"{len(nodes):,}", median, spread))
-    return Section(
-        title="Epochs",
-        header=("device", "environment", "nodes", "median", "fastest to slowest"),
-        words=(0, 1),
-        rows=rows,
-    )
 
 
 def _groups_section(summary: Summary) -> Section:
