@@ -61,8 +61,6 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
 
 def finish(build: Planned) -> Built:
     """Return the build with its result: what an earlier build made, else what this one makes."""
-    from envbuilder.builds import attestations
-
     started = time.monotonic()
     artifact = reusable(build)
     is_new = False
@@ -71,13 +69,7 @@ def finish(build: Planned) -> Built:
         artifact, is_new = execute(build)
     build.product.restore_names()
     made_by = makers(build)
-    documents: dict[str, str] = {}
-    if not build.running or artifact.kind not in NATIVE:
-        documents = attestations.ensure(
-            build.plan, artifact, build.settings, build.progress, anew=is_new, versions=made_by
-        )
-    elif is_new:  # a command should start at once: `build` writes them
-        attestations.remove(build.plan, artifact, build.settings)
+    documents = _attested(build, artifact, made_by, is_new=is_new)
     deliver(build, documents)
     result = BuildResult(
         status="built" if is_new else "reused",
@@ -91,6 +83,23 @@ def finish(build: Planned) -> Built:
         made_by=made_by,
     )
     return advance(build, Built, result=result)
+
+
+def _attested(
+    build: Planned, artifact: Artifact, made_by: dict[str, str], *, is_new: bool
+) -> dict[str, str]:
+    """Return the artifact's attestations, which a command in an environment does not wait for."""
+    waits = not build.running or artifact.kind not in NATIVE
+    if not waits and not is_new:
+        return {}
+    from envbuilder.builds import attestations
+
+    if waits:
+        return attestations.ensure(
+            build.plan, artifact, build.settings, build.progress, anew=is_new, versions=made_by
+        )
+    attestations.remove(build.plan, artifact, build.settings)
+    return {}
 
 
 # --- the stages
@@ -214,11 +223,12 @@ def choose_backend(
         only = fit.only_image(tuple(judged))
         return name, f"image only: {only}" if only else f"only {name} is possible on this host"
     from envbuilder.builds import records
-    from envbuilder.builds.backends import docker
 
     stays = "venv" in (possible or usable) and not request.base_image
     if stays and records.has_venv(profile.name, settings):
         return "venv", "as before; --backend docker makes an image"
+    from envbuilder.builds.backends import docker
+
     reason = docker.unavailable(profile, request, settings)
     if reason:
         return next(filterfalse(backends.makes_image, usable)), reason

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
 MODULE = b"NAMES = {'b', 'a', 'c'}\nclass A:\n    x = 1\n"
-FILES = {"a/__init__.py": MODULE, "a/lib.so": b"elf", "a/template.py": b"{{ x }} =\n"}
+FILES = {
+    "a/__init__.py": MODULE,
+    "a/lib.so": b"elf",
+    "a/template.py": b"{{ x }} =\n",
+    "a/tests/test_a.py": MODULE,
+}
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 VERSION = platform.python_version()
 
@@ -214,7 +219,7 @@ def test_what_a_killed_unpacking_left_goes_with_the_next(
 def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Store) -> None:
     tree = unpacked.unpack(file, root, store)
     bytecode = compiled(tree, root)
-    (path,) = written(bytecode)  # the template is no module
+    (path,) = written(bytecode)  # a template is no module, and tests are left out
     assert path == importlib.util.cache_from_source("a/__init__.py")
     elsewhere = unpacked.unpack(file, root.with_name("other"), store)
     again = compiled(elsewhere, root.with_name("other"))

@@ -2,8 +2,8 @@
 
     unpacked/SHA256/files/…         the wheel's unchanged files, read-only
     unpacked/SHA256/rest.whl        everything else, for an installer
-    unpacked/SHA256/bytecode-3.11.7/… what Python 3.11.7 loads instead of the modules among them
-    unpacked/SHA256/bytecode-3.11.7-0123456789ab/… the same, compiled by the Python of an image
+    unpacked/SHA256/bytecode-3.11.7-0123456789ab/… what Python 3.11.7 loads instead of the modules
+      among them, as this version of the compiler writes it
     unpacked/SHA256/*.json          what the files were when they were written
 
 An environment gets clones of the files where the file system has them, else hard links, else
@@ -29,7 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from envbuilder.builds.image.wheels import Wheel, completed, requirements
-from envbuilder.builds.payload import COMPILER
+from envbuilder.builds.payload import COMPILER, compiler_sha256
 from envbuilder.builds.project_folder import temporary
 from envbuilder.builds.shared import SHARED, SharedFile
 from envbuilder.core import decoding, files, process
@@ -314,7 +314,7 @@ def compile_modules(
     from filelock import FileLock
 
     files.ensure_folder(root)
-    name = f"bytecode-{compiler.identity}"
+    name = f"bytecode-{compiler.identity}-{compiler_sha256()[:12]}"
     compiled: dict[str, Unpacked] = {}
     missing: dict[str, Path] = {}
     lines: list[str] = []
