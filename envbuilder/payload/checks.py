@@ -32,9 +32,6 @@ SEEDED_STEPS = 20
 QUICK_SEEDED_STEPS = 5
 """Steps of the two trainings from one seed."""
 
-DROPPED_FROM = 1 << 16
-"""Number of values on which dropout is tested."""
-
 
 def check_import(run: Run) -> Result:
     """Import the framework and its extensions, and require the expected version."""
@@ -72,20 +69,6 @@ def check_copied(run: Run, framework: Framework) -> Result:
                 where = f"the {name} {part} on {run.accelerator}"
                 raise CheckError(f"{where} are not those that were read from the file")
     return PASSED, f"images and labels on {run.accelerator} are those that were read"
-
-
-def check_dropout(run: Run, framework: Framework) -> Result:
-    """Check every dropout in use: active in training, off in evaluation."""
-    shares = []
-    for trained, evaluated in framework.dropouts(DROPPED_FROM, 0.5):
-        # Kept values are doubled. The dropped fraction has a standard deviation of 0.2 %.
-        share = trained.count(0.0) / DROPPED_FROM
-        if not 0.48 < share < 0.52 or set(trained) - {0.0} != {2.0}:
-            raise CheckError(f"dropout of a half dropped {share:.0%} in training")
-        if set(evaluated) != {1.0}:
-            raise CheckError("dropout also changes numbers in evaluation mode")
-        shares.append(share)
-    return PASSED, f"a half drops {max(shares):.1%} in training and nothing in evaluation"
 
 
 def check_step(run: Run) -> Result:

@@ -356,10 +356,6 @@ class Framework(ABC):
         """Compare losses and gradients of training steps of the real network with float64."""
 
     @abstractmethod
-    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
-        """Return for each dropout in use what it makes of ``count`` ones, training and not."""
-
-    @abstractmethod
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random square matrices on the device."""
 

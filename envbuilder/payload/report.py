@@ -21,7 +21,6 @@ REQUIRED = (
     "accuracy",
     "learning",
     "data copied",
-    "dropout",
     "device used",
     "arithmetic",
     "gradients",

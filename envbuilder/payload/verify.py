@@ -34,11 +34,10 @@ AFTER_TRAINING = {
     "data copied": checks.check_copied,
     "arithmetic": checks.check_arithmetic,
     "gradients": checks.check_gradients,
-    "dropout": checks.check_dropout,
     "determinism": checks.check_determinism,
     "measurements": checks.check_measurements,
 }
-OF_ONE_FRAMEWORK = {"vae": torch_checks.check_vae}
+OF_ONE_FRAMEWORK = {"dropout": torch_checks.check_dropout, "vae": torch_checks.check_vae}
 
 
 def verify(options: Options, data: dataset.Dataset, events: Events) -> Dict[str, Any]:

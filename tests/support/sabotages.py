@@ -176,7 +176,6 @@ TENSORFLOW_NUMBERS = (
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "gradients", "wrong gradients"),
     Sabotage("mixed_precision_by_rewriting", "precision lowered", "precision", "autocast is in"),
     Sabotage("tf32_that_stays_on", "precision lowered", "precision", "tf32 is in effect"),
-    Sabotage("training_without_dropout", "dropout off", "dropout", "dropped 0%"),
     Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution"),
     Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
 )
@@ -197,7 +196,7 @@ DEATHS = (
 
 ALL_CHECKS: list[dict[str, Any]] = [
     {"name": n, "status": "passed", "seconds": 0.01, "detail": ""}
-    for n in (BLIND_TEST, "vae", *REQUIRED, STEP)
+    for n in (BLIND_TEST, "dropout", "vae", *REQUIRED, STEP)
 ]
 PASS = epoch(0.4)
 SHORT = {"training__cold_start_seconds": 0.1, "checks": ALL_CHECKS, "training__epochs": [PASS]}
@@ -350,6 +349,7 @@ EVERY: tuple[Sabotage, ...] = (
 )
 
 TENSORFLOW_STEPS = (
+    Sabotage("training_without_dropout", "dropout off", "step", "dropped 0.0%"),
     Sabotage("graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes"),
 )
 

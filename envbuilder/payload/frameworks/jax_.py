@@ -298,13 +298,6 @@ class Jax(NumpyFramework):
         (loss, _), gradients = self._programs.gradients(*self.put((weights, images, labels)))
         return Gradients(float(loss), {name: self.fetch(g) for name, g in gradients.items()})
 
-    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
-        """Try the dropout of the network, with a key and without."""
-        values = self.put(self.numpy.ones(count, self.numpy.float32))
-        key = self.put(self.jax.random.key(1))
-        trained, evaluated = (self._programs.drop(values, share, k) for k in (key, None))
-        return [(self.fetch(trained).tolist(), self.fetch(evaluated).tolist())]
-
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices."""
         # Random numbers: on GPUs, products of constants take less power and thus less time.

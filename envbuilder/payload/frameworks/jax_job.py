@@ -52,7 +52,6 @@ class Programs:
         self.classify = jax.jit(lambda weights, images: self._network(weights, images, None)[0])
         self.gradients = jax.jit(jax.value_and_grad(partial(self._loss, key=None), has_aux=True))
         self.witnesses = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
-        self.drop = jax.jit(self._drop, static_argnums=1)
         self.masks = jax.jit(self._masks, static_argnums=1)
 
     def step(self, state: State, images: Any, labels: Any, rate: Any) -> Any:

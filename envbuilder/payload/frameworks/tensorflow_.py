@@ -322,12 +322,6 @@ class TensorFlow(NumpyFramework):
             self._compared = tensorflow_job.Network(self.tensorflow, self.place, weights)
         return self._compared.plain_step(weights, images, labels)
 
-    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
-        """Try TensorFlow's dropout, with a seed and without one."""
-        values = self.put(self.numpy.ones(count, self.numpy.float32))
-        drop = partial(self.on_device, tensorflow_job.drop, self.tensorflow, values, share)
-        return [(drop([1, 2]).numpy().tolist(), drop(None).numpy().tolist())]
-
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices."""
         # Random numbers: on GPUs, products of constants take less power and thus less time.

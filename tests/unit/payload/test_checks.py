@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload import checks
+from envbuilder.payload import checks, torch_checks
 from envbuilder.payload.events import Events
 from envbuilder.payload.interface import Comparison, Kernel, Observation, Tensors
 from envbuilder.payload.machine import clock
@@ -279,13 +279,13 @@ def layer(share: float, factor: float = 2.0, evaluated: float = 1.0) -> Any:
 
 
 def dropped(monkeypatch: pytest.MonkeyPatch, *layers: Any) -> tuple[str, str]:
-    monkeypatch.setattr(checks, "DROPPED_FROM", 1000)
+    monkeypatch.setattr(torch_checks, "DROPPED_FROM", 1000)
 
     def dropouts(count: int, share: float) -> list[Any]:
         assert (count, share) == (1000, 0.5)
         return list(layers)
 
-    return checks.check_dropout(a_run("cuda"), framework(dropouts=dropouts))
+    return torch_checks.check_dropout(a_run("cuda"), framework(dropouts=dropouts))
 
 
 def test_every_dropout_drops_a_half(monkeypatch: pytest.MonkeyPatch) -> None:
