@@ -81,8 +81,12 @@ def last(text: str) -> str:
     """Return the last error and what follows it, else the last line, without local paths."""
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     errors = [n for n, line in enumerate(lines) if _SAID.match(line)]
-    said = " ".join(lines[errors[-1] if errors else -1 :])
-    return re.sub(r"/\S*/", "", said)[:_LONGEST]
+    return plain(" ".join(lines[errors[-1] if errors else -1 :]))[:_LONGEST]
+
+
+def plain(text: str) -> str:
+    """Return a text without the folders of this machine."""
+    return re.sub(r"/\S*/", "", text)
 
 
 def by_hand(folder: Path) -> str:
@@ -136,7 +140,9 @@ def tried(clone: Path, start: str) -> dict[str, str]:
                 return result | {"failed": f"{why}; by hand: {error}", "result": "not built"}
         count, _, failed = detail.partition("; ")
         result["imports"], result["of"] = count.split(" of ")
-        result["failed"] = failed[: 4 * _LONGEST]
+        result["failed"] = plain(failed)[: 4 * _LONGEST]
+        if not start:
+            return result | {"result": "names no program"}
         command = (*_ENVBUILDER, "run", "--", "bash", "-c", start)
         code, out, errors = run(folder, *command, seconds=_SECONDS)
         why = last(out + errors)
