@@ -26,7 +26,7 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.profiles import library
-from envbuilder.watch import judge, model
+from envbuilder.watch import model
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
 
@@ -175,7 +175,6 @@ def recognized(path: Path) -> Signable:
     except ValueError:
         document = None
     keys = document if isinstance(document, dict) else {}
-    predicate: dict[str, object] = {}
     sha256 = {"sha256": hashlib.sha256(content).hexdigest()}
     subject = signatures.Subject(name=path.name, digest=sha256)
     if keys.get("_type") in signatures.TYPES:
@@ -188,14 +187,13 @@ def recognized(path: Path) -> Signable:
         type_ = library.LOCK_TYPE
     elif keys.get("kind") == model.KIND:
         kind = "watch report"
-        type_ = judge.SIGNED_TYPE
-        predicate = judge.predicate(model.parsed(content, path))
+        type_ = model.SIGNED_TYPE
     else:
         raise InvalidError(
             f"{path}: neither a lock nor a bundle, an SBOM, a provenance or a watch report",
             "For other files use a general tool, such as cosign sign-blob.",
         )
-    made = signatures.make_statement([subject], type_, predicate)
+    made = signatures.make_statement([subject], type_, {})
     return Signable(kind=kind, type=type_, statement=made, digests=sha256)
 
 

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -399,57 +398,3 @@ CAUSES = {
     "utilization": frozenset({"data", "split", "device", "fallback", "round trip", "load"}),
 }
 """Kind of a finding → those whose consequence it is: with one of these, it is left out."""
-
-
-# What a signed report says
-
-SIGNED_TYPE = "urn:envbuilder:watch:v1"
-NOT_PROVEN = (
-    "that the script told the truth: it ran in the same processes as the hook, and could lie to it",
-    "which data and which weights went in: they are not recorded",
-    "that the host is the one named: it named itself",
-    "what was not sampled: operators are seen in some of the steps only",
-)
-
-
-def predicate(watched: Watched) -> dict[str, Any]:
-    """Return the predicate of an in-toto statement about a report, whose subject is its file."""
-    trained = training(watched)
-    observed = trained[0].losses if trained else ()
-    losses = [loss for _, loss in observed if loss is not None]
-    rate = speed(watched)
-    other = another_environment(watched)
-    unclean = (
-        () if watched.project.is_clean else ("that the project's files are those of a commit",)
-    )
-    return {
-        "environment": {"another": other}
-        if other
-        else {
-            "profile": watched.profile,
-            "backend": watched.backend,
-            "fingerprint": watched.fingerprint,
-            "lock": {"sha256": watched.lock},
-        },
-        "project": {"commit": watched.project.commit, "isClean": watched.project.is_clean},
-        "command": list(watched.command),
-        "exitCode": watched.exit_code,
-        "host": watched.host,
-        "time": watched.time,
-        "device": {
-            "requested": watched.requested,
-            "used": device(watched),
-            "onRequested": watched.on_device,
-        },
-        "measured": {
-            "framework": framework(watched),
-            "dtype": dtype(watched),
-            "processes": len(trained),
-            "steps": max((process.steps or 0 for process in trained), default=0),
-            "firstLoss": losses[0] if losses else None,
-            "lastLoss": losses[-1] if losses else None,
-            "rate": {"value": rate[0], "unit": f"{rate[1]}/s"} if rate else None,
-            "findings": [each.kind for each in watched.findings],
-        },
-        "notProven": [*NOT_PROVEN, *unclean],
-    }

@@ -18,6 +18,8 @@ from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import Hint, InvalidError, redacted_values
 
 KIND = "watch"
+SIGNED_TYPE = "urn:envbuilder:watch:v1"
+"""The predicate type of a statement about a report's file."""
 PART_BYTES = 256 << 10
 """Maximum size of what one process of the user's command writes."""
 MOST_PROCESSES = 256
