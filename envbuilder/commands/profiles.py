@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import sys
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from envbuilder.commands.options import json_option, load_settings, target_host_option
 from envbuilder.core import console
-from envbuilder.core.errors import Hint, InvalidError
+from envbuilder.core.errors import Hint, InvalidError, wrapped
 from envbuilder.host import probe
 from envbuilder.profiles import fit, library, lock as profile_lock
 from envbuilder.profiles.frameworks import FRAMEWORKS
@@ -134,13 +134,10 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
 
 def _print(label: str, text: str) -> None:
     """Print a line; on a terminal, wrap it between words and indent it below its label."""
-    out = console.rich_console()
-    lines = [text]
-    if out.is_terminal:
-        width = max(40, out.width - len(label))
-        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    for number, line in enumerate(lines):
-        console.result(f"{' ' * len(label) if number else label}{line}")
+    line = f"{label}{text}"
+    if sys.stdout.isatty():
+        line = wrapped(text, console.width(), label, " " * len(label))
+    console.result(line)
 
 
 def _row(name: str, folders: Any, host: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -147,7 +147,7 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
             title=f"{heading}: run {summary.run} of a fleet",
             verdict="passed" if summary.passed else "failed",
             tag="quick look" if summary.quick else "",
-            sentence=" ".join(_sentences(summary)),
+            sentence=_counts(summary.entries),
             reasons=_reasons(summary.entries),
             subject=_subject(summary),
             sections=sections,
@@ -160,22 +160,6 @@ def _outcomes(entries: Sequence[Entry]) -> list[Fact]:
     """Return how many nodes have each outcome, and what it means."""
     number = Counter(entry.outcome for entry in entries)
     return [Fact(f"{number[o]:,} {o}", MARKS[o].meaning) for o in OUTCOMES if number[o]]
-
-
-def _sentences(summary: Summary) -> Iterator[str]:
-    """Explain the verdict of a run."""
-    left_out = sum(entry.outcome in LEFT_OUT for entry in summary.entries)
-    examined = len(summary.entries) - left_out
-    proven = sum(entry.outcome in PROVEN for entry in summary.entries)
-    if examined:
-        nodes = f"{proven:,} of {counted(examined, 'node')}"
-        yield f"{nodes} proved by training what was promised."
-    else:
-        yield "No node was examined."
-    if left_out:
-        yield f"Left out: {counted(left_out, 'node')}."
-    if summary.across:
-        yield _together(summary)
 
 
 def _reasons(entries: Sequence[Entry]) -> list[str]:
