@@ -361,7 +361,8 @@ def fetch(build: Planned) -> None:
     for finding in fit.findings(build.profile, build.host, build.backend, build.lock, read):
         if finding.code == "package":
             progress.note(f"warning: {finding.text}")
-    for text in libraries.warnings(build.profile, plan.files, store, in_image=in_image):
+    asked = build.product.target.system_packages
+    for text in libraries.warnings(build.profile, plan.files, store, asked, in_image=in_image):
         progress.note(f"warning: {text}")
 
 

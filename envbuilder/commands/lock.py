@@ -419,6 +419,7 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
     yield releases.unknown(profile.framework, profile.release)
     yield compare.decided_again(outcome.previous, lock.decision)
     yield compare.later_day(lock.decision)
+    yield compare.in_images(lock)
     for target, why in lock.missing.items():
         yield f"not for {target}: {why.printed(console.width() - 2)}"
     for name in sorted({file.basename for file in lock.files if file.unread}):

@@ -184,10 +184,12 @@ def resolved(
     from concurrent import futures
 
     from envbuilder.locks import entries, resolve
+    from envbuilder.packages.debian.suite import Suites
 
     # Of two threads that are the first to ask for one, CPython 3.11 gives None to the second.
     sysconfig.get_config_vars()
     progress = console.progress()
+    suites = Suites(settings, progress.note)
 
     def make(entry: entries.Entry) -> Outcome:
         previous, unread = entries.read_earlier(entry.earlier, profile_lock.load)
@@ -204,6 +206,7 @@ def resolved(
             upgrade_packages=packages,
             read=diagnosis.read,
             memory=diagnosis.memory,
+            suites=suites,
             explain=partial(diagnosis.blockers, places=entry.places),
             doubt=partial(diagnosis.passed_over, places=entry.places),
             elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),

@@ -120,7 +120,7 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The Python version; without it, the profile's default that the files allow. `managed`, alone
     or before a version: not an interpreter of the machine, but the one whose hash the lock has."""
     system_packages: tuple[types.DebianPackage, ...] = ()
-    """Debian packages to install in images."""
+    """Debian packages to install in images, beside those that `lock` adds for wheels."""
     environment: dict[types.Variable, types.VariableValue] = {}
     """Variables that are set inside."""
     files: tuple[ProjectPath, ...] = ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import types
 from envbuilder.core.errors import first
+from envbuilder.core.text import memory
 from envbuilder.packages.interpreters import SOURCE
 from envbuilder.packages.python.indexes import DEFAULT
 from envbuilder.profiles import frameworks
@@ -124,6 +125,17 @@ def later_day(decided: Decided | None) -> str:
     if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
         return ""
     return f"as_of: packages are of {decided.as_of}, the day of the release {decided.release}"
+
+
+def in_images(lock: Lock) -> str:
+    """Return which Debian packages images have because wheels need them; empty for none."""
+    for target in lock.targets:
+        if needs := target.system_packages:
+            packages = ", ".join(name for name, wheels in needs.items() if wheels)
+            wheels = ", ".join(sorted({*itertools.chain.from_iterable(needs.values())}))
+            size = memory(sum(deb.room for deb in target.of_kind("deb")))
+            return f"in images: {packages} for {wheels} ({size})"
+    return ""
 
 
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:

@@ -21,7 +21,7 @@ from envbuilder.locks import compare, target_wheels
 from envbuilder.locks.blockers import Blocker, PassedOverError, explained, too_old
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
-from envbuilder.packages.debian.suite import Debs
+from envbuilder.packages.debian.suite import Debs, Suites
 from envbuilder.packages.python import wheel_conflicts
 from envbuilder.packages.python.uv import Found, Memory, Offer, Runner, UnresolvableError, Uv
 from envbuilder.packages.sources.source_locker import SourceLocker
@@ -85,6 +85,7 @@ def resolve(
     doubt: Doubt = lambda *_: (),
     elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
     memory: Memory | None = None,
+    suites: Suites | None = None,
 ) -> Lock:
     """Make the lock of a profile.
 
@@ -95,8 +96,8 @@ def resolve(
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
     reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
     earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
-    platform. `memory`: what the command asked before. Packages that have no wheel are built, if
-    the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
+    platform. `memory`, `suites`: what the command asked before. Packages that have no wheel are
+    built, if the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
     `InvalidError` if the bytes of a local wheel differ from what its index or a claim states.
     """
     start = partial(
@@ -110,7 +111,7 @@ def resolve(
     first = basis or (None if upgrade else of_origin)
     free = set(map(types.canonical, upgrade_packages))
     before = partial(preferred, first, free)
-    debs = Debs(profile, settings, basis, on_progress, origin)
+    debs = Debs(profile, suites or Suites(settings, on_progress), basis, origin)
     staying = [file for file in basis.files if file.name not in free] if basis else []
     foundry = SourceLocker(
         profile.resolution, settings, on_progress, elsewhere, forms.shown, staying
@@ -152,7 +153,7 @@ def resolve(
                     read_contents,
                     require_recent,
                     on_progress,
-                    with_dependencies=in_project,
+                    in_project=in_project,
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
                 obstacles: dict[Place, Sequence[Blocker]] = {}
@@ -364,9 +365,9 @@ def _targets(
     require_recent: Callable[[Place, Iterable[Found]], None],
     on_progress: Callable[[str], None],
     *,
-    with_dependencies: bool,
+    in_project: bool,
 ) -> _Solution:
-    """Resolve each target of a profile, perhaps noting what requires what."""
+    """Resolve each target of a profile; in a project, with what requires what."""
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
@@ -376,7 +377,7 @@ def _targets(
                 profile, platform, python, before(platform, python), uv_here
             )
             require_recent((platform, python), wheels)
-            if with_dependencies:
+            if in_project:
                 wheels = target_wheels.with_dependencies(wheels, profile, platform, python, uv_here)
             return target_wheels.compared(wheels, platform, python, contents(wheels, python))
         except UnresolvableError as error:
@@ -394,15 +395,12 @@ def _targets(
         if isinstance(wheels, UnresolvableError):
             solution.failures[place] = wheels
             continue
-        base, packages = debs.of(*place)
         solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
-        files = (*(w.file for w in wheels), *packages)
-        target = Target(
-            platform=place[0],
-            python=place[1],
-            base=base,
-            files=tuple(sorted(files, key=lambda f: (_KIND_ORDER[f.kind], f.name, f.file))),
-        )
+        files = [wheel.file for wheel in wheels]
+        target = debs.of(*place, files if in_project else ())
+        files += target.files
+        files.sort(key=lambda f: (_KIND_ORDER[f.kind], f.name, f.file))
+        target = replace(target, files=(*files,))
         solution = solution._replace(targets=(*solution.targets, target))
     return solution
 

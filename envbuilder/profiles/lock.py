@@ -217,6 +217,9 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """A build of Python that needs no installation, for machines and bases without that Python."""
     build_files: tuple[File, ...] = ()
     """Wheels that are installed to build others from source, and nowhere else."""
+    system_packages: dict[types.DebianPackage, tuple[types.Distribution, ...]] = {}
+    """If wheels need some of an image: the Debian packages that were asked for, each with the
+    wheels that need it; none of those of the profile."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
         """Return the files of one kind that are installed on the base, in the lock's order."""

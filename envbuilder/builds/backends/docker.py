@@ -577,8 +577,8 @@ def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
 
 def _runs_scripts(profile: Profile, target: Target) -> bool:
     # No script can run on a base that is only unpacked.
-    unpacks = profile.unpack_packages or bool(target.base and target.base.unpacked)
-    return bool(target.of_kind("deb")) and not unpacks
+    unpacks = profile.unpack_packages and not target.system_packages
+    return bool(target.of_kind("deb")) and not (unpacks or (target.base and target.base.unpacked))
 
 
 def prepare_layers(

@@ -14,6 +14,7 @@ import hashlib
 import io
 import operator
 import re
+import threading
 from collections import defaultdict
 from functools import lru_cache
 from itertools import chain
@@ -26,7 +27,8 @@ from envbuilder.core import archives, decoding, types
 from envbuilder.core.errors import BuildError, InvalidError, clipped
 from envbuilder.core.http import open_session, read, reason, request
 from envbuilder.packages.debian import mirrors
-from envbuilder.packages.python import indexes
+from envbuilder.packages.python import indexes, libraries
+from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import (
     MAIN,
     SECURITY,
@@ -204,7 +206,7 @@ class _Selection:
             for group in relations(self._universe[name].depends):
                 candidates: list[str] = []
                 for atom in group:
-                    candidates += self._satisfying(atom)
+                    candidates += self.satisfying(atom)
                 if not candidates:
                     needs = clipped(" | ".join(a.name for a in group), 300)
                     raise InvalidError(
@@ -213,7 +215,7 @@ class _Selection:
                 if self._base.isdisjoint(candidates) and self.chosen.keys().isdisjoint(candidates):
                     queue.append(candidates[0])
 
-    def _satisfying(self, atom: Atom) -> list[str]:
+    def satisfying(self, atom: Atom) -> list[str]:
         """Return the packages that satisfy an alternative: the one so named, then providers."""
         names = []
         package = self._universe.get(atom.name)
@@ -247,7 +249,7 @@ class _Selection:
         for package in self.chosen.values():
             for atom in _atoms(package.depends):
                 if atom.relation in tight:
-                    names.update(self._satisfying(atom)[:1])
+                    names.update(self.satisfying(atom)[:1])
         return names
 
     def _broken(self, *, rolling: bool) -> set[str]:
@@ -296,12 +298,14 @@ def closure(
     """Return the packages to install for `names` on any minimal system.
 
     `base` names the packages of a larger system made of this very universe: none of them is chosen
-    again. Raise `InvalidError` for unknown packages.
+    again. A newer suite may have a package under another name, which provides the older one. Raise
+    `InvalidError` for unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
         if name not in base:
-            selection.add(require(name, universe).name)
+            present = next(iter(selection.satisfying(Atom(name))), name)
+            selection.add(require(present, universe).name)
     if not base:  # a base made of this universe has these versions already
         selection.couple(rolling=rolling)
     return tuple(selection.chosen.values())
@@ -471,8 +475,36 @@ def _date(text: str) -> str:
 # depend on it.
 
 
+class Suites:
+    """The suites that a command reads, each once; a mirror that failed is not asked again."""
+
+    def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
+        self.settings = settings
+        self.note = lru_cache(on_progress)  # once for all locks
+        self._reading = threading.Lock()
+        self._read: dict[tuple[str, str], Suite | BuildError] = {}
+
+    def of(self, name: str, platform: str) -> Suite:
+        """Return a suite for a platform; raise as `load` does."""
+        key = (name, platform)
+        with self._reading:
+            if key not in self._read:
+                try:
+                    self._read[key] = load(*key, self.settings, self.note)
+                except BuildError as error:
+                    self._read[key] = error
+        suite = self._read[key]
+        if isinstance(suite, BuildError):
+            raise suite
+        return suite
+
+
+_Names = dict[str, tuple[str, ...]]
+"""Debian packages, each with the wheels that need it; none of those of the profile."""
+
+
 class Debs:
-    """The bases and .debs of one profile's targets; each suite is read once.
+    """The bases and .debs of one profile's targets.
 
     They are taken from `previous` if the profile has not changed since, else from the lock of its
     `origin` if that has the same system.
@@ -481,48 +513,86 @@ class Debs:
     def __init__(
         self,
         profile: Profile,
-        settings: Settings,
+        suites: Suites,
         previous: Lock | None,
-        on_progress: Callable[[str], None],
         origin: tuple[Profile, Lock] | None = None,
     ) -> None:
         self._profile = profile
-        self._settings = settings
-        self._note = on_progress
+        self._suites = suites
+        self._store = Store.of(suites.settings)
+        self._last = previous
         fresh = previous is not None and previous.inputs == inputs_digest(profile)
         of_origin = origin[1] if origin and _is_same_system(profile, origin[0]) else None
         # A suite has only its newest versions, so there is no intermediate version to prefer:
         # packages are either kept as they are or chosen again.
         self._previous = previous if fresh else of_origin
         self._origin = origin
-        self._suites: dict[str, Suite] = {}
-        self._closures: dict[types.Platform, tuple[File, ...]] = {}
+        self._closures: dict[tuple[str, ...], tuple[File, ...]] = {}
 
     def of(
-        self, platform: types.Platform, python: types.PythonVersion
-    ) -> tuple[LockedBase | None, tuple[File, ...]]:
-        """Return the base of a target and its .debs; None and no files if it is not for Linux."""
+        self, platform: types.Platform, python: types.PythonVersion, wheels: Iterable[File] = ()
+    ) -> Target:
+        """Return a target with its base and .debs, and without both if it is not for Linux.
+
+        What `wheels` need of an image is added, as far as it is known and a mirror has it.
+        """
+        asked: _Names = dict.fromkeys(self._profile.system_packages, ())
+        needs = {**self._needs(platform, python, wheels), **asked}
+        if len(needs) > len(asked):
+            try:
+                return self._with(platform, python, needs)
+            except (BuildError, InvalidError) as error:
+                names = ", ".join(name for name, by in needs.items() if by)
+                self._suites.note(f"note: images lack {names}: {error.message}. {error.hint}")
+        return self._with(platform, python, asked)
+
+    def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
+        """Return what wheels need of a target's image; nothing if it cannot be added to that."""
+        image = base(self._profile, platform, python, ())
+        if image is None or image.unpacked or not self._profile.debian_suite:
+            return {}
+        last = target_of(self._last, platform, python)
+        earlier = last.system_packages if last else {}
+        return libraries.of_image(self._profile, wheels, self._store, earlier)
+
+    def _with(self, platform: types.Platform, python: types.PythonVersion, asked: _Names) -> Target:
+        """Return a target with its base and what is asked for, which stays if it was the same."""
         profile = self._profile
-        if not platform.startswith("linux/"):
-            return None, ()
-        if python in profile.debian_base:
-            return self._of_packages(platform, python)
+        has_base = python in profile.debian_base
         # Without an image, .debs are only unpacked to get a library to preload.
-        if not profile.system_packages or not (python in profile.base or profile.preload):
-            return base(profile, platform, python, ()), ()
+        has_debs = has_base or (asked and (python in profile.base or profile.preload))
+        files: tuple[File, ...] = ()
+        if has_debs and platform.startswith("linux/"):
+            if before := self._unchanged(platform, python, asked):
+                files = (*before.base_files, *before.of_kind("deb"))
+                asked = before.system_packages
+            else:
+                choose = self._of_packages if has_base else self._on_image
+                files = choose(platform, python, asked)
+        return Target(
+            platform=platform,
+            python=python,
+            base=base(profile, platform, python, files),
+            files=files,
+            system_packages=asked if any(asked.values()) else {},
+        )
+
+    def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
+        """Return the target so far, if the same was asked for."""
         before = target_of(self._previous, platform, python)
-        if before is not None:
-            return before.base, before.of_kind("deb")
-        files = self._on_image(platform)
-        return base(profile, platform, python, files), files
+        if before:
+            have = {*self._profile.system_packages, *(file.name for file in before.files)}
+            if asked.keys() <= have | before.system_packages.keys():
+                return before
+        last = target_of(self._last, platform, python)
+        if last and last.system_packages.keys() == asked.keys() and is_current(self._profile, last):
+            return last
+        return None
 
     def _of_packages(
-        self, platform: types.Platform, python: types.PythonVersion
-    ) -> tuple[LockedBase | None, tuple[File, ...]]:
-        """Return a base made of locked packages, its packages and those installed on it."""
-        before = target_of(self._previous, platform, python)
-        if before is not None:
-            return before.base, (*before.base_files, *before.of_kind("deb"))
+        self, platform: types.Platform, python: types.PythonVersion, asked: _Names
+    ) -> tuple[File, ...]:
+        """Return the packages that a base is made of, and those installed on it."""
         debian_suite = self._suite(platform)
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
@@ -531,16 +601,15 @@ class Debs:
                 f"Add python{python}, or python3 if that is the suite's own version.",
             )
         names = frozenset(f.name for f in system)
-        files = (*system, *lock(self._profile.system_packages, debian_suite, names))
-        return base(self._profile, platform, python, files), files
+        return (*system, *lock(tuple(asked), debian_suite, names))
 
-    def _on_image(self, platform: types.Platform) -> tuple[File, ...]:
+    def _on_image(self, platform: types.Platform, _: str, asked: _Names) -> tuple[File, ...]:
         """Return the packages to install on an image; the same for every image of a platform."""
-        if platform not in self._closures:
-            self._closures[platform] = self._of_origin(platform) or lock(
-                self._profile.system_packages, self._suite(platform)
-            )
-        return self._closures[platform]
+        key = (platform, *asked)
+        if key not in self._closures:
+            of_origin = () if any(asked.values()) else self._of_origin(platform)
+            self._closures[key] = of_origin or lock(tuple(asked), self._suite(platform))
+        return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
         """Return the packages that the origin's images have, if it asks for the same ones."""
@@ -555,10 +624,7 @@ class Debs:
         return ()
 
     def _suite(self, platform: str) -> Suite:
-        if platform not in self._suites:
-            name = self._profile.debian_suite
-            self._suites[platform] = load(name, platform, self._settings, self._note)
-        return self._suites[platform]
+        return self._suites.of(self._profile.debian_suite, platform)
 
 
 def base(

@@ -39,6 +39,7 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
     debian: dict[str, types.DebianPackage]
     opencv: frozenset[str]
+    wheels: dict[types.Distribution, tuple[types.DebianPackage, ...]]
 
 
 system_libraries = cache(partial(table, "libraries.yaml", _Table))
@@ -126,21 +127,61 @@ def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: b
     return text
 
 
+def _missing(file: File, store: Store) -> set[str]:
+    """Return what a wheel needs, which is read once; raise `OSError` if the store lacks it."""
+    from envbuilder.packages.python import kernels
+
+    read = partial(kernels.in_wheel, read=needed)
+    return missing(store.derived(file.sha256, "libraries-1", Needs, read))
+
+
+def of_image(
+    profile: Profile, files: Iterable[File], store: Store, earlier: Mapping[str, Collection[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the Debian packages that wheels need in an image, each with those wheels.
+
+    Nothing is downloaded to know it: a wheel that the store lacks needs what the table says, or an
+    `earlier` lock. The project may exclude packages.
+    """
+    from envbuilder.packages.python import kernels
+
+    table = system_libraries()
+    needs: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for file in kernels.others(profile, files):
+        try:
+            packages = {table.debian[name] for name in _missing(file, store)}
+        except (InvalidError, OSError):
+            packages = {name for name, wheels in earlier.items() if file.name in wheels}
+            packages.update(table.wheels.get(file.name, ()))
+        for name in packages:
+            if types.canonical(name) not in profile.resolution.exclude:
+                needs[name] += (file.name,)
+    return dict(sorted(needs.items()))
+
+
 def warnings(
-    profile: Profile, files: Collection[File], store: Store, *, in_image: bool
+    profile: Profile,
+    files: Collection[File],
+    store: Store,
+    asked: Iterable[str] = (),
+    *,
+    in_image: bool,
 ) -> Iterator[str]:
-    """Yield what wheels need that the image lacks, or else this machine; each is read once."""
+    """Yield what wheels need that the image lacks, or else this machine; each is read once.
+
+    `asked`: packages that the image has, perhaps by another name.
+    """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 
     debian = system_libraries().debian
-    have = {file.name for file in files}
+    have = {file.name for file in files}.union(asked)
     cache = b"" if in_image or not _CACHE.is_file() else _CACHE.read_bytes()
-    read = partial(kernels.in_wheel, read=needed)
     for file in kernels.others(profile, files) if in_image or cache else ():
         with suppress(InvalidError, OSError):
-            needs = missing(store.derived(file.sha256, "libraries-1", Needs, read))
             lacks = sorted(
-                n for n in needs if debian[n] not in have and f"{n}\0".encode() not in cache
+                name
+                for name in _missing(file, store)
+                if debian[name] not in have and f"{name}\0".encode() not in cache
             )
             if lacks:
                 way = bringing(lacks, [file.name], in_image=in_image)

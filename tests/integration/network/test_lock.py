@@ -12,7 +12,7 @@ import pytest
 
 from envbuilder.core import process
 from envbuilder.core.errors import BuildError
-from envbuilder.core.settings import Configuration, Settings
+from envbuilder.core.settings import Configuration, Definition, Settings
 from envbuilder.locks import blockers, resolve
 from envbuilder.locks.chooser import Chooser
 from envbuilder.packages import upstream
@@ -141,6 +141,21 @@ def test_names_versions_and_hashes(default: Default, wheels: Path, own: Settings
         data = (wheels / file.file).read_bytes()
         assert file.sha256 == hashlib.sha256(data).hexdigest()
         assert file.source == "default"
+
+
+def test_images_of_a_project_get_what_its_wheels_need(
+    default: Default, wheels: Path, own: Settings
+) -> None:
+    wheel(wheels, "opencv_python", "5.0")
+    asked = profile("opencv-python")
+    assert not default.lock(asked, own).targets[0].system_packages
+    project = msgspec.structs.replace(own, definition=Definition())
+    lock = default.lock(asked, project)
+    (target,) = lock.targets
+    assert target.system_packages["libglib2.0-0"] == ("opencv-python",)
+    debs = {deb.name: deb.size for deb in target.of_kind("deb")}
+    assert {"libgl1-mesa-dri", *target.system_packages} <= debs.keys()
+    assert default.lock(asked, project, lock) == lock
 
 
 def test_twice_gives_the_same_text(default: Default, own: Settings) -> None:

@@ -56,6 +56,15 @@ def test_each_package_that_came_left_or_moved() -> None:
     ]
 
 
+def test_what_images_have_for_wheels() -> None:
+    assert not compare.in_images(CPU)
+    by = {"libgl1": ("pyqt5", "opencv-python"), "git": (), "libxcb1": ("opencv-python",)}
+    targets = tuple(replace(target, system_packages=by) for target in CPU.targets)
+    said = compare.in_images(replace(CPU, targets=targets))
+    size = sum(deb.size or 0 for deb in CPU.targets[0].of_kind("deb"))
+    assert said == f"in images: libgl1, libxcb1 for opencv-python, pyqt5 ({size / 1024:.1f} KiB)"
+
+
 def test_targets_may_differ() -> None:
     first, *others = CPU.targets
     files = tuple(replace(f, version="1" if f.name == "jinja2" else f.version) for f in first.files)

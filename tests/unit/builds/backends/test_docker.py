@@ -245,12 +245,15 @@ def test_a_base_named_by_digest_is_pulled_where_the_engine_lacks_it(
 
 
 def why_not(
-    name: str = "cpu", build: BuildCommand = BUILDKIT, platform: str = "linux/amd64"
+    name: str = "cpu",
+    build: BuildCommand = BUILDKIT,
+    platform: str = "linux/amd64",
+    **changes: Any,
 ) -> str:
     profile = shipped_profile(name)
     lock = shipped_lock(name)
     target = lockfile.select(lock, platform, "3.11")
-    return docker.unsuitable(build, profile, target)
+    return docker.unsuitable(build, profile, replace(target, **changes))
 
 
 def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,3 +271,5 @@ def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
 ) -> None:
     monkeypatch.setattr(docker, "own_platform", lambda: "linux/arm64")
     assert "run scripts on linux/amd64" in why_not("zendnn")
+    assert "run scripts" not in why_not("cpu")
+    assert "run scripts" in why_not("cpu", system_packages={"libgomp1": ("lightgbm",)})

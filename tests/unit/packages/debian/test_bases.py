@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from envbuilder.core.errors import InvalidError
+from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.packages.debian import suite as debian
-from envbuilder.packages.debian.suite import Debs, Package, Suite
+from envbuilder.packages.debian.suite import Debs, Package, Suite, Suites
+from envbuilder.packages.python import libraries
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
-from envbuilder.profiles.profile import DebianBase, Profile
+from envbuilder.profiles.profile import DebianBase, Profile, Resolution
 from tests.support.shipped import shipped_profile
-from tests.support.tools import tools
+from tests.support.tools import tools, wheel
 
 CPU = shipped_profile("cpu")
 
@@ -35,6 +36,8 @@ SUITE = (
     package("python3.11", "3.11.2-6+deb12u6", depends="libc6"),
     package("tool", depends="libc6 (= 2.36-9), helper"),
     package("helper"),
+    package("libgl1", depends="libc6"),
+    package("libglib2.0-0t64", provides="libglib2.0-0 (= 1-1)"),
 )
 
 
@@ -59,7 +62,12 @@ def profile(**changes: Any) -> Profile:
 def debs(
     asked: Profile, settings: Settings, kept: Lock | None = None
 ) -> tuple[LockedBase | None, tuple[File, ...]]:
-    return Debs(asked, settings, kept, lambda _: None).of("linux/amd64", "3.11")
+    target = bench(asked, settings, kept).of("linux/amd64", "3.11")
+    return target.base, target.files
+
+
+def bench(asked: Profile, settings: Settings, *kept: Any) -> Debs:
+    return Debs(asked, Suites(settings, lambda _: None), *kept)
 
 
 def names(files: tuple[File, ...]) -> list[str]:
@@ -106,10 +114,27 @@ def test_another_python_of_a_project_has_the_packages_of_the_profile(
     origin = kept(profile(), base, files)
     image = CPU.base["3.11"]
     asked = profile(base={"3.10": image})
-    chosen = Debs(asked, found, None, lambda _: None, (profile(), origin)).of("linux/amd64", "3.10")
-    assert chosen[0] is not None
-    assert (chosen[0].ref, chosen[1]) == (image.ref, files)
+    chosen = bench(asked, found, None, (profile(), origin)).of("linux/amd64", "3.10")
+    assert chosen.base is not None
+    assert (chosen.base.ref, chosen.files) == (image.ref, files)
     assert len(suite) == 1, "no list was read again"
+
+
+OPENCV = wheel("opencv_python-5.0-py3-none-any.whl", "opencv-python", "5.0")
+"""Not in the store: its needs are in the table."""
+
+
+@pytest.fixture
+def needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV needs two packages, one of which the suite has by another name."""
+    table = libraries.system_libraries()
+    wheels = {"opencv-python": ("libgl1", "libglib2.0-0")}
+    less = msgspec.structs.replace(table, wheels=wheels)
+    monkeypatch.setattr(libraries, "system_libraries", lambda: less)
+
+
+def locked(asked: Profile, target: Target) -> Lock:
+    return msgspec.structs.replace(kept(asked, None, ()), targets=(target,))
 
 
 SYSTEM = {"3.11": DebianBase(include=("python3",), unpacked=("linux/arm64",))}
@@ -128,10 +153,11 @@ def test_a_base_made_of_packages(found: Settings) -> None:
 
 
 def test_what_is_unpacked_has_another_name(found: Settings) -> None:
-    resolver = Debs(profile(debian_base=SYSTEM), found, None, lambda _: None)
-    base, _ = resolver.of("linux/arm64", "3.11")
-    assert base.unpacked
-    assert base.ref.startswith("envbuilder/debian:bookworm-unpacked-")
+    target = bench(profile(debian_base=SYSTEM), found, None).of("linux/arm64", "3.11", [OPENCV])
+    assert target.base is not None
+    assert target.base.unpacked
+    assert target.base.ref.startswith("envbuilder/debian:bookworm-unpacked-")
+    assert not target.system_packages, "no script of theirs could run"
 
 
 def test_a_base_without_its_python_is_refused(found: Settings) -> None:
@@ -154,3 +180,54 @@ def test_a_target_is_current_until_its_base_changes(
     assert not debian.is_current(asked, msgspec.structs.replace(target, base=None))
     mac = Target(platform="macos/arm64", python="3.11", base=None, files=())
     assert debian.is_current(asked, mac)
+
+
+@pytest.mark.usefixtures("needed")
+@pytest.mark.parametrize("system", [{}, {"3.11": DebianBase(include=("python3",))}])
+def test_what_wheels_need_of_an_image_is_added(
+    found: Settings, suite: list[object], system: dict[str, DebianBase]
+) -> None:
+    asked = profile(debian_base=system)
+    plain = bench(asked, found, None).of("linux/amd64", "3.11")
+    target = bench(asked, found, None).of("linux/amd64", "3.11", [OPENCV])
+    by = ("opencv-python",)
+    assert target.system_packages == {"libgl1": by, "libglib2.0-0": by, "tool": ()}
+    added = {*names(target.files)} - {*names(plain.files)}
+    assert added == {"libgl1", "libglib2.0-0t64"}
+    # They stay, and no list is read: in the same profile, after an edit, on another machine.
+    number = len(suite)
+    edited = msgspec.structs.replace(asked, requirements=("torch", "rich"))
+    for other in (asked, edited):
+        before = locked(asked, target)
+        assert bench(other, found, before).of("linux/amd64", "3.11", [OPENCV]) == target
+    assert len(suite) == number
+    # They go with the wheel, or if the project excludes them; the profile's own do not.
+    assert bench(edited, found, before).of("linux/amd64", "3.11") == plain
+    excluded = Resolution(exclude=("libgl1", "libglib2-0-0", "tool"))
+    less = msgspec.structs.replace(asked, resolution=excluded)
+    assert bench(less, found, before).of("linux/amd64", "3.11", [OPENCV]) == plain
+    # One that was locked before its needs were known gets them.
+    assert bench(asked, found, locked(asked, plain)).of("linux/amd64", "3.11", [OPENCV]) == target
+
+
+@pytest.mark.usefixtures("needed")
+def test_a_lock_needs_no_mirror_for_what_wheels_need(
+    found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def load(*args: object) -> Suite:
+        asked.append(args)
+        raise BuildError("no mirror answers", "Set X.")
+
+    monkeypatch.setattr(debian, "load", load)
+    notes: list[str] = []
+    suites = Suites(found, notes.append)
+    for python in ("3.11", "3.12"):
+        plain = profile(system_packages=(), base={python: CPU.base["3.11"]})
+        target = Debs(plain, suites, None).of("linux/amd64", python, [OPENCV])
+        assert (target.files, target.system_packages) == ((), {})
+    assert notes == ["note: images lack libgl1, libglib2.0-0: no mirror answers. Set X."]
+    assert len(asked) == 1
+    with pytest.raises(BuildError):
+        Debs(profile(), suites, None).of("linux/amd64", "3.11", [OPENCV])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,24 @@ def test_an_image_needs_packages_that_its_lock_has_not(tmp_path: Path) -> None:
     debs = [images.wheel(store, name, {}) for name in ("libgl1", "libgomp1")]
     (left,) = libraries.warnings(profile, [*files, *debs], store, in_image=True)
     assert left.startswith("opencv-python lacks libglib-2.0.so.0. ")
+    asked = ["libglib2.0-0"]
+    assert not [*libraries.warnings(profile, [*files, *debs], store, asked, in_image=True)]
+
+
+def test_what_an_image_needs_is_known_without_a_download(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    elsewhere = Store(tmp_path / "elsewhere")
+    files = [
+        images.wheel(store, "lightgbm", {"lightgbm/x.so": library("libgomp.so.1", "libGL.so.1")}),
+        images.wheel(elsewhere, "opencv-python", {}),
+        images.wheel(elsewhere, "x", {}),
+        images.wheel(store, "y", {}),
+    ]
+    earlier = {"libxi6": ("x", "y"), "libgl1": ("x",), "git": ()}
+    needs = libraries.of_image(LIBRARY.profile("cpu"), files, store, earlier)
+    assert needs["libgl1"] == ("lightgbm", "opencv-python", "x")
+    assert (needs["libgomp1"], needs["libxi6"]) == (("lightgbm",), ("x",))
+    assert "git" not in needs
 
 
 def test_this_machine_has_what_its_loader_knows(
@@ -153,5 +172,7 @@ def test_an_image_in_which_kernels_are_compiled_needs_a_compiler(
 
 
 def test_every_package_of_the_table_is_named_by_a_library_of_linux() -> None:
-    assert libraries.system_libraries().opencv <= libraries.system_libraries().debian.keys()
-    assert [n for n in libraries.system_libraries().debian if ".so." not in n] == ["g++"]
+    table = libraries.system_libraries()
+    assert table.opencv <= table.debian.keys()
+    assert {*table.debian.values()}.issuperset(chain.from_iterable(table.wheels.values()))
+    assert [n for n in table.debian if ".so." not in n] == ["g++"]
