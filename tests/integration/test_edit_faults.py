@@ -6,11 +6,13 @@ The real command line, on small wheels. Afterwards the next command works, and n
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 import stat
 import subprocess
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.seams.conftest import uv_wheel
 from tests.seams.edits import PLAIN
 from tests.seams.index import Index
 from tests.seams.world import Ended, World, fill
+from tests.support import make_wheels
 
 __all__ = ["uv_wheel"]
 pytestmark = [pytest.mark.quiet]
@@ -29,6 +32,17 @@ SEED = 44
 RUN = ("run", "--", "python", "-c")
 SIX = (*RUN, "import six; print(six.__version__)")
 OTHER = "requirements: [six, einops]"
+EDITS = ("six", "einops", "attrs", "idna", "rich")
+KERNEL = b"""
+import os, sys, time
+with open(sys.argv[-1], "w") as file:
+    file.write(sys.prefix)
+while os.path.getsize(sys.argv[-1]):
+    time.sleep(0.1)
+import six
+print(six.__file__)
+"""
+"""Stands in for ipykernel's: runs until its connection file is emptied, then imports a module."""
 
 
 @pytest.fixture
@@ -220,6 +234,38 @@ def test_a_file_is_changed_in_place(world: World) -> None:
     assert module(first).read_bytes() == before
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [0.0, 0.6])
+def test_a_file_is_written_while_another_environment_is_made(world: World, moment: float) -> None:
+    (first,) = environments(world)
+    before = module(first).read_bytes()
+    switches = [lock_of(world, "requirements: [six]"), lock_of(world, OTHER)]
+    is_over = threading.Event()
+
+    def write() -> None:
+        is_over.wait(moment)
+        while not is_over.is_set():
+            change(module(first))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    exited_with(0, world.envbuilder("build"))
+    is_over.set()
+    writer.join()
+    changed = [e for e in environments(world) if module(e).read_bytes() != before]
+    # What is written before it is looked at goes no further; what is later is found.
+    assert first in changed
+    assert moment or changed == [first]
+    for switch in switches:
+        switch()
+        exited_with(0, world.envbuilder("build"))
+        assert "was changed" not in world.envbuilder("doctor").out
+    assert {module(each).read_bytes() for each in environments(world)} == {before}
+    lock_of(world, "requirements: [six, attrs]")
+    exited_with(0, world.envbuilder("build"))
+    assert {module(each).read_bytes() for each in environments(world)} == {before}
+
+
 def emptied(path: Path) -> None:
     path.write_text("[]")
 
@@ -277,3 +323,34 @@ def test_branches_and_projects_keep_their_environments(world: World) -> None:
     exited_with(0, world.envbuilder("clean", "--yes", cwd=world.home))
     assert kept in environments(world)
     exited_with(0, world.envbuilder(*SIX, cwd=other))
+
+
+@pytest.mark.slow
+def test_a_kernel_keeps_the_environment_of_another_branch(world: World) -> None:
+    files = {"ipykernel/__init__.py": b"", "ipykernel_launcher.py": KERNEL}
+    make_wheels.write(world.index.wheels("default"), "ipykernel", files, version="7.1")
+    lock_of(world, "requirements: [six, ipykernel]")
+    exited_with(0, world.envbuilder("jupyter", "--install-kernel"))
+    (spec,) = world.home.rglob("kernel.json")
+    connection = world.home / "connection.json"
+    connection.touch()
+    argv = [
+        word.replace("{connection_file}", str(connection))
+        for word in json.loads(spec.read_text())["argv"]
+    ]
+    ended: list[Ended] = []
+    kernel = threading.Thread(target=lambda: ended.append(world.run(argv)))
+    kernel.start()
+    try:
+        while kernel.is_alive() and not connection.stat().st_size:
+            time.sleep(0.1)
+        prefix = Path(connection.read_text())
+        for edit in range(10):
+            lock_of(world, f"requirements: [{', '.join(EDITS[: edit % 5 + 1])}]")
+            exited_with(0, world.envbuilder(*RUN, ""))
+        exited_with(0, world.envbuilder("clean", "--yes"))
+    finally:
+        connection.write_text("")
+        kernel.join()
+    assert prefix in environments(world)
+    assert exited_with(0, ended[0]).out.strip() == str(module(prefix))
