@@ -392,6 +392,59 @@ def works(scene: Scene, words: list[str]) -> None:
 
 
 @step
+def shared(scene: Scene, how: str) -> None:
+    """Do what reaches environments by what they share; a build must make the lock's own again.
+
+    `how`: an edit and back, as a branch is switched; a second project with the same lock, which is
+    cleaned; or what happens to the files.
+    """
+    build = ["build", "--profile", _profile(scene), "--backend", "venv"]
+    if not _fresh(scene) or run(scene, build).ended.code:
+        return
+    world = scene.world
+    current = (world.project / ".envbuilder/default").resolve()
+    if not current.is_dir():
+        return  # another user's folder is in the way
+    modules = _modules(current)
+    world.history.append(f"# {current}: {how}")
+    if how == "twin":
+        twin = world.home / "twin"
+        shutil.copytree(world.project, twin, symlinks=True)
+        for words in (build, ["clean", "--yes"]):
+            world.envbuilder(*words, cwd=twin)
+        shutil.rmtree(twin)
+    elif how.startswith(EDITS):
+        files = (world.path("envbuilder.yaml"), *world.path("envbuilder.lock").glob("*.json"))
+        contents = {path: path.read_bytes() for path in files}
+        run(scene, how.split())
+        run(scene, build)
+        for path, content in contents.items():
+            path.write_bytes(content)
+    for path in modules if "changed" in how else ():
+        path.chmod(0o644)
+        with path.open("r+b") as file:  # in place: the name of each environment that shares it
+            file.write(b"raise ")
+    if "unshared" in how:
+        shutil.rmtree(world.home / "data/unpacked", ignore_errors=True)
+    if "removed" in how:
+        shutil.rmtree(current)
+    ended = run(scene, build).ended
+    differing = sorted({*modules.items()} ^ {*_modules(current).items()})
+    if ended.code or differing:
+        what = [normalised(str(path)) for path, _ in differing[:3]]
+        text = f"{how}, then build {ended.code}: {what} {normalised(ended.err)[-300:]}"
+        scene.trouble("shared", "build", text)
+
+
+EDITS = ("add ", "remove ")
+
+
+def _modules(environment: Path) -> dict[Path, bytes]:
+    found = environment.glob("lib/python*/site-packages/*/__init__.py")
+    return {path: path.read_bytes() for path in found}
+
+
+@step
 def settled(scene: Scene, words: list[str]) -> None:
     """`lock`, then `check`: both must say the same; a second `lock` must change nothing."""
     locked = run(scene, ["lock", *words])

@@ -330,6 +330,12 @@ DAMAGE = st.one_of(
         name=st.sampled_from(["requirements.txt", "envbuilder.yaml", "ops", ".envbuilder"]),
     ),
 )
+SHARED = _step(
+    "shared",
+    how=st.sampled_from(
+        ["add einops", "remove six", "twin", "changed", "changed, removed", "unshared, removed"]
+    ),
+)
 PLANT = st.one_of(
     _step(
         "plant",

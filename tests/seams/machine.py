@@ -194,6 +194,12 @@ class Machine(RuleBasedStateMachine):
         """Delete something."""
         self.change([step], look)
 
+    @rule(step=draws.drawn(draws.SHARED))
+    def share(self, step: Step) -> None:
+        """Do what reaches environments by what they share."""
+        self.leave()
+        self.do(step)
+
     @rule(step=draws.PLANT, look=draws.drawn(draws.PLANT_LOOK))
     def plant(self, step: Step, look: Step) -> None:
         """Let another user leave something."""
