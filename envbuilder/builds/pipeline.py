@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from importlib import import_module
 from itertools import filterfalse
 from pathlib import Path
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from envbuilder.builds import project_folder
 from envbuilder.builds.backends import devices, in_use
-from envbuilder.builds.plan import NATIVE, BuildResult, MakeBase
+from envbuilder.builds.plan import NATIVE, BuildResult, MakeBase, UnpackWheels
 from envbuilder.builds.request import Built, Chosen, Judged, Locked, Planned, Request, advance
 from envbuilder.core.errors import (
     BuildError,
@@ -40,13 +41,13 @@ from envbuilder.profiles.profile import Profile, require_backend
 from envbuilder.project import environments, variants
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from envbuilder.builds.plan import Artifact
     from envbuilder.builds.request import Product
     from envbuilder.core import types
     from envbuilder.core.console import Progress
-    from envbuilder.profiles.lock import Target
+    from envbuilder.profiles.lock import File, Target
 
 
 def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Planned:
@@ -348,7 +349,7 @@ def fetch(build: Planned) -> None:
         raise
     require_space(plan.files, plan.room, settings)
     try:
-        fetch_files(plan.files, build.product.target, settings, progress)
+        fetch_files(plan.files, build.product.target, settings, progress, _unpacking(build))
     except LackingError as error:
         raise with_context(error, hint=_what_decided(build, error.names)) from None
     store = Store.of(settings)
@@ -364,6 +365,24 @@ def fetch(build: Planned) -> None:
     asked = build.product.target.system_packages
     for text in libraries.warnings(build.profile, plan.files, store, asked, in_image=in_image):
         progress.note(f"warning: {text}")
+
+
+def _unpacking(build: Planned) -> Callable[[File], None]:
+    """Return what unpacks a wheel that has arrived, if a step of the plan uses it from there."""
+    from envbuilder.builds.image.unpacked import unpack
+    from envbuilder.packages.store import Store
+
+    root = build.settings.unpacked_dir
+    store = Store.of(build.settings)
+    steps = [s for s in build.plan.steps if isinstance(s, UnpackWheels) and s.unpacked == str(root)]
+    wheels = {wheel for step in steps for wheel in step.files}
+
+    def unpacked(file: File) -> None:
+        with suppress(OSError):  # the step tries again
+            if file in wheels:
+                unpack(file, root, store)
+
+    return unpacked
 
 
 def execute(build: Planned) -> tuple[Artifact, bool]:

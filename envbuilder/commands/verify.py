@@ -149,6 +149,9 @@ def command(
     if yardstick is not None:
         yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
+    if outlook := subject.outlook(settings):
+        progress.note(outlook)
+
     def fetched() -> mnist.Dataset:
         return dataset or mnist.obtain(settings, console.PlainProgress(progress.note))
 

@@ -34,6 +34,7 @@ from envbuilder.core.errors import (
     redacted_values,
     wrapped,
 )
+from envbuilder.core.text import duration, percent
 
 if TYPE_CHECKING:
     from pathlib import Path  # at run time, `--help` would wait for it
@@ -239,7 +240,8 @@ class _PlainTask:
         self._name = name
         self._total = total
         self._done = 0
-        self._next = time.monotonic() + self.PERIOD_SECONDS
+        self._began = time.monotonic()
+        self._next = self._began + self.PERIOD_SECONDS
 
     def advance(self, amount: int) -> None:
         self.update(self._done + amount)
@@ -247,10 +249,13 @@ class _PlainTask:
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
         self._done = done
         self._total = total or self._total
-        if self._total and time.monotonic() >= self._next:
-            self._next = time.monotonic() + self.PERIOD_SECONDS
-            share = f"{100 * self._done / self._total:.0f} %"
-            self._progress.note(f"  {self._name}: {share}{f', {detail}' if detail else ''}")
+        now = time.monotonic()
+        if self._total and self._done and now >= self._next:
+            self._next = now + self.PERIOD_SECONDS
+            share = percent(self._done / self._total, 0)
+            left = (now - self._began) * (self._total - self._done) / self._done
+            shown = f"{share}, {duration(left)} left"
+            self._progress.note(f"  {self._name}: {shown}{f', {detail}' if detail else ''}")
 
 
 class RichProgress:
@@ -282,6 +287,8 @@ def _columns(unit: str, *, sized: bool) -> tuple[Any, ...]:
         columns += [bars.BarColumn(bar_width=24), bars.TaskProgressColumn()]
     if unit == "bytes":
         columns += [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    if sized:
+        return (*columns, bars.TimeRemainingColumn(), bars.TextColumn("left"))
     return (*columns, bars.TimeElapsedColumn())
 
 

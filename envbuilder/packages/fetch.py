@@ -149,11 +149,18 @@ def uv_variables(source: str, settings: Settings) -> dict[str, str]:
 PARALLEL = 6
 
 
-def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
+def fetch(
+    files: Sequence[File],
+    target: Target,
+    settings: Settings,
+    progress: Progress,
+    arrived: Callable[[File], object] = lambda file: None,
+) -> int:
     """Fetch files of a target into the store; return how many were missing.
 
-    What is built from its source is not among them: see `sources.source_locker`. Raise `BuildError`
-    if a file is unavailable or is not what the lock states.
+    `arrived` is called for each that was downloaded, while others still are. What is built from its
+    source is not among them: see `sources.source_locker`. Raise `BuildError` if a file is
+    unavailable or is not what the lock states.
     """
     assert not any(file.recipe for file in files), "no index has those"
     require_writable(settings.store_dir)
@@ -169,7 +176,7 @@ def fetch(files: Sequence[File], target: Target, settings: Settings, progress: P
                 urls = _locate(target, remaining, settings)
             session = open_session()
             require_rooms([download_room(remaining, settings)])
-            _download_all(remaining, urls, store, session, progress)
+            _download_all(remaining, urls, store, session, progress, arrived)
         except BuildError as error:
             raise (_other_file(remaining, store, folders) or error) from error
     return len(missing)
@@ -314,6 +321,7 @@ def _download_all(
     store: Store,
     session: Session,
     progress: Progress,
+    arrived: Callable[[File], object],
 ) -> None:
     from concurrent.futures import as_completed
 
@@ -323,12 +331,13 @@ def _download_all(
         process.pool(PARALLEL, session.stop) as pool,
     ):
         # Large files first: they determine when all files are there.
-        jobs = [
-            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance)
+        jobs = {
+            pool.submit(_download_one, f, urls.get(f.sha256, ()), store, session, task.advance): f
             for f in sorted(files, key=lambda f: -f.room)
-        ]
+        }
         for job in as_completed(jobs):
             job.result()
+            arrived(jobs[job])
 
 
 def _download_one(

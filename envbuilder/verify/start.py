@@ -20,8 +20,10 @@ from envbuilder.builds.payload import RECORD, TIMEOUT_SECONDS, payload_pyz
 from envbuilder.containers import apptainer
 from envbuilder.containers.engine.interface import LABEL
 from envbuilder.core import process
-from envbuilder.core.errors import Hint, InvalidError, VerifyError, printable
+from envbuilder.core.errors import Hint, InvalidError, VerifyError, counted, printable
 from envbuilder.core.files import file_sha256
+from envbuilder.core.text import stored
+from envbuilder.packages.store import Store
 from envbuilder.payload.start import AS_FOUND, Start, guarded
 from envbuilder.profiles import choice
 from envbuilder.profiles.backends import EXTERNAL, IMAGE
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
 BACKEND = "apptainer"
 """In reports."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_BUILD_SECONDS = 15.0
+_SECONDS_OF_A_BYTE = 30e-9
+_EPOCH_SECONDS = 160.0
+"""CPU time of unpacking and compiling PyTorch, of each byte of wheels, and of an epoch on the CPU,
+as measured on a Zen 3: only the order of magnitude is told."""
 
 
 class Subject(NamedTuple):
@@ -52,6 +59,24 @@ class Subject(NamedTuple):
     """Starts the payload."""
     planned: Planned | None = None
     """Its build, unless it is there as it is."""
+
+    def outlook(self, settings: Settings) -> str:
+        """Say what precedes the first training, and about how long all takes; empty if built."""
+        if self.planned is None or self.planned.product.existing():
+            return ""
+        files = self.planned.plan.files
+        store = Store.of(settings)
+        missing = sum(file.room for file in files if not store.has(file.sha256))
+        cores = os.cpu_count() or 1
+        work = _BUILD_SECONDS + _SECONDS_OF_A_BYTE * sum(file.room for file in files)
+        if self.expects.device == "cpu":
+            work += _EPOCH_SECONDS
+        fetched = f"fetch {stored(missing)}, " if missing else ""
+        minutes = max(round(work / cores / 60), 1)
+        return (
+            f"first: {fetched}build the environment and train MNIST: about {minutes} min on"
+            f" {counted(cores, 'core')}{' beside the download' if missing else ''}"
+        )
 
     def built(self) -> tuple[Subject, Built | None]:
         """Return it once it exists, and its build if it is as that made it."""

@@ -227,7 +227,7 @@ FORGED = (
     _forged("without a blind test", "without these checks: blind", checks=ALL_CHECKS[1:]),
     _forged(
         "a check that is skipped",
-        "without these checks: dropout",
+        "dropout: this check was requested, and it did not run",
         checks=_with({"name": "dropout", "status": "skipped", "seconds": 0.0, "detail": ""}),
     ),
     _forged(

@@ -837,15 +837,23 @@ def bundled_sources(target: Target) -> tuple[File, ...]:
     return (*target.build_files, *(as_source(file) for file in target.files if file.is_built))
 
 
-def fetch(files: Sequence[File], target: Target, settings: Settings, progress: Progress) -> int:
+def fetch(
+    files: Sequence[File],
+    target: Target,
+    settings: Settings,
+    progress: Progress,
+    arrived: Callable[[File], object] = lambda file: None,
+) -> int:
     """Fetch files of a target into the store, and build those that have a recipe.
 
-    Return how many were missing. Raise `BuildError` as `packages.fetch` does, and if a build gives
+    `arrived` is called for each that was downloaded, while others still are. Return how many were
+    missing. Raise `BuildError` as `packages.fetch` does, and if a build gives
     another wheel than the locked one.
     """
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]
-    count = downloads.fetch([f for f in files if not f.recipe], target, settings, progress)
+    ready = [f for f in files if not f.recipe]
+    count = downloads.fetch(ready, target, settings, progress, arrived)
     builder = WheelBuilder(settings, progress.note)
     for file in missing:
         assert file.recipe is not None, "those were chosen"

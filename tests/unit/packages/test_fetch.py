@@ -94,6 +94,13 @@ def test_a_file_comes_once(found: Settings, server: FaultyServer) -> None:
     assert len(server.ranges) == 1
 
 
+def test_what_has_arrived_is_named(found: Settings, server: FaultyServer) -> None:
+    arrived: list[File] = []
+    progress = PlainProgress(lambda line: None)
+    fetch.fetch([wheel()], target(wheel()), found, progress, arrived.append)
+    assert arrived == [wheel()]
+
+
 def test_a_cut_connection_is_resumed(found: Settings, server: FaultyServer) -> None:
     server.script = ["closes early"] * 2
     run(found, wheel())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -252,6 +254,20 @@ def test_an_environment_is_built_once_and_verified_as_it_is(
     (prefix / "bin/python").unlink()
     assert verify_venv(found, plans) == facts | {"artifact": artifact | {"digest": None}}
     assert plans == [plan]
+
+
+def test_what_a_first_verification_does_is_said_before(
+    found: Settings, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    request = Request(profile="cpu", backend="venv")
+    assert re.fullmatch(
+        r"first: fetch 2\d\d MB, build the environment and train MNIST:"
+        r" about 2 min on 2 cores beside the download",
+        start.prepare(request, None, found, SILENT).outlook(found),
+    )
+    verify_venv(found, plans)
+    assert start.prepare(request, None, found, SILENT).outlook(found) == ""
 
 
 def test_what_is_built_to_be_run_is_attested_by_build_alone(

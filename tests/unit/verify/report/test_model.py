@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from envbuilder.core import console
 from envbuilder.core.console import PlainProgress, _PlainTask
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
@@ -191,8 +195,12 @@ def test_a_very_deep_report_is_refused() -> None:
         model.check({**passing(), "deep": deep})
 
 
-def test_an_epoch_shows_its_share_and_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_shows_its_share_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_PlainTask, "PERIOD_SECONDS", 0.0)
+    clock = SimpleNamespace(monotonic=partial(next, itertools.count()))
+    monkeypatch.setattr(console, "time", clock)
     shown: list[str] = []
     events = Events(PlainProgress(shown.append))
     events.line('{"event": "phase", "name": "epoch 1"}')
@@ -207,9 +215,10 @@ def test_an_epoch_shows_its_share_and_its_loss(monkeypatch: pytest.MonkeyPatch) 
     events.close()
     assert shown == [
         "· epoch 1",
-        "  epoch 1: 25 %, loss 0.123",
-        "  epoch 1: 50 %",
-        "  epoch 1: 75 %",
+        "  epoch 1: 25 %, 3.00 s left, loss 0.123",
+        "  epoch 1: 50 %, 2.00 s left",
+        "  epoch 1: 75 %, 1.00 s left",
+        "  epoch 1: 5.0 s",
     ]
 
 
