@@ -565,7 +565,7 @@ class Debs:
         if has_debs and platform.startswith("linux/"):
             if before := self._unchanged(platform, python, asked):
                 files = (*before.base_files, *before.of_kind("deb"))
-                asked = before.system_packages
+                asked = {**before.system_packages, **asked}
             else:
                 choose = self._of_packages if has_base else self._on_image
                 files = choose(platform, python, asked)

@@ -201,6 +201,9 @@ def test_what_wheels_need_of_an_image_is_added(
         before = locked(asked, target)
         assert bench(other, found, before).of("linux/amd64", "3.11", [OPENCV]) == target
     assert len(suite) == number
+    for_another = {**target.system_packages, "libgl1": ("gone",)}
+    former = locked(asked, msgspec.structs.replace(target, system_packages=for_another))
+    assert bench(edited, found, former).of("linux/amd64", "3.11", [OPENCV]) == target
     # They go with the wheel, or if the project excludes them; the profile's own do not.
     assert bench(edited, found, before).of("linux/amd64", "3.11") == plain
     excluded = Resolution(exclude=("libgl1", "libglib2-0-0", "tool"))
