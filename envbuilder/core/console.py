@@ -254,8 +254,8 @@ class _PlainTask:
             self._next = now + self.PERIOD_SECONDS
             share = percent(self._done / self._total, 0)
             left = (now - self._began) * (self._total - self._done) / self._done
-            shown = f"{share}, {duration(left)} left"
-            self._progress.note(f"  {self._name}: {shown}{f', {detail}' if detail else ''}")
+            parts = (share, f"{duration(left)} left" if left else "", detail)
+            self._progress.note(f"  {self._name}: {', '.join(filter(None, parts))}")
 
 
 class RichProgress:

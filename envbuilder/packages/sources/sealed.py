@@ -199,7 +199,10 @@ class Scratch:
 @contextmanager
 def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
     """Yield a new scratch folder, which is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="envbuilder-build-") as name:
+    # What a build that was stopped has left running may write for a moment longer.
+    with tempfile.TemporaryDirectory(
+        prefix="envbuilder-build-", ignore_cleanup_errors=True
+    ) as name:
         yield Scratch(Path(name).resolve(), interpreter, notes)
 
 
