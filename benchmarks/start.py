@@ -49,7 +49,9 @@ _LACKS = re.compile(
 """A program's own complaint of arguments, data, the network or a device."""
 _SAID = re.compile(r"error: |\S+: cannot be locked: |[\w.]*(Error|Exception)\b")
 """The beginning of what envbuilder or a program says of its failure."""
-_BROKEN = re.compile(r"ImportError|ModuleNotFoundError|cannot open shared object|NameError")
+_BROKEN = re.compile(
+    r"ImportError|ModuleNotFoundError|cannot open shared object|NameError|command not found"
+)
 
 
 def run(folder: Path, *argv: str, seconds: int = 900) -> tuple[int | None, str, str]:

@@ -259,6 +259,8 @@ def _advice(words: str) -> str:
         return "It needs a compiler (Debian, Ubuntu: sudo apt install g++)."
     if "urlopen" in words or "resolution" in words or "unreachable" in words:
         return "It wants the network, which no build has: take a release that has a wheel."
+    if "CUDA_HOME" in words:
+        return "It compiles for NVIDIA's GPUs alone: exclude: in envbuilder.yaml leaves it out."
     return (
         "Its code may need a program or library of the system, another Python, or another version"
         " of a build requirement."

@@ -16,7 +16,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.packages import fetch, upstream
 from envbuilder.packages.fetch import Place
-from envbuilder.packages.sources import source
+from envbuilder.packages.sources import sealed, source
 from envbuilder.packages.sources.source import Location
 from envbuilder.packages.store import Store
 from envbuilder.profiles.lock import Recipe
@@ -211,3 +211,8 @@ def test_a_hash_that_differs(tmp_path: Path, found: Settings) -> None:
     with pytest.raises(BuildError, match="expected sha256 0000"):
         source.downloaded(str(tmp_path / "x"), "0" * 64, "x", found)
     assert not Store.of(found).has(file_sha256(tmp_path / "x"))
+
+
+def test_a_build_for_gpus_alone_is_left_out() -> None:
+    words = "OSError: CUDA_HOME environment variable is not set."
+    assert "exclude: in envbuilder.yaml" in sealed._advice(words)
