@@ -55,10 +55,13 @@ def rows(name: str) -> list[dict[str, str]]:
 every_framework = pytest.mark.parametrize("framework", types.FRAMEWORKS)
 
 
+NAMED = {"torch", "jax", "numpy", "setuptools"}
+
+
 def test_what_wheels_do_not_state_names_the_framework_or_the_python() -> None:
     for row in releases.unstated():
         needs = [Requirement(text) for text in row.requires_dist.split(" | ")]
-        made_for = [need for need in needs if need.name in {"torch", "jax", "numpy"}]
+        made_for = [need for need in needs if need.name in NAMED]
         # One that requires another release of itself there cannot be imported by that Python.
         own = [need for need in needs if need.name == row.distribution and need.marker]
         assert own or any(need.specifier for need in made_for), row
