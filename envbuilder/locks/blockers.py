@@ -191,7 +191,8 @@ class Diagnosis:
                 fitting.append(each)
         chosen = Version(version)
         if fitting and chosen.major < fitting[-1].major:
-            return f">={chosen.major + 1}"
+            # Up to the newest: uv would take a later pre-release for what has no wheel.
+            return f">={chosen.major + 1},<={fitting[-1].public}"
         is_early = fitting and chosen.is_prerelease and chosen not in fitting
         return f"=={fitting[-1]}" if is_early else ""
 
@@ -241,10 +242,14 @@ class Diagnosis:
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
-        needs = {specifier for _, specifier in _needs(name, proof) if specifier}
-        if len(needs) == 1:
-            versions &= needs.pop()
-        return index.fitting(name, versions)
+        stated = {specifier for _, specifier in _needs(name, proof)}
+        bounds = {*filter(None, stated)}
+        if len(bounds) != 1:
+            bounds = stated or {versions}
+        every: dict[Version, upstream.Release] = {}
+        for bound in bounds:
+            every |= index.fitting(name, versions & bound)
+        return dict(sorted(every.items()))
 
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None

@@ -37,7 +37,7 @@ PAGES = {
     # Of these, what is too old alone has a wheel, or requires nothing that has none.
     "moved": [f"moved-1.9-{ANY}.whl", "moved-2.0.tar.gz", "moved-3.1.tar.gz"],
     "early": [f"early-0.3.dev5-{ANY}.whl", "early-0.3.tar.gz"],
-    "hydra": [f"hydra-0.9-{ANY}.whl", f"hydra-1.3-{ANY}.whl"],
+    "hydra": [f"hydra-{version}-{ANY}.whl" for version in ("0.9", "1.3", "1.4rc3")],
     # Of these it is not too old.
     "minor": [f"minor-1.9-{ANY}.whl", "minor-1.10.tar.gz"],
     "native": [f"native-1.9-{ANY}.whl", "native-2.0-cp312-cp312-manylinux2014_x86_64.whl"],
@@ -133,6 +133,16 @@ def test_who_requires_a_package_and_in_which_versions_is_in_the_words_of_uv(
     assert blocker.by == ("app 2.0", "mof", "mlx")
 
 
+def test_a_package_may_lack_wheels_in_each_of_the_versions_that_are_required(
+    diagnosis: Diagnosis,
+) -> None:
+    proof = "Because app==1.0 depends on moved==2.* and app==2.0 depends on moved==3.*, no"
+    standing, _ = diagnosis.blockers(profile("app"), LINUX, refusal(proof, "moved"), lambda _: ())
+    assert [(each.name, each.kind, each.version) for each in standing] == [
+        ("moved", "source", "3.1")
+    ]
+
+
 def test_what_has_a_wheel_that_fits_is_not_to_blame_and_uv_keeps_its_own_reason(
     diagnosis: Diagnosis,
 ) -> None:
@@ -169,7 +179,8 @@ def test_a_wheel_is_too_old_if_newer_releases_fail_for_lack_of_one(diagnosis: Di
         ("early", "0.3", ("early 0.3.dev5",)),
         ("old", "1.5", ("hydra 0.9",)),
     ]
-    assert {*limits} == {"moved>=2", "early==0.3", "hydra>=1"}
+    # A pre-release that nothing asks for would be no answer.
+    assert {*limits} == {"moved<=3.1,>=2", "early==0.3", "hydra<=1.3,>=1"}
     assert not {"recent", "own"} & {*READ}
     text = str(explained(blockers, LINUX))
     assert "To take what is that old, require it: early==0.3.dev5, hydra==0.9, moved==1.9" in text
@@ -193,7 +204,7 @@ def test_what_an_answer_settles_is_not_asked_again(diagnosis: Diagnosis) -> None
     names = {"hydra": "0.9", "moved": "1.9", "early": "0.3.dev5"}
     wheels = [old_wheel(name, version) for name, version in names.items()]
     assert diagnosis.passed_over(profile(*names), LINUX, wheels, ask) == ()
-    assert limits == ["hydra>=1", "early==0.3"]
+    assert limits == ["hydra<=1.3,>=1", "early==0.3"]
 
 
 def test_an_index_that_fails_makes_no_package_absent() -> None:
