@@ -159,9 +159,10 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
-    """A release of a package whose wheels do not state which framework, NumPy, setuptools or Python they need.
+    """A release of a package whose wheels do not state all that they need.
 
-    Of a Python that cannot import it, it requires another release of itself.
+    That is a framework, NumPy, setuptools or a Python: where that cannot import it, it requires
+    another release of itself.
     """
 
     distribution: types.Distribution
