@@ -423,8 +423,8 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
         reads = hint.words[1] in hints.READING or "--help" in hint.words
         if reads or "--help" in act.words or (act.ended.code == 0 and act.command != "check"):
             return
-        if world.index.is_away:
-            return  # the command itself says what to wait for
+        if world.index.is_away or "there, then lock:" in act.text:
+            return  # the command itself says what to wait for, or what to edit first
         again = scene.envbuilder(*act.words)
         same = _last_line(again) == _last_line(act) and hint in hints.found_in(again.text)
         if again.ended.code == act.ended.code and same:
