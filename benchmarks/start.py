@@ -47,7 +47,7 @@ _LACKS = re.compile(
     r"|NVIDIA|CUDA|GPU|HIP"
 )
 """A program's own complaint of arguments, data, the network or a device."""
-_SAID = re.compile(r"error: |\S+: cannot be locked: |[\w.]*(Error|Exception)\b")
+_SAID = re.compile(r"error: |  not for |\S+: cannot be locked\b|[\w.]*(Error|Exception)\b")
 """The beginning of what envbuilder or a program says of its failure."""
 _BROKEN = re.compile(
     r"ImportError|ModuleNotFoundError|cannot open shared object|NameError|command not found"

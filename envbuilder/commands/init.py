@@ -11,7 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date, timedelta
 from functools import cache, partial
 from itertools import chain, filterfalse, product
@@ -68,6 +68,8 @@ _OLD = timedelta(days=548)
 """Age of a last commit from which releases of then are taken."""
 _PATIENCE = 45.0
 """Seconds after which no index is asked any more: `lock` goes on from there."""
+_BUILDING = 3600.0
+"""The same with --build, which needs the lock."""
 _MOST_SUGGESTED = 12
 _MOST_ASKED = 300
 """Of what a repository's authors require: what is suggested outside of --json, and what the index
@@ -168,7 +170,7 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
     """
     folder = Path.cwd()
     path = folder / settings.PROJECT_FILE
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + (_BUILDING if is_built else _PATIENCE)
     with ExitStack() as stack:
         diagnosis: Diagnosis | None = None
         if not offline:
@@ -180,7 +182,7 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
             save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
             if report.taken and diagnosis and not failure:
                 try:
-                    with nullcontext() if is_built else _interrupted(until):
+                    with _interrupted(until):
                         report = _locked(report, diagnosis)
                     if is_built and report.locked:
                         report = _built(report)
