@@ -27,16 +27,24 @@ def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.fixture(scope="session")
+def caches() -> Iterator[set[str]]:
+    """Volumes that are removed in the end: a client's start costs more than the removal."""
+    names: set[str] = set()
+    yield names
+    for client in filter(shutil.which, ("docker", "podman")):
+        subprocess.run(
+            [client, "volume", "rm", "--force", *names], capture_output=True, check=False
+        )
+
+
 @pytest.fixture(autouse=True)
-def no_caches_left(tmp_path: Path) -> Iterator[None]:
-    """Remove the cache volumes of the projects that a test laid out."""
+def no_caches_left(tmp_path: Path, caches: set[str]) -> Iterator[None]:
+    """Have the cache volumes of the projects removed that a test laid out."""
     yield
     projects = (tmp_path, *(path for path in tmp_path.iterdir() if path.is_dir()))
     pairs = itertools.product((os.getuid(), OTHER_USER), projects)
-    names = [container.with_cache([], uid, project)[0].source for uid, project in pairs]
-    for client in filter(shutil.which, ("docker", "podman")):
-        command = [client, "volume", "rm", "--force", *names]
-        subprocess.run(command, capture_output=True, check=False)
+    caches.update(container.with_cache([], uid, project)[0].source for uid, project in pairs)
 
 
 @pytest.fixture(scope="session")
