@@ -38,6 +38,7 @@ from tests.support import (
     conda_packages,
     conda_project,
     debian_python,
+    forked,
     overlays,
 )
 from tests.support.projects import lay_profile
@@ -97,16 +98,26 @@ def few_digits(tmp_path_factory: pytest.TempPathFactory) -> overlays.Words:
 
 
 def start(
-    arguments: tuple[str, ...], environment: dict[str, str], **options: Any
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    cwd: Path | None = None,
+    given: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "envbuilder", *arguments],
+    """Run the command line to its end, with this input."""
+    return forked.run(arguments, {**os.environ, **environment}, cwd or Path.cwd(), given)
+
+
+def begin(
+    arguments: tuple[str, ...], environment: dict[str, str], cwd: Path | None = None
+) -> subprocess.Popen[str]:
+    """Start the command line from nothing, as a process that can be stopped."""
+    return subprocess.Popen(
+        (sys.executable, "-m", "envbuilder", *arguments),
         env={**os.environ, **environment},
-        capture_output=True,
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        **options,
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builds.backends import container
-from tests.integration.conftest import start
+from tests.integration.conftest import begin, start
 from tests.integration.engine.conftest import OTHER_USER
 
 ASK = """\
@@ -181,13 +181,7 @@ def test_a_project_that_would_cover_the_image_is_elsewhere(bench: Bench) -> None
 
 @contextlib.contextmanager
 def running(bench: Bench, *options: str) -> Iterator[subprocess.Popen[str]]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envbuilder", *bench.words, *options],
-        env={**os.environ, **bench.variables},
-        cwd=bench.folder,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = begin((*bench.words, *options), bench.variables, bench.folder)
     try:
         yield child
     finally:

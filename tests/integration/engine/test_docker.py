@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import archives
-from tests.integration.conftest import Cli, locked, start
+from tests.integration.conftest import Cli, begin, locked, start
 from tests.support import canaries, small_profiles
 from tests.support.registry_server import Registry
 
@@ -119,13 +118,7 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
 
     before = folders()
     command = ("build", *CPU, base_image, "--rebuild", "--tag", tag, "--builder", builder)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envbuilder", *command],
-        env={**os.environ, **session_environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = begin(command, session_environment)
     for line in child.stderr:
         if at in line:
             break

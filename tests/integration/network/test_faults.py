@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import exited, succeeded
-from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli, begin
 from tests.support.folders import read_json
 from tests.support.http_server import Quiet, serving
 
@@ -154,14 +153,7 @@ def test_killed_in_the_middle_of_a_download(
     tmp_path: Path,
 ) -> None:
     sha256, environment = slow_index
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envbuilder", *BUILD],
-        env={**os.environ, **session_environment, **environment},
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = begin(BUILD, {**session_environment, **environment}, tmp_path)
     part = tmp_path / "cache/store/partial" / sha256
     end = time.monotonic() + 60
     while not (part.exists() and part.stat().st_size > 0):

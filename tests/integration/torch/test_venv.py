@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import exited, succeeded
-from tests.integration.conftest import Cli, start
+from tests.integration.conftest import Cli, begin, start
 
 
 def test_an_unchanged_build_is_reused(cli: Cli, torch_prefix: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_shell_reaches_no_other_environment_whatever_its_own_files_do(
             ("shell", "--profile", "tiny", "--backend", "venv"),
             {**session_environment, **places, "SHELL": program},
             cwd=tmp_path,
-            input="echo mine=$MINE\npip install x\n"
+            given="echo mine=$MINE\npip install x\n"
             "python -c 'import sys; print(sys.prefix)'\nexit 7\n",
         ),
     )
@@ -182,14 +182,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(
 ) -> None:
     environment = {**session_environment, "ENVBUILDER_DATA_DIR": str(tmp_path / "data")}
     arguments = ("build", "--profile", "tiny", "--backend", "venv")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "envbuilder", *arguments],
-        env={**os.environ, **environment},
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    child = begin(arguments, environment, tmp_path)
     envs = tmp_path / "data/envs"
     wait_for(lambda: list(envs.glob(".*.partial/env")))
     child.send_signal(number)
