@@ -70,10 +70,19 @@ def test_cache() -> Path:
 
 @pytest.fixture(scope="session")
 def session_environment(
-    test_cache: Path, tmp_path_factory: pytest.TempPathFactory
+    test_cache: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> dict[str, str]:
-    """Variables that keep a command's folders out of the user's."""
+    """Variables that keep a command's folders out of the user's.
+
+    What was unpacked and compiled is compared and linked again by later sessions, but for `--all`:
+    to do both with all of torch takes twenty seconds.
+    """
     home = tmp_path_factory.mktemp("envbuilder")
+    if not pytestconfig.getoption("--all"):
+        unpacked = test_cache / "unpacked"
+        unpacked.mkdir(parents=True, exist_ok=True)
+        (home / "data").mkdir()
+        (home / "data/unpacked").symlink_to(unpacked)
     return {
         "ENVBUILDER_CACHE_DIR": str(test_cache),
         "ENVBUILDER_DATA_DIR": str(home / "data"),
