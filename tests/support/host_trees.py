@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 
 from envbuilder.host import model as host, probe, record as recorder
@@ -40,6 +41,11 @@ from tools import record_host
 
 FOLDER = Path(__file__).parents[1] / "data/hosts"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
+EACH = [
+    pytest.param(name, marks=pytest.mark.slow if number % 4 else ())
+    for number, name in enumerate(NAMES)
+]
+"""All hosts; one of four is enough for a quick look."""
 _DEVICES = "sys/bus/pci/devices"
 
 

@@ -108,7 +108,7 @@ def here(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     return recorded
 
 
-@pytest.mark.parametrize("name", host_trees.NAMES)
+@pytest.mark.parametrize("name", host_trees.EACH)
 def test_detect_verify_and_build_agree(name: str, here: Host, found: Settings) -> None:
     choice = choose_best(PROFILES, here, locks=LOCKS)
     shown = {fit.profile: fit for fit in choice.fits}
@@ -138,7 +138,7 @@ def test_detect_verify_and_build_agree(name: str, here: Host, found: Settings) -
                 assert isinstance(built, HostError) == fit.impossible, (what, built)
 
 
-@pytest.mark.parametrize("name", host_trees.NAMES)
+@pytest.mark.parametrize("name", host_trees.EACH)
 def test_without_a_profile_it_is_the_one_that_detect_chose(here: Host, found: Settings) -> None:
     """As `bootstrap.py` does it, too, which asks for a native environment."""
     choice = choose_best(PROFILES, here, locks=LOCKS)

@@ -162,7 +162,7 @@ def test_its_json_can_be_a_target(
     detected("--target-host", str(path), code=2)
 
 
-@pytest.mark.parametrize("name", host_trees.NAMES)
+@pytest.mark.parametrize("name", host_trees.EACH)
 def test_every_tree_is_printed_within_80_columns_and_starts_nothing(
     name: str,
     tmp_path: Path,

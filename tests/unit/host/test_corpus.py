@@ -218,7 +218,7 @@ def test_a_recording_of_this_machine_says_what_the_machine_says(tmp_path: Path) 
     assert [gpu.name for gpu in found.gpus] == [gpu.name for gpu in live.gpus]
 
 
-@pytest.mark.parametrize("name", host_trees.NAMES)
+@pytest.mark.parametrize("name", host_trees.EACH)
 def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
     judged = judge_host(host_trees.probed(tmp_path, name))
@@ -232,14 +232,7 @@ def test_the_doctor_and_the_reasons_name_what_is_wrong(name: str, tmp_path: Path
         assert part in "; ".join(judged.fits[profile].reasons), profile
 
 
-EACH = [
-    pytest.param(name, marks=pytest.mark.slow if number % 4 else ())
-    for number, name in enumerate(host_trees.NAMES)
-]
-"""All hosts; one of four is enough for a quick look."""
-
-
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", host_trees.EACH)
 def test_one_file_less(name: str, tmp_path: Path) -> None:
     data = host_trees.load(name)
     root = host_trees.plant(tmp_path / "root", data)
@@ -284,7 +277,7 @@ class Refusing(snapshot.Reader):
         return path == self.refused
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", host_trees.EACH)
 def test_one_file_or_folder_that_may_not_be_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
