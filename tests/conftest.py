@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, AnyStr, NoReturn
@@ -50,6 +52,11 @@ def missing(what: str, why: str) -> NoReturn:
     if what in REQUIRED:
         pytest.fail(f"{what} is required here (ENVBUILDER_REQUIRE), but {why}")
     pytest.skip(f"no {what}: {textwrap.shorten(why, 150, placeholder=' …')}")
+
+
+def ran(command: Sequence[str | Path], **options: Any) -> CompletedProcess[str]:
+    """Run a program to its end, and return what it printed."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def exited(code: int, done: CompletedProcess[AnyStr]) -> CompletedProcess[AnyStr]:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from envbuilder.containers.engine.container import limits
-from tests.conftest import exited, missing, succeeded
+from tests.conftest import exited, missing, ran, succeeded
 from tests.support.folders import names_in
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -59,13 +59,10 @@ class Machine:
         return self
 
     def run(self, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return ran(
             ["sh", str(self.project / "compose-override.sh"), str(self.root)],
             env={"PATH": f"{self.programs}:{tools(self.programs)}", **self.variables},
             cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
             **options,
         )
 
@@ -104,11 +101,7 @@ def reserved(service: dict[str, Any]) -> Any:
 def test_shellcheck_accepts() -> None:
     if shutil.which("shellcheck") is None:
         missing("shellcheck", "it is not installed")
-    succeeded(
-        subprocess.run(
-            ["shellcheck", "--norc", *SCRIPTS], capture_output=True, text=True, check=False
-        )
-    )
+    succeeded(ran(["shellcheck", "--norc", *SCRIPTS]))
 
 
 def test_there_are_scripts() -> None:

@@ -8,6 +8,8 @@ import sys
 import msgspec
 import pytest
 
+from tests.conftest import ran
+
 PROGRAM = """\
 import contextlib, sys, threading, types
 with contextlib.suppress(ImportError):
@@ -65,7 +67,7 @@ sys.exit(f"{len(failures)} failures, such as {failures[0]!r}" if failures else 0
 
 def decoded(way: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PROGRAM, way]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    return ran(command, timeout=120)
 
 
 def test_threads_may_decode_into_a_new_type_at_once() -> None:

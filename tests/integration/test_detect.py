@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import envbuilder
 from envbuilder.core import process
 from envbuilder.host import model as host, probe
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 
 # Python itself reports these, whoever starts a program and by which module.
 WATCHED = """\
@@ -52,12 +51,9 @@ sys.stdout.buffer.write(msgspec.json.encode(probe.host()))
 def started(code: str, environment: dict[str, str]) -> list[str]:
     """Which events of a starting process came while `code` ran."""
     done = succeeded(
-        subprocess.run(
+        ran(
             [sys.executable, "-c", f"{WATCHED}{code}print(json.dumps(started), file=sys.stderr)"],
             env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
         )
     )
     events: list[str] = json.loads(done.stderr.splitlines()[-1])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tools import project_schema
 
 BAD = {
@@ -48,7 +48,7 @@ def program(repository: Path, test_cache: Path) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(source, part)
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        done = subprocess.run(command, cwd=part, capture_output=True, text=True, check=False)
+        done = ran(command, cwd=part)
         if done.returncode != 0:
             missing("npm", f"its registry does not answer: {done.stderr[-400:]}")
         part.rename(folder)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing, succeeded
+from tests.conftest import missing, ran, succeeded
 
 COMPLETE = """\
 source {file}
@@ -44,13 +43,7 @@ def test_bash_completes_without_a_process(
         number=len(line.split()),
     )
     # No program can be found, envbuilder least of all.
-    done = subprocess.run(
-        [program("bash"), "--norc", "-c", script],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([program("bash"), "--norc", "-c", script], env={"PATH": str(tmp_path)})
     assert (done.returncode, done.stderr) == (0, "")
     assert offered <= set(done.stdout.split())
 
@@ -62,13 +55,7 @@ def test_bash_asks_envbuilder_for_profiles(repository: Path, tmp_path: Path) -> 
     stub.chmod(0o755)
     words = "envbuilder verify --profile"
     script = COMPLETE.format(file=shlex.quote(str(file)), words=words, number=3)
-    done = subprocess.run(
-        [program("bash"), "--norc", "-c", script],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([program("bash"), "--norc", "-c", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert done.stdout.split() == ["cpu", "mine"]
 
 
@@ -82,7 +69,7 @@ def test_bash_asks_envbuilder_for_profiles(repository: Path, tmp_path: Path) -> 
 )
 def test_every_shell_parses_its_file(repository: Path, shell: str, file: str) -> None:
     command = [program(shell), "-n", str(repository / "share" / file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ran(command)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -91,9 +78,5 @@ def test_every_shell_parses_its_file(repository: Path, shell: str, file: str) ->
 )
 def test_man_pages_have_no_faults(repository: Path, command: tuple[str, ...]) -> None:
     pages = sorted(map(str, (repository / "share/man/man1").iterdir()))
-    done = succeeded(
-        subprocess.run(
-            [program(command[0]), *command[1:], *pages], capture_output=True, text=True, check=False
-        )
-    )
+    done = succeeded(ran([program(command[0]), *command[1:], *pages]))
     assert done.stderr == ""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ran
 from tests.support.faulty_server import FaultyServer
 
 STATE_SECONDS = 60
@@ -195,9 +196,7 @@ signal.signal(signal.SIGHUP, signal.SIG_IGN)
 cli.cli.main = main
 cli.main()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = ran([sys.executable, "-c", program])
     assert (done.returncode, done.stdout) == (0, "lives\n"), done.stderr
 
 

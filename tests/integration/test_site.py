@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing, succeeded
+from tests.conftest import missing, ran, succeeded
 
 LOADED = {
     ("script", "src"),
@@ -52,11 +51,7 @@ def site(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     shutil.copy(repository / "zensical.toml", folder)
     shutil.copytree(repository / "docs", folder / "docs")
-    succeeded(
-        subprocess.run(
-            [program, "build", "--strict"], cwd=folder, capture_output=True, text=True, check=False
-        )
-    )
+    succeeded(ran([program, "build", "--strict"], cwd=folder))
     return folder / "build/site"
 
 

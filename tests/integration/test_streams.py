@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import exited, succeeded
+from tests.conftest import exited, ran, succeeded
 
 PROGRAM = f"{shlex.quote(sys.executable)} -m envbuilder"
 PRINTING = [
@@ -26,13 +26,10 @@ PRINTING = [
 def shell(
     script: str, environment: dict[str, str], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return ran(
         ["bash", "-o", "pipefail", "-c", script],
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), **environment},
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=120,
     )
 

@@ -18,6 +18,7 @@ from envbuilder.commands import watch
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
 from envbuilder.watch import model
+from tests.conftest import ran
 
 
 def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
@@ -173,12 +174,9 @@ def test_a_framework_is_imported_as_ever_even_if_it_cannot_be_observed(tmp_path:
     (tmp_path / "own/sitecustomize.py").write_text("import sys\nsys.stderr.write('own')\n")
     with watch.Session.laid(tmp_path) as session:
         folders = (session.hook, tmp_path / "own", tmp_path / "lib")
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-c", HOOKED],
             env={"PYTHONPATH": os.pathsep.join(map(str, folders)), "PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         parts, left_out = session.parts()
     assert (done.returncode, done.stderr) == (0, "own")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import exited, missing, succeeded
+from tests.conftest import exited, missing, ran, succeeded
 from tests.integration.conftest import Cli
 from tests.support import slurm
 from tests.support.fleet_site import IMPORTS, Site, usable_python
@@ -59,14 +59,11 @@ class Person:
             **{f"ENVBUILDER_{name}_DIR": path for name, path in folders.items()},
             **variables,
         }
-        return subprocess.run(
+        return ran(
             argv,
             env=environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
             **(slurm.identity(slurm.USER) if os.geteuid() == 0 else {}),
         )
 

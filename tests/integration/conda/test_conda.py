@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.conftest import exited, succeeded
+from tests.conftest import exited, ran, succeeded
 from tests.integration.conftest import Cli
 from tests.support import conda_channel as conda
 from tests.support.conda_project import (
@@ -162,13 +161,7 @@ def within(shell: str, script: str, *arguments: str) -> list[str]:
     # zsh sets some of these itself.
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/", "LOGNAME": "me", "LITTLE": "mine"}
     environment["VIRTUAL_ENV"] = "/else"
-    done = subprocess.run(
-        [program, *SHELLS[shell], script, shell, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([program, *SHELLS[shell], script, shell, *arguments], env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

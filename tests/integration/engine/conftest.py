@@ -15,7 +15,7 @@ import pytest
 from envbuilder.builds.backends import container
 from envbuilder.containers.engine import podman
 from envbuilder.core.errors import ToolError
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tests.integration.conftest import forget_claims
 
 PODMAN_BASE = "localhost/envbuilder-test-podman-base:1"
@@ -24,7 +24,7 @@ OTHER_USER = 4321
 
 
 def run_podman(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["podman", *arguments], capture_output=True, text=True, check=False)
+    return ran(["podman", *arguments])
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builds.backends import container
+from tests.conftest import ran
 from tests.integration.conftest import begin, start
 from tests.integration.engine.conftest import OTHER_USER
 
@@ -167,13 +168,10 @@ def test_a_project_that_would_cover_the_image_is_elsewhere(bench: Bench) -> None
         "import os, sys; from envbuilder.builds import access; from envbuilder.cli import main;"
         "access.covered = lambda path: '/srv'; main(sys.argv[1:])"
     )
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", code, *bench.words, "--", "pwd"],
         env={**os.environ, **bench.variables},
         cwd=bench.folder,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "/work\n"), done.stderr
     assert f"{bench.folder} is at /work: at its own path it would cover /srv" in done.stderr

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tests.integration.conftest import locked
 from tests.support.projects import lay_profile
 
@@ -72,10 +72,9 @@ class Project:
 
     def run(self, *command: str) -> str:
         """Run a command; return what it prints."""
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True,
-            check=False, timeout=300,
-        )  # fmt: skip
+        done = ran(
+            command, cwd=self.folder, env=self.environment,
+             timeout=300)  # fmt: skip
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-4000:])
         if command[0] == "envbuilder":
             self._without_network()

@@ -22,6 +22,7 @@ from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import archives
+from tests.conftest import ran
 from tests.integration.conftest import Cli, begin, locked, start
 from tests.support import canaries, small_profiles
 from tests.support.registry_server import Registry
@@ -279,13 +280,10 @@ def test_a_rendered_dockerfile_takes_a_login_as_a_secret(
     def docker(*options: str) -> subprocess.CompletedProcess[str]:
         command = ("docker", "build", "--network", "host", "--no-cache", "--tag", TAG)
         arguments = (f"BASE_IMAGE={base_image}", f"PIP_INDEX_URL={machine.index}")
-        return subprocess.run(
+        return ran(
             [*command, *(x for a in arguments for x in ("--build-arg", a)), *options, "image"],
             env={**os.environ, "DOCKER_BUILDKIT": "1"},
             cwd=machine.project,
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=300,
         )
 

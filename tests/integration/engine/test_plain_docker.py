@@ -29,7 +29,7 @@ from envbuilder.packages.debian import mirrors
 from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.conftest import exited, succeeded
+from tests.conftest import exited, ran, succeeded
 from tests.integration.conftest import TINY, Cli, locked, offer_of
 from tests.integration.network.test_layers import require_equal
 from tests.integration.network.test_own_python import FACTS, PROFILE
@@ -63,12 +63,9 @@ def docker() -> Iterator[Docker]:
     assert shutil.which("envbuilder", path=path) is None
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return ran(
             ["docker", *arguments],
             env={**os.environ, "PATH": path, "DOCKER_BUILDKIT": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=900,
         )
 

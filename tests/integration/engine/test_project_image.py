@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from envbuilder.watch import model
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tests.integration.conftest import TINY, start
 from tests.support.projects import lay_profile
 
@@ -81,12 +81,7 @@ def test_an_image_with_the_projects_files_runs_alone(
 ) -> None:
     first = bench.build(builder)
     ref = first["artifact"]["ref"]
-    done = subprocess.run(
-        ["docker", "run", "--rm", "--network=none", "--read-only", ref],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(["docker", "run", "--rm", "--network=none", "--read-only", ref])
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["here"] == "/work"
@@ -154,7 +149,7 @@ def test_a_project_that_is_installed_has_its_commands(bench: Bench, builder: str
     start(("lock", "--profile", "tiny"), bench.variables, cwd=bench.folder)
     ref = bench.build(builder)["artifact"]["ref"]
     command = ["docker", "run", "--rm", "--network=none", "--read-only", "--workdir=/", ref, "ask"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ran(command)
     assert done.stdout == "1.5 /work/src/pkg/cli.py\n", done.stderr
 
     base = ("run", "--profile", "tiny", "--backend", "docker", "--")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing, succeeded
+from tests.conftest import missing, ran, succeeded
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCKERFILES = sorted(GOLDEN.glob("*/dockerfile/Dockerfile"))
@@ -22,9 +21,7 @@ def test_hadolint_accepts(path: Path) -> None:
     )
     if program is None:
         missing("hadolint", "it is not installed (python3 bootstrap.py setup dev)")
-    succeeded(
-        subprocess.run([program, "--no-color", path], capture_output=True, text=True, check=False)
-    )
+    succeeded(ran([program, "--no-color", path]))
 
 
 def test_there_are_dockerfiles() -> None:

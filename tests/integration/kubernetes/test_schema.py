@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tests.support.kubernetes import job_text
 
 
@@ -18,12 +17,7 @@ def refusals(version: str, *paths: Path) -> str:
     program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if program is None:
         missing("kubernetes", f"{name} is not installed")
-    done = subprocess.run(
-        [program, "--strict", "--quiet", "--kubernetes-version", version, *paths],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([program, "--strict", "--quiet", "--kubernetes-version", version, *paths])
     assert (done.returncode == 0) == (not done.stdout + done.stderr), done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder import __version__
-from tests.conftest import exited, missing, succeeded
+from tests.conftest import exited, missing, ran, succeeded
 from tests.support import make_wheels as small_wheels
 from tests.support.folders import names_in
 from tests.support.locked_wheels import fetched
@@ -135,13 +135,10 @@ def bootstrap(
     """Run it with this index and none of the user's own settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_", "PYTHON"))}
     settings = {"PIP_INDEX_URL": index, "PIP_NO_CACHE_DIR": "1", "PIP_CONFIG_FILE": os.devnull}
-    return subprocess.run(
+    return ran(
         [sys.executable, "bootstrap.py", *arguments],
         cwd=checkout,
         env={**kept, **settings, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -205,12 +202,7 @@ def test_the_locked_versions_come_although_the_index_has_newer_ones(
     found = installed(checkout)
     assert {name: found.get(name) for name in locked} == locked
     assert set(found) == {*locked, "envbuilder-ml", "pip"} | set(found) & {"setuptools", "wheel"}
-    done = subprocess.run(
-        [checkout / ".venv/bin/envbuilder", "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([checkout / ".venv/bin/envbuilder", "--version"])
     assert (done.returncode, done.stdout) == (0, f"envbuilder {__version__}\n"), done.stderr
     # README's second command, in the same checkout.
     done = succeeded(
@@ -266,13 +258,10 @@ def test_a_refresh_without_reason_changes_nothing(checkout: Path, repository: Pa
     (checkout / "tools").mkdir()
     shutil.copy(repository / "tools/refresh_requirements.py", checkout / "tools")
     before = {path.name: path.read_bytes() for path in (checkout / "requirements").iterdir()}
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "tools/refresh_requirements.py"],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(checkout)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     if "Failed to fetch" in done.stderr:
         missing("network", f"the package index cannot be asked: {done.stderr[-800:]}")

@@ -17,7 +17,7 @@ from envbuilder.core import process
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile
-from tests.conftest import exited, succeeded
+from tests.conftest import exited, ran, succeeded
 from tests.integration.conftest import Cli, offer_of
 from tests.support import index_server
 from tests.support.shipped import shipped_lock
@@ -55,15 +55,7 @@ def torch_index(torch_wheels: Path) -> Iterator[str]:
 def run(*argv: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program. What only costs time is left out: second tries, and pip's bytecode."""
     quick = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "PIP_NO_COMPILE": "1"}
-    return subprocess.run(
-        [str(a) for a in argv],
-        env={**os.environ, **quick},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        **options,
-    )
+    return ran([str(a) for a in argv], env={**os.environ, **quick}, timeout=300, **options)
 
 
 def uv(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuilder import __version__
-from tests.conftest import missing, succeeded
+from tests.conftest import missing, ran, succeeded
 from tests.integration.conftest import Cli
 from tests.support.user_index import ask_uv, uv
 
@@ -123,13 +123,10 @@ def installed(prefix: Path, session_environment: dict[str, str], tmp_path: Path)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return ran(
             [prefix / "bin" / program, *arguments],
             env={**kept, **session_environment},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     return run

@@ -25,7 +25,7 @@ from envbuilder.core import http_transport
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Configuration, Settings
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 from tests.support import image_layouts as images
 from tests.support.registry_requests import attached
 from tests.support.registry_server import PASSWORD, USER, Registry, cutting
@@ -160,12 +160,9 @@ def pusher(
     ref: str, layout: Layout, found: Settings, after: int, number: int = signal.SIGKILL
 ) -> subprocess.CompletedProcess[str]:
     """A push as a process of its own, which signals itself once so many bytes were sent."""
-    return subprocess.run(
+    return ran(
         [sys.executable, "-c", PUSHER, ref, str(layout.folder), str(after), str(int(number))],
         env={**os.environ, "ENVBUILDER_CACHE_DIR": str(found.cache_dir)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

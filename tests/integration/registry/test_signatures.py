@@ -18,7 +18,7 @@ import pytest
 from envbuilder.containers.engine import images as engines
 from envbuilder.containers.engine.interface import Engine
 from envbuilder.core import resources
-from tests.conftest import exited, missing
+from tests.conftest import exited, missing, ran
 from tests.integration.conftest import Cli
 from tests.support import signing
 from tests.support.registry_server import Registry
@@ -38,13 +38,10 @@ def cosign(tmp_path: Path) -> Tool:
         missing("cosign", "cosign is not installed")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return ran(
             ["cosign", *arguments],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COSIGN_PASSWORD": PASSPHRASE},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     assert run("generate-key-pair").returncode == 0

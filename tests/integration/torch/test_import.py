@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from envbuilder.payload.machine import device
-from tests.conftest import exited
+from tests.conftest import exited, ran
 
 
 def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
@@ -23,13 +22,7 @@ def test_an_import_that_hangs_ends_the_process(tmp_path: Path) -> None:
     root = str(Path(device.__file__).parents[3])
     done = exited(
         1,
-        subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), root],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        ),
+        ran([sys.executable, "-c", code, str(tmp_path), root], timeout=60),
     )
     assert device.HUNG in done.stderr
     assert "torch.py" in done.stderr, "where it hung"

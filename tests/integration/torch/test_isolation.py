@@ -22,7 +22,7 @@ import pytest
 
 from envbuilder.core import resources
 from envbuilder.payload.start import Start
-from tests.conftest import exited, missing, succeeded
+from tests.conftest import exited, missing, ran, succeeded
 from tests.support.conda_project import Project
 from tests.support.overlays import Verdict
 from tests.support.reports import measured
@@ -110,13 +110,10 @@ def verify(tmp_path: Path, session_environment: dict[str, str]) -> Any:
     def run(*arguments: str | Path, environment: dict[str, str] | None = None) -> Verdict:
         # The machine may be anybody's; these decide how long a quick training takes.
         threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-I", "-m", "envbuilder", "verify", *map(str, arguments)],
             env={**os.environ, **threads, **session_environment, **(environment or {})},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         report = json.loads(done.stdout) if done.stdout.startswith("{") else {}
         return Verdict(done.returncode, report, done.stderr)
@@ -303,7 +300,7 @@ def test_children_are_isolated_too(outside: Outside, torch_prefix: Path, pyz: Pa
     start = Start(as_found=False, prefix=str(prefix), executable=python, bytecode=bytecode)
     isolated = [python, "-I", "-X", f"pycache_prefix={bytecode}", pyz, "--promise", start.text()]
     succeeded(
-        subprocess.run(
+        ran(
             [*isolated, *RANKS, "--data", resources.mnist_subset_dir()],
             env={
                 "PATH": os.environ["PATH"],
@@ -311,9 +308,6 @@ def test_children_are_isolated_too(outside: Outside, torch_prefix: Path, pyz: Pa
                 "OMP_WAIT_POLICY": "PASSIVE",
             },
             cwd=work,
-            capture_output=True,
-            text=True,
-            check=False,
         )
     )
     assert outside.touched == []
@@ -399,12 +393,9 @@ def test_run_keeps_what_the_user_has_set_and_says_what_it_shadows(
     (modules / "torch/__init__.py").write_text("")
     code = "import torch; print(torch.__file__)"
     command = ("run", "--profile", "cpu", "--backend", "venv", "--", "python", "-c", code)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-I", "-m", "envbuilder", *command],
         env={**os.environ, **session_environment, "PYTHONPATH": str(modules)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stdout == f"{modules}/torch/__init__.py\n"
     (line,) = [line for line in done.stderr.splitlines() if "warning" in line]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 import envbuilder
 from envbuilder.core import resources
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tests.support import warm
 from tests.support.old_releases import OLD, Release
 from tests.support.overlays import Bench, Words
@@ -133,10 +132,9 @@ def test_several_ranks_train_together(prefix: Prefix, tmp_path: Path) -> None:
     words = ["parallel", "--device", "cpu", "--devices", "2", "--steps", "5"]
     words += ["--data", str(resources.mnist_subset_dir())]
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(envbuilder.__file__).parents[1])}
-    done = subprocess.run(
+    done = ran(
         [python, script, *words],
-        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, **variables})  # fmt: skip
     report = json.loads(done.stdout.splitlines()[-1])["report"]
     assert (done.returncode, report["status"], report["ranks"]) == (0, "passed", 2), done.stderr
 

@@ -17,7 +17,7 @@ import pytest
 import envbuilder
 from envbuilder.core import resources
 from envbuilder.verify.report import model as report
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 from tests.integration.conftest import Cli
 from tests.support.left_over import left_over, wait_for
 
@@ -67,13 +67,10 @@ class Starter:
         self, code: str = "", *arguments: str, cpus: set[int] | None = None, **variables: str
     ) -> Run:
         mark = uuid.uuid4().hex
-        done = subprocess.run(
+        done = ran(
             self.command(code, *arguments),
-            capture_output=True,
-            text=True,
             env={**self.environment(mark), **variables},
             preexec_fn=(lambda: os.sched_setaffinity(0, cpus)) if cpus else None,
-            check=False,
         )
         return Run(done.returncode, done.stdout, done.stderr, mark)
 

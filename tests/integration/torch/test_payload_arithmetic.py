@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from envbuilder import payload
 from envbuilder.payload.numerics.arithmetic import CASES
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 
 Seen = dict[str, list[str]]
 
@@ -21,12 +20,9 @@ def seen(torch_python: Path) -> Seen:
     """Fault → the dtypes and cases that failed."""
     package = Path(payload.__file__).parents[1]
     done = succeeded(
-        subprocess.run(
+        ran(
             [str(torch_python), str(Path(__file__).with_name("payload_faults.py"))],
             env={**os.environ, "PYTHONPATH": str(package)},
-            capture_output=True,
-            text=True,
-            check=False,
         )
     )
     found: Seen = json.loads(done.stdout)

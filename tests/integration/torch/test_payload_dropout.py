@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from envbuilder import payload
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 
 PROGRAM = """
 import json, torch
@@ -54,12 +53,9 @@ print(json.dumps(found))
 
 def test_masks_are_independent_and_as_frequent_as_asked(torch_python: Path) -> None:
     done = succeeded(
-        subprocess.run(
+        ran(
             [str(torch_python), "-c", PROGRAM],
             env={**os.environ, "PYTHONPATH": str(Path(payload.__file__).parents[1])},
-            capture_output=True,
-            text=True,
-            check=False,
         )
     )
     found: dict[str, Any] = json.loads(done.stdout)

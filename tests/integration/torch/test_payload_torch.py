@@ -17,7 +17,7 @@ import envbuilder
 from envbuilder.core import resources
 from envbuilder.payload.report import UNREPEATED
 from envbuilder.verify.report import model as report
-from tests.conftest import exited
+from tests.conftest import exited, ran
 
 SUBSET = resources.mnist_subset_dir()
 
@@ -54,9 +54,7 @@ def verify(
     python: Path, pyz: Path, *arguments: str, data: Path = SUBSET, **environment: str
 ) -> Done:
     command = [str(python), str(pyz), "verify", "--device", "cpu", "--data", str(data), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **environment}, check=False
-    )
+    done = ran(command, env={**os.environ, **environment})
     return Done(done)
 
 
@@ -254,13 +252,7 @@ def test_a_missing_compiler_is_told_in_plain_words(
 
 def execute(pyz: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    return subprocess.run(
-        [sys.executable, str(pyz), "exec", "--", *command],
-        capture_output=True,
-        text=True,
-        env={**variables, **environment},
-        check=False,
-    )
+    return ran([sys.executable, str(pyz), "exec", "--", *command], env={**variables, **environment})
 
 
 def test_exec_becomes_the_command_with_a_thread_count(pyz: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from envbuilder import payload
 from envbuilder.core import resources
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import dataset
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 
 
 def by_torch(name: str, value: Any) -> Any:
@@ -38,16 +37,13 @@ def test_the_reference_agrees_with_torch_in_float64(torch_python: Path, tmp_path
         (tmp_path / name).write_bytes(by_torch(name, value).astype(float).tobytes())
 
     done = succeeded(
-        subprocess.run(
+        ran(
             [
                 str(torch_python),
                 str(Path(__file__).with_name("gradients_by_torch.py")),
                 str(tmp_path),
             ],
             env={**os.environ, "PYTHONPATH": str(Path(payload.__file__).parents[2])},
-            capture_output=True,
-            text=True,
-            check=False,
         )
     )
     assert float(done.stdout) == pytest.approx(trial.exact.loss, rel=1e-13)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 from tests.support import clones, guides
 
 USUAL = ("requirements", "pep621", "conda")
@@ -33,13 +32,10 @@ def test_a_clone_trains(
 ) -> None:
     clone = clones.CLONES[form]
     url = clones.commit(clone, tmp_path / "origin")
-    done = subprocess.run(
+    done = ran(
         ["sh", "-eu", "-c", TYPED.format(url, clone.program)],
         cwd=tmp_path,
         env=guides.environment(tmp_path / "home", session_environment),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "device cpu, torch 2.13.0" in succeeded(done).stdout
     losses = [*map(float, re.findall(r"^epoch \d loss (\S+)$", done.stdout, re.MULTILINE))]

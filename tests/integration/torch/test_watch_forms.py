@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 import uv
 
-from tests.conftest import missing
+from tests.conftest import missing, ran
 from tests.support import watching
 
 FORMS = watching.HERE / "watched_forms.py"
@@ -34,12 +33,7 @@ def libraries(torch_prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     (folder / "overrides.txt").write_text(NO_TORCH)
     python = torch_prefix / "bin/python"
     options = ("--python", python, "--target", folder, "--overrides", folder / "overrides.txt")
-    done = subprocess.run(
-        [uv.find_uv_bin(), "pip", "install", "-q", *options, *OF_LIBRARIES],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([uv.find_uv_bin(), "pip", "install", "-q", *options, *OF_LIBRARIES])
     if done.returncode != 0:
         missing("network", f"the libraries cannot be installed: {done.stderr[-400:]}")
     return folder

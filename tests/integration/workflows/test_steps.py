@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import succeeded
+from tests.conftest import ran, succeeded
 from tests.support.reports import epoch, written
 
 ROW = {
@@ -37,14 +37,11 @@ def scripts(job: Mapping[str, Any]) -> list[str]:
 def bash(
     script: str, folder: Path, variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return ran(
         ["bash", "-e", "-c", script],
         cwd=folder,
         env={**os.environ, "PATH": PATH, **variables},
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
 
 

