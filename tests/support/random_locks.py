@@ -7,7 +7,7 @@ import re
 from typing import Any, get_args
 
 import msgspec
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import settings, strategies as st
 from msgspec.structs import replace
 
 from envbuilder.builds import render
@@ -24,7 +24,7 @@ PYTHON = "3.11"
 
 LINUX: tuple[types.Platform, ...] = ("linux/amd64", "linux/arm64")
 
-COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+COMMON = settings(max_examples=settings().max_examples // 5)
 
 
 def like(kind: Any) -> st.SearchStrategy[str]:
