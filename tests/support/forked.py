@@ -1,7 +1,8 @@
 """Runs the command line as forks of a process that has imported it: imports are most of a start.
 
-They have streams, variables and a folder of their own. But they share a seed for hashes, and find
-every module imported: tests of streams, signals and bundles, among others, start Python anew.
+One runs at a time, with streams, variables and a folder of its own. But all share a seed for
+hashes, and find every module imported: tests of packaging, streams, signals, bundles and isolation
+start Python anew.
 """
 
 from __future__ import annotations
