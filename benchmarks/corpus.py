@@ -298,7 +298,7 @@ def tried(
     }
     with tempfile.TemporaryDirectory(prefix="corpus-") as temporary:
         environment["ENVBUILDER_DATA_DIR"] = f"{temporary}/data"
-        folder = Path(temporary) / name
+        folder = Path(temporary) / row["repo"].rpartition("/")[2]  # as a clone is named
         copied(corpus / name, folder, index, index.rpartition("/simple")[0])
         (folder / "README.upstream").exists() and (folder / "README.upstream").rename(
             folder / "README.md"

@@ -119,13 +119,14 @@ def test_libraries_of_a_build_are_the_builds_own(tmp_path: Path, name: str) -> N
 def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path: Path) -> None:
     gpu = "faiss-gpu==1.7.*; python_version == '3.12'"
     others = (
-        "decord==0.6.0, intel-extension-for-pytorch==2.2.0, nvidia-cutlass-dsl, cupy-cuda12x,"
-        " nvidia-ml-py, tensorflow-cpu"
+        "decord==0.6.0, deepspeed-kernels, intel-extension-for-pytorch==2.2.0, nvidia-cutlass-dsl,"
+        " cupy-cuda12x, nvidia-ml-py, tensorflow-cpu"
     )
     text = f'framework: torch\nrequirements: ["{gpu}", {others}]\n'
     project = library(tmp_path, text)
-    assert project.profile("cuda").requirements[-6:-1] == (
+    assert project.profile("cuda").requirements[-7:-1] == (
         "decord==0.6.0",
+        "deepspeed-kernels",
         "intel-extension-for-pytorch==2.2.0",
         "nvidia-cutlass-dsl",
         "cupy-cuda12x",
@@ -138,9 +139,10 @@ def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path
         "nvidia-ml-py",
         "tensorflow",
     )
-    assert [line.partition(": ")[2] for line in mps.warnings[-6:-1]] == [
+    assert [line.partition(": ")[2] for line in mps.warnings[-7:-1]] == [
         "faiss-gpu is for other hardware: faiss-cpu here",
         "decord is for other hardware: eva-decord here",
+        "deepspeed-kernels is for other hardware: left out here",
         "intel-extension-for-pytorch is for other hardware: left out here",
         "nvidia-cutlass-dsl is for other hardware: left out here",
         "cupy-cuda12x is for other hardware: left out here",
