@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.builds.backends import container
-from tests.conftest import ran
+from tests.conftest import ran, succeeded
 from tests.integration.conftest import begin, start
 from tests.integration.engine.conftest import OTHER_USER
 
@@ -126,8 +126,9 @@ print(os.environ["HF_HOME"], os.stat("/tmp/.cache").st_uid == os.getuid())
 def test_what_is_downloaded_is_there_the_next_time(bench: Bench) -> None:
     code = KEEP % f"test-{secrets.token_hex(6)}"
     for present in ("False", "True"):
-        done = start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=bench.folder)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(
+            start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=bench.folder)
+        )
         expected = f"{present} {present} {present} /tmp/.cache/huggingface True\n"
         assert done.stdout == expected
     listed = start(("clean", "--dry-run", "--volumes"), bench.variables, cwd=bench.folder)
@@ -155,8 +156,7 @@ def test_the_project_is_at_its_own_path(bench: Bench) -> None:
         "import os; print(os.getcwd()); print(open('../../data/file').read());"
         "print(os.stat('.').st_uid == os.getuid()); open('written', 'w')"
     )
-    done = start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=below)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=below))
     assert done.stdout.splitlines() == [str(below), "of the project", "True"]
     assert (below / "written").stat().st_uid == os.getuid()
     assert f"only {bench.folder} and /tmp can be written" in done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from envbuilder.core.settings import load as load_settings
+from tests.conftest import succeeded
 from tests.integration.conftest import Cli
 from tests.integration.engine.test_plain_docker import build_options
 
@@ -32,10 +33,8 @@ def test_buildx_reads_one_target_for_each_profile_and_platform(
     cli: Cli, docker_client: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "images"
-    done = cli("render", "--profile", "cpu,cuda", "--target", "bake", "-o", str(folder))
-    assert done.returncode == 0, done.stderr
-    printed = bake(folder, "--print", "cpu", "cuda")
-    assert printed.returncode == 0, printed.stderr
+    succeeded(cli("render", "--profile", "cpu,cuda", "--target", "bake", "-o", str(folder)))
+    printed = succeeded(bake(folder, "--print", "cpu", "cuda"))
     targets = json.loads(printed.stdout)["target"]
     assert {(name, *t["platforms"], t["context"]) for name, t in targets.items()} == {
         (f"{profile}-linux-{machine}", f"linux/{machine}", profile)
@@ -58,8 +57,7 @@ def test_a_baked_image_has_what_its_lock_names(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "images"
-    done = cli("render", "--profile", "tiny", "--target", "bake", "-o", str(folder))
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("render", "--profile", "tiny", "--target", "bake", "-o", str(folder)))
     own = load_settings({**os.environ, **session_environment})
     options = ("--build-arg", f"BASE_IMAGE={base_image}", *build_options(own))
     keys = {"--build-arg": "args.", "--secret": "secrets="}

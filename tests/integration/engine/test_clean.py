@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from envbuilder.containers.engine.interface import LABEL, Engine
+from tests.conftest import succeeded
 from tests.integration.conftest import TINY, Cli, locked
 from tests.support.projects import lay_profile
 
@@ -63,11 +64,9 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     asked = ("--profile", name, "--backend", "docker", "--base-image", base_image, "--json")
     ours = f"envbuilder/{name}:latest"
     given = f"{name}-given:1"
-    built = cli("build", *asked, "--tag", given, environment=places)
-    assert built.returncode == 0, built.stderr
+    built = succeeded(cli("build", *asked, "--tag", given, environment=places))
     ref = json.loads(built.stdout)["artifact"]["ref"]
-    native = cli("build", "--profile", name, "--backend", "venv", "--json", environment=places)
-    assert native.returncode == 0, native.stderr
+    succeeded(cli("build", "--profile", name, "--backend", "venv", "--json", environment=places))
 
     # The user gives it another name, builds on it, and moves a part of the cache to another disk.
     kept = f"{name}-kept:1"
@@ -84,8 +83,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
 
     # Another installation builds the same profile, as another image.
     other = {**places, "ENVBUILDER_DATA_DIR": str(tmp_path / "other")}
-    built = cli("build", *asked, "--builder", "buildkit", environment=other)
-    assert built.returncode == 0, built.stderr
+    built = succeeded(cli("build", *asked, "--builder", "buildkit", environment=other))
     second = json.loads(built.stdout)["artifact"]["ref"]
     assert second != ref
 
@@ -95,8 +93,7 @@ def test_it_removes_what_it_says_and_nothing_of_others(
     # Other tests' images stay, too: more names than the text shows for one reason.
     examined = json.loads(cli("clean", "--store", "--dry-run", "--json", environment=places).stdout)
     explained = {kept["name"] for kept in examined["kept"]}
-    done = cli("clean", "--yes", "--store", environment=places)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("clean", "--yes", "--store", environment=places))
     removed = [x.removeprefix("removed ") for x in done.stdout.splitlines()]
     assert [f"would remove {x}" for x in removed] == planned
     assert {ref, given} <= set(removed)
@@ -140,8 +137,7 @@ def test_a_container_that_uses_an_image_is_1_and_the_rest_is_done(
         assert json.loads(done.stdout)["failed"]
     finally:
         container.remove()
-    done = cli("clean", "--yes", environment=places)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("clean", "--yes", environment=places))
     assert "removed " in done.stdout
 
 
@@ -162,8 +158,7 @@ def test_an_image_in_use_and_one_that_another_data_folder_built_too_stay(
     other = {**places, "ENVBUILDER_DATA_DIR": str(tmp_path / "other")}
     refs = set()
     for environment in (places, other):
-        built = cli("build", *asked, "--builder", "layers", environment=environment)
-        assert built.returncode == 0, built.stderr
+        built = succeeded(cli("build", *asked, "--builder", "layers", environment=environment))
         refs.add(json.loads(built.stdout)["artifact"]["ref"])
     (ref,) = refs
     image = real_engine.image(ref)
@@ -177,7 +172,6 @@ def test_an_image_in_use_and_one_that_another_data_folder_built_too_stay(
     finally:
         container.remove(force=True)
     for environment, stays in ((places, True), (other, False)):
-        done = cli("clean", "--yes", environment=environment)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(cli("clean", "--yes", environment=environment))
         assert (f"removed {ref}\n" in done.stdout) is not stays
         assert bool(real_engine.image(ref)) is stays

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.integration.conftest import start
 from tests.integration.engine.conftest import PODMAN_BASE
 from tests.support import constructed_machine, make_wheels
@@ -148,8 +148,7 @@ def project(
     locks = names_in(folder / "envbuilder.lock")
     assert locks == {f"default.{kind}.json" for kind in TORCH}
     yield Project(folder, base_image, environment)
-    cleaned = start(("clean", "--yes"), environment, cwd=folder)
-    assert cleaned.returncode == 0, cleaned.stderr
+    succeeded(start(("clean", "--yes"), environment, cwd=folder))
 
 
 def test_a_radeons_nodes_are_given_and_its_groups_joined(project: Project, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from envbuilder.containers.engine.interface import LABEL, Engine
 from envbuilder.containers.oci import archive, reference
 from envbuilder.containers.registry.connection import Connection
 from envbuilder.core import archives
-from tests.conftest import ran
+from tests.conftest import exited, ran, succeeded
 from tests.integration.conftest import Cli, begin, locked, start
 from tests.support import canaries, small_profiles
 from tests.support.registry_server import Registry
@@ -44,8 +44,7 @@ def image(base_image: str, session_environment: dict[str, str]) -> dict[str, Any
     """The `cpu` image, as `build --json` describes it."""
     from tests.integration.conftest import start
 
-    done = start(("build", *CPU, base_image, "--json"), session_environment)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(start(("build", *CPU, base_image, "--json"), session_environment))
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -86,8 +85,7 @@ def test_run_passes_the_code_through_and_mounts_the_folder(
 ) -> None:
     script = "import torch; open('made', 'w').write(torch.__version__); raise SystemExit(9)"
     base = {"ENVBUILDER_BASE_IMAGE": base_image}
-    done = cli("run", *NAMED, "--", "python", "-c", script, environment=base)
-    assert done.returncode == 9, done.stderr
+    exited(9, cli("run", *NAMED, "--", "python", "-c", script, environment=base))
     made = tmp_path / "made"
     assert made.read_text() == "2.13.0+cpu"
     assert made.stat().st_uid == os.getuid()
@@ -130,8 +128,7 @@ def test_a_killed_build_leaves_no_image_and_the_next_works(
     assert real_engine.image(tag) is None
     if number == signal.SIGINT:
         assert folders() <= before
-    done = cli("build", *CPU, base_image, "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("build", *CPU, base_image, "--json"))
     assert json.loads(done.stdout)["artifact"]["ref"] == image["artifact"]["ref"]
 
 
@@ -167,8 +164,7 @@ def build(tmp_path: Path, session_environment: dict[str, str], name: str) -> Bui
         for path, text in zip((profile, lock), locks[number], strict=True):
             path.write_text(text)
         words = ("build", "--profile", f"{name}-0", "--python-version", "3.11", "--json")
-        done = start((*words, *options), {**variables, **environment}, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(start((*words, *options), {**variables, **environment}, cwd=tmp_path))
         read: dict[str, Any] = json.loads(done.stdout)
         return read
 

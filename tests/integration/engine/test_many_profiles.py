@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from envbuilder.containers.engine.interface import LABEL
+from tests.conftest import exited
 from tests.integration.conftest import locked, start
 from tests.support import make_wheels
 from tests.support.projects import lay_profile
@@ -74,8 +75,9 @@ def test_a_wrong_hash_in_one_profile_does_not_stop_the_others(
     for file in (f for t in data["targets"] for f in t["files"] if f["name"] == "small-1"):
         file["sha256"] = "0" * 64
     lock.write_text(json.dumps(data))
-    done = start(options(names, base_image, "--json", "--rebuild"), environment, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
+    done = exited(
+        1, start(options(names, base_image, "--json", "--rebuild"), environment, cwd=tmp_path)
+    )
     assert f"error: {names[1]}: " in done.stderr
     first, failed, last = json.loads(done.stdout)["builds"]
     assert [b["status"] for b in (first, failed, last)] == ["built", "failed", "built"]

@@ -19,6 +19,7 @@ import pytest
 
 from envbuilder.builds.records import CLAIMS
 from envbuilder.containers.engine.podman import PodmanEngine
+from tests.conftest import exited, succeeded
 from tests.integration.conftest import Cli
 from tests.integration.engine.conftest import PODMAN_BASE as BASE, run_podman as call
 from tests.support import examples
@@ -64,19 +65,20 @@ def tag(engine_of_podman: PodmanEngine) -> Iterator[str]:
 def built(
     cli: Cli, environment: dict[str, str] | None, base: str, *options: str, profile: str = "tiny"
 ) -> dict[str, Any]:
-    done = cli(
-        "build",
-        "--profile",
-        profile,
-        "--backend",
-        "docker",
-        "--base-image",
-        base,
-        "--json",
-        *options,
-        environment=environment,
+    done = succeeded(
+        cli(
+            "build",
+            "--profile",
+            profile,
+            "--backend",
+            "docker",
+            "--base-image",
+            base,
+            "--json",
+            *options,
+            environment=environment,
+        )
     )
-    assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -108,18 +110,17 @@ def test_an_image_is_built_reused_run_and_removed(
 
     script = "import setuptools; open('made', 'w').write(setuptools.__version__); exit(9)"
     based = {**environment, "ENVBUILDER_BASE_IMAGE": BASE}
-    ran = cli("run", *NAMED, "--", "python", "-c", script, environment=based)
-    assert ran.returncode == 9, ran.stderr
+    exited(9, cli("run", *NAMED, "--", "python", "-c", script, environment=based))
     assert (tmp_path / "made").read_text() == "80.9.0"
     assert (tmp_path / "made").stat().st_uid == os.getuid()
 
     # There is no torch in it; that the payload says so is what is looked at here.
-    verified = cli("verify", *TINY, BASE, "--quick", "--json", environment=environment)
-    assert verified.returncode == 5, verified.stderr
+    verified = exited(5, cli("verify", *TINY, BASE, "--quick", "--json", environment=environment))
     assert "No module named 'torch'" in verified.stdout
 
-    cleaned = cli("clean", "--all", "--yes", "--profile", "tiny", environment=environment)
-    assert cleaned.returncode == 0, cleaned.stderr
+    cleaned = succeeded(
+        cli("clean", "--all", "--yes", "--profile", "tiny", environment=environment)
+    )
     assert f"localhost/{tag}" in cleaned.stdout
     assert engine_of_podman.image(tag) is None
     assert engine_of_podman.image(BASE) is not None
@@ -168,8 +169,7 @@ def test_it_is_the_same_image_in_podman_in_docker_and_in_an_archive(
     assert len(digests) == 1
     cli("clean", "--all", "--yes", "--profile", "tiny", environment=alone)
 
-    loaded = call("load", "--input", str(tmp_path / "tiny.tar"))
-    assert loaded.returncode == 0, loaded.stderr
+    succeeded(call("load", "--input", str(tmp_path / "tiny.tar")))
     name = "docker.io/envbuilder/tiny:latest"
     found = engine_of_podman._inspect(name)
     assert {f"sha256:{found['Id']}"} == digests
@@ -199,8 +199,7 @@ def test_large_images_are_verified_and_those_that_docker_has(
     """`zendnn` with its compiler: scripts run in the engine, at another time, on other mounts."""
     made = built(cli, alone, BASE, "--rebuild", profile=profile)
     quick = ("--quick", "--epochs", "1", "--base-image", BASE)
-    done = cli("verify", "--profile", profile, "--backend", "docker", *quick, environment=alone)
-    assert done.returncode == 0, done.stderr
+    succeeded(cli("verify", "--profile", profile, "--backend", "docker", *quick, environment=alone))
     there = built(cli, None, base_image, "--builder", "layers", "--rebuild", profile=profile)
     assert made["artifact"]["digest"] == there["artifact"]["digest"]
     call("rmi", "--force", made["artifact"]["digest"].removeprefix("sha256:"))

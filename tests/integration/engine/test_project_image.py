@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from envbuilder.watch import model
-from tests.conftest import missing, ran
+from tests.conftest import missing, ran, succeeded
 from tests.integration.conftest import TINY, start
 from tests.support.projects import lay_profile
 
@@ -48,8 +48,7 @@ class Bench:
 
     def build(self, builder: str, *options: str) -> dict[str, Any]:
         base = ("--backend", "docker", "--builder", builder)
-        done = self.start("build", "--profile", "tiny", "--json", *base, *options)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(self.start("build", "--profile", "tiny", "--json", *base, *options))
         assert "never copied into an image: src/.env, src/__pycache__\n" in done.stderr
         read: dict[str, Any] = json.loads(done.stdout)
         self.images.append(read["artifact"]["ref"])
@@ -81,8 +80,7 @@ def test_an_image_with_the_projects_files_runs_alone(
 ) -> None:
     first = bench.build(builder)
     ref = first["artifact"]["ref"]
-    done = ran(["docker", "run", "--rm", "--network=none", "--read-only", ref])
-    assert done.returncode == 0, done.stderr
+    done = succeeded(ran(["docker", "run", "--rm", "--network=none", "--read-only", ref]))
     answer = json.loads(done.stdout)
     assert answer["here"] == "/work"
     assert answer["words"] == ["it's: a"]
@@ -117,8 +115,7 @@ def test_an_image_with_the_projects_files_runs_alone(
 
 def test_run_uses_the_files_where_they_are(bench: Bench) -> None:
     base = ("--backend", "docker")
-    done = bench.start("run", "--profile", "tiny", *base)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(bench.start("run", "--profile", "tiny", *base))
     answer = json.loads(done.stdout)
     assert answer["here"] == str(bench.folder)
     assert answer["pkg"] == f"{bench.folder}/src/pkg/__init__.py"

@@ -27,7 +27,7 @@ from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as lockfile, profile as profiles
-from tests.conftest import missing
+from tests.conftest import exited, missing, succeeded
 from tests.integration.conftest import TINY, Cli
 from tests.support.surroundings import (
     FIVE,
@@ -81,8 +81,7 @@ def base_without_bytecode(base_image: str, docker_client: Any, tmp_path: Path) -
 def test_the_layers_hold_what_belongs_in_them_and_no_time_but_the_locks(
     cli: Cli, base_without_bytecode: str, real_engine: Engine, tiny: Path, tmp_path: Path
 ) -> None:
-    done = cli("build", *IMAGE, "--base-image", base_without_bytecode, "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("build", *IMAGE, "--base-image", base_without_bytecode, "--json"))
     built = json.loads(done.stdout)
     base = saved(real_engine, base_without_bytecode, tmp_path / "base")
     image = saved(real_engine, built["artifact"]["ref"], tmp_path / "image")
@@ -156,8 +155,7 @@ def test_what_is_not_reproducible_is_caught_and_named(
 ) -> None:
     before = of_trials(docker_client)
     base = {"ENVBUILDER_BASE_IMAGE": base_image}
-    done = cli("reproduce", *IMAGE, "--json", environment=base)
-    assert done.returncode == 1, done.stderr
+    done = exited(1, cli("reproduce", *IMAGE, "--json", environment=base))
     outcome = json.loads(done.stdout)
     assert outcome["status"] == "different"
     assert outcome["digests"][0] != outcome["digests"][1]
@@ -172,8 +170,7 @@ def test_what_is_not_reproducible_is_caught_and_named(
 def test_packages_leave_no_logs_and_no_time_after_the_locks(
     cli: Cli, base_image: str, real_engine: Engine, tiny: Path, tmp_path: Path
 ) -> None:
-    done = cli("build", *IMAGE, "--base-image", base_image, "--json")
-    assert done.returncode == 0, done.stderr
+    done = succeeded(cli("build", *IMAGE, "--base-image", base_image, "--json"))
     base = saved(real_engine, base_image, tmp_path / "base")
     image = saved(real_engine, json.loads(done.stdout)["artifact"]["ref"], tmp_path / "image")
     packages, _, _ = own_layers(image, len(base.manifest("linux/amd64").layers))
@@ -205,8 +202,7 @@ def test_an_image_that_was_changed_is_not_verified_and_is_built_anew(
         assert docker_client.images.get(ref).id != original.id
         assert docker_client.images.get(ref).labels == original.labels
 
-        done = cli("verify", *image, "--quick", "--json")
-        assert done.returncode == 5, done.stderr
+        done = exited(5, cli("verify", *image, "--quick", "--json"))
         assert f"{ref} was changed after the build" in done.stderr
         assert "--rebuild" in done.stderr
         report = json.loads(done.stdout)

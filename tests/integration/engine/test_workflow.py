@@ -26,7 +26,7 @@ from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.verify.report.speed import with_speed
-from tests.conftest import missing
+from tests.conftest import missing, succeeded
 from tests.integration.conftest import start
 from tests.support import examples
 from tests.support.folders import read_json
@@ -105,8 +105,7 @@ def commit(
     examples.copy(examples.LOCKED, folder)
     (wheel,) = packages.glob("envbuilder_ml-*.whl")
     shutil.copy(wheel, folder)
-    done = start((*COMMAND, "--wheel", wheel.name), session_environment, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    succeeded(start((*COMMAND, "--wheel", wheel.name), session_environment, cwd=folder))
     download = ("pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:")
     wanted = ("--require-hashes", "--requirement", FILE.replace(".yml", ".requirements.txt"))
     command = [sys.executable, "-m", *download, "--dest", packages, *wanted]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import succeeded
 from tests.integration.conftest import Cli
 
 VENV = ("--profile", "tiny", "--backend", "venv")
@@ -40,8 +41,7 @@ def running(
     tmp_path: Path,
 ) -> Iterator[int]:
     """A process of the environment."""
-    built = cli("build", *VENV, environment=data)
-    assert built.returncode == 0, built.stderr
+    succeeded(cli("build", *VENV, environment=data))
     with subprocess.Popen(
         [sys.executable, "-m", "envbuilder", *COMMANDS[request.param]],
         env={**os.environ, **session_environment, **data},
