@@ -43,7 +43,6 @@ def command() -> None:
 
 
 command.add_command(fleet_node.node)
-command.add_command(fleet_node.join)
 
 
 _PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
@@ -162,14 +161,11 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     help="Verify this interpreter of the nodes, instead of an environment of envbuilder's.",
 )
 @click.option(
-    "--ddp", is_flag=True, help="Then train on all equal nodes that were proven, at once."
-)
-@click.option(
     "--limit",
     metavar="TIME",
     callback=_seconds,
     default="30m",
-    help="Stop a verification, or a training together, after this time.  [default: 30m]",
+    help="Stop a verification after this time.  [default: 30m]",
 )
 @click.option(
     "--folder",
@@ -191,7 +187,6 @@ def verify(
     nodes: str | None,
     quick: bool,
     executable: Path | None,
-    ddp: bool,
     limit: int,
     folder: Path | None,
     dry_run: bool,
@@ -204,12 +199,8 @@ def verify(
     decides by what it detects. The jobs need no accounting. Their scripts, logs and results are in
     a folder that all nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
 
-    With --ddp, nodes that were proven and are equal in profile, device and GPUs then train together
-    (DistributedDataParallel): all in step, and how much of their speed is left. PyTorch only, and
-    no containers.
-
-    Exits with 5 if a node that was examined was not verified, or nodes did not train together;
-    nodes that administrators drained, and those that no rule is for, are not examined.
+    Exits with 5 if a node that was examined was not verified; nodes that administrators drained,
+    and those that no rule is for, are not examined.
 
     \b
     fleet.yaml:
@@ -227,7 +218,6 @@ def verify(
       envbuilder fleet verify --quick --html fleet.html
       envbuilder fleet verify --partition gpu --profile cuda --limit 20m
       envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
-      envbuilder fleet verify --partition gpu --quick --ddp
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
     from envbuilder.fleet import drift, folder as folders, model, planning
@@ -238,7 +228,7 @@ def verify(
     if resumed is not None:
         for option in given(_PLANNED):
             raise click.UsageError(f"--resume goes on with a run as planned; leave out {option}")
-        return _resumed(resumed.resolve(), outputs, ddp=ddp)
+        return _resumed(resumed.resolve(), outputs)
     if dry_run:
         for option in given(_RESULTS):
             raise click.UsageError(f"--dry-run examines nothing; leave out {option}")
@@ -248,10 +238,9 @@ def verify(
     drift.require_comparable(outputs.earlier, run=run, quick=quick)
     file = Path(planning.FILE)
     settings = planning.read_settings(file) if file.exists() else planning.FleetSettings()
-    if settings.sif and (executable or ddp):
+    if settings.sif and executable:
         raise InvalidError(
-            "sif: --python verifies something else, and --ddp needs the network",
-            "Leave them out, or sif: in the file.",
+            "sif: --python verifies something else", "Leave it out, or sif: in the file."
         )
     user_settings = load_settings()
     library = variants.library(user_settings)
@@ -261,18 +250,11 @@ def verify(
     if python is not None and (python.name != str(python) or python.exists()):
         # Jobs start in another folder. Not resolved: the place of a link tells the environment.
         python = python.absolute()
-    # What was proven trains together; the default of a node may be docker.
-    backend = "venv" if ddp and executable is None else ""
     request = planning.Request(
         profile=profile,
         partition=partition,
         patterns=tuple(filter(None, (nodes or "").split(","))),
-        arguments=planning.arguments(
-            quick=quick,
-            backend=backend,
-            python=python,
-        ),
-        together=planning.arguments(backend=backend, python=python) if ddp else None,
+        arguments=planning.arguments(quick=quick, python=python),
         quick=quick,
         limit_seconds=limit,
     )
@@ -296,7 +278,7 @@ def verify(
         {**os.environ, **folder_variables},
         user_settings.project,
     )
-    plan = planning.plan(common, client.nodes(), settings, request, library)
+    plan = planning.plan(run, client.nodes(), settings, request, library)
     scripts = planning.scripts(plan, common)
     folders.create(folder, plan, scripts)
     if dry_run:
@@ -309,17 +291,13 @@ def verify(
     return report(summary, outputs)
 
 
-def _resumed(folder: Path, outputs: Outputs, *, ddp: bool) -> int:
+def _resumed(folder: Path, outputs: Outputs) -> int:
     """Go on with the run in a folder; return the exit code."""
     from envbuilder.fleet import drift, folder as folders
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.slurm import Slurm
 
     plan = folders.read(folder)
-    if ddp and plan.across is None:
-        raise InvalidError(
-            f"{folder}: its nodes are not to train together", "Start a new run with --ddp."
-        )
     drift.require_comparable(
         outputs.earlier,
         run=plan.run,

@@ -1,7 +1,4 @@
-"""Compare a run of a fleet with an earlier one, node by node. Pure.
-
-Groups of nodes that trained together are not compared.
-"""
+"""Compare a run of a fleet with an earlier one, node by node. Pure."""
 
 from __future__ import annotations
 

@@ -5,11 +5,9 @@ scripts/NODE.sbatch      what was submitted
 jobs.jsonl               one line a job, written when it is accepted
 results/NODE.JOB.json    written by the node at the end of its job
 logs/NODE.JOB.log        what the job printed
-meetings/                where nodes that train together leave files for each other
 summary.json             the table
 
-Of nodes that train together, the name of their group stands for NODE. What the plan and the scripts
-say runs as the user, so nobody else may write them, or exchange the folder.
+What the scripts say runs as the user, so nobody else may write them, or exchange the folder.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +26,7 @@ from msgspec.structs import asdict, replace
 from envbuilder.core import decoding, files, text
 from envbuilder.core.errors import BuildError, InvalidError, printable
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import LONGEST_REASON, Entry, Group, JobId, NodeName, Summary
+from envbuilder.fleet.model import LONGEST_REASON, Entry, JobId, NodeName, Summary
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
 from envbuilder.fleet.slurm import SUFFIX
 
@@ -38,7 +35,6 @@ JOBS = "jobs.jsonl"
 SUMMARY = "summary.json"
 _LOG_TAIL = 4096
 """Bytes of what a job printed that are read: its last error is in them."""
-_Row = TypeVar("_Row", Entry, Group)
 
 
 class _Submitted(Struct, frozen=True, kw_only=True):
@@ -66,17 +62,11 @@ def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
     with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
         files.require_own(folder)
-        for name in ("scripts", "results", "logs", "meetings"):
+        for name in ("scripts", "results", "logs"):
             (folder / name).mkdir(0o700)
-        add_scripts(folder, scripts)
+        for node, content in scripts.items():
+            files.write(script(folder, node), content.encode(), 0o755)
         files.write(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1))
-
-
-def add_scripts(folder: Path, scripts: Mapping[str, str]) -> None:
-    """Write scripts, by the names of what they are for. Raises `BuildError`."""
-    with _writing(folder):
-        for name, text in scripts.items():
-            files.write(script(folder, name), text.encode(), 0o755)
 
 
 def read(folder: Path) -> Plan:
@@ -215,21 +205,17 @@ def _checked(summary: Summary) -> Summary:
     if len(set(nodes)) != len(nodes):
         twice = next(node for node in nodes if nodes.count(node) > 1)
         raise ValueError(f"the node {twice} is in it twice")
-    return replace(
-        summary,
-        entries=tuple(_safe(entry, f"the node {entry.node}") for entry in summary.entries),
-        groups=tuple(_safe(group, f"the group {group.name}") for group in summary.groups),
-    )
+    return replace(summary, entries=tuple(map(_safe, summary.entries)))
 
 
-def _safe(item: _Row, what: str) -> _Row:
-    values = asdict(item)
+def _safe(entry: Entry) -> Entry:
+    values = asdict(entry)
     for key, value in values.items():
         # JSON's 1e999 is infinite.
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{key} of {what} is not finite")
+            raise ValueError(f"{key} of the node {entry.node} is not finite")
     texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
-    return replace(item, **texts)
+    return replace(entry, **texts)
 
 
 @contextmanager

@@ -1,15 +1,12 @@
-"""Judge nodes, each by its result and then against its equals, and groups of nodes. Pure.
+"""Judge nodes, each by its result and then against its equals. Pure.
 
 A node writes its result into a file; here it is checked, since it may hold anything.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -24,14 +21,12 @@ from envbuilder.fleet.model import (
     PROVEN,
     Detected,
     Entry,
-    Group,
     JobId,
     NodeName,
     Outcome,
     Promise,
     RunId,
 )
-from envbuilder.verify import parallel
 from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
@@ -39,8 +34,6 @@ LARGEST = 4 << 20
 """Maximum size in bytes of the result that a node wrote; a report has 20,000 to 60,000."""
 LEAST_EQUALS = 3
 """With fewer nodes of a kind, a median says nothing about one of them."""
-LEAST_NODES = 2
-"""That train together."""
 _LONGEST_NAME = 80
 """Characters of a name in a node's result."""
 
@@ -290,113 +283,3 @@ def _of_report(report: model.Report) -> tuple[Outcome, str]:
     if used is not None and used != report.device.requested:
         return "wrong", f"it trained on {used}, not on {report.device.requested}: {reason}"
     return ("unproven" if report.status == "unproven" else "failed"), reason
-
-
-class Members(Struct, frozen=True, kw_only=True):
-    """Nodes that are to train together: equal ones, as far as is known."""
-
-    nodes: tuple[str, ...] = ()
-    profile: str
-    device: str = ""
-    gpus: int = 0
-    """How many GPUs of each of them train; 0 if it trains on its CPU, or that is not known."""
-
-    @property
-    def name(self) -> str:
-        """Return a name for these nodes alone: no other group's result is taken for theirs."""
-        digest = hashlib.sha256(",".join(self.nodes).encode()).hexdigest()[:8]
-        return f"ddp-{self.profile or 'any'}-{digest}"
-
-
-def proven_groups(entries: Sequence[Entry], promises: Sequence[Promise]) -> tuple[Members, ...]:
-    """Return which proven nodes train together, in the order of the nodes: two at least.
-
-    They are equal in profile, environment, device and GPUs. No group has more ranks than can train
-    together, if its nodes have few enough each; larger ones are divided equally.
-    """
-    gpus = {promise.node: promise.gpus_to_prove for promise in promises}
-    kinds: dict[tuple[Members, str, str], list[str]] = {}
-    for entry in entries:
-        if entry.outcome in {*PROVEN, "slow"}:
-            kind = Members(profile=entry.profile, gpus=gpus[entry.node], device=entry.device)
-            kinds.setdefault((kind, entry.backend, entry.framework), []).append(entry.node)
-    members: list[Members] = []
-    for (kind, *_), equals in kinds.items():
-        members += [replace(kind, nodes=part) for part in _parts(equals, kind.gpus)]
-    return tuple(members)
-
-
-def _parts(nodes: Sequence[str], gpus: int) -> Iterator[tuple[str, ...]]:
-    """Yield equal parts of the nodes, none with more ranks than can train together."""
-    count = math.ceil(len(nodes) / max(parallel.most_nodes(gpus), LEAST_NODES))
-    for number in range(count):
-        part = nodes[len(nodes) * number // count : len(nodes) * (number + 1) // count]
-        if len(part) >= LEAST_NODES:
-            yield tuple(part)
-
-
-def unexamined_group(
-    members: Members, outcome: Outcome, detail: str, job: str | None = None
-) -> Group:
-    """Return a group that sent no result, with its outcome."""
-    return Group(
-        name=members.name,
-        nodes=members.nodes,
-        outcome=outcome,
-        profile=members.profile,
-        device=members.device,
-        detail=printable(detail, LONGEST_REASON),
-        job=job,
-    )
-
-
-def examined_group(members: Members, run: str, job: str, content: bytes) -> Group:
-    """Judge a group by the bytes that its first node sent, which may be anything."""
-    try:
-        result = decoding.convert(decoding.strict_json(content), parallel.Result)
-        _require_identity(result, members, parallel.attempt(run, job))
-        if result.status == "failed":
-            reason = "no reason is given"
-            if result.reasons:
-                reason = result.reasons[0]
-            return unexamined_group(members, "failed", reason, job)
-        scaling = _require_proof(result, members)
-    except (ValueError, VerifyError) as error:
-        message = error.message if isinstance(error, VerifyError) else str(error)
-        return unexamined_group(members, "mixed-up", f"the result of the group: {message}", job)
-    ranks = Counter(device.node for device in scaling.devices)
-    if members.gpus and (short := [n for n in members.nodes if ranks[n] != members.gpus]):
-        return unexamined_group(
-            members,
-            "wrong",
-            f"of {counted(members.gpus, 'GPU')} each, on {short[0]} {ranks[short[0]]} trained",
-            job,
-        )
-    return replace(
-        unexamined_group(members, "verified", f"{scaling.ranks} ranks in step", job),
-        ranks=scaling.ranks,
-        images_per_second=scaling.samples_per_second,
-        efficiency=scaling.efficiency,
-    )
-
-
-def _require_identity(result: parallel.Result, members: Members, attempt: str) -> None:
-    """Raise `VerifyError` for a result of another job, or of other nodes."""
-    for key, value, expected in (
-        ("attempt", result.attempt, attempt),
-        ("profile", result.profile, members.profile or result.profile),
-        ("number of nodes", result.nodes, len(members.nodes)),
-    ):
-        if value != expected:
-            raise VerifyError(f"its {key} is {value}, expected {expected}")
-
-
-def _require_proof(result: parallel.Result, members: Members) -> model.Scaling:
-    """Return the report of a result that passed; raise `VerifyError` if it proves nothing."""
-    scaling = model.check_scaling(result.scaling)
-    if scaling.status != "passed":
-        raise VerifyError(f"it passed, and its report says {scaling.status}")
-    nodes = {device.node or "" for device in scaling.devices}
-    if nodes != set(members.nodes):
-        raise VerifyError(f"its devices are those of {', '.join(sorted(nodes))}")
-    return scaling

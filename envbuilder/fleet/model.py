@@ -17,9 +17,6 @@ LONGEST_REASON = 300
 """Characters of a text from outside: a node, a scheduler, an edited summary."""
 MOST_NAMED = 8
 """Nodes that a sentence names."""
-LONGEST_TOGETHER_SECONDS = 3 * 3600
-"""Nodes train together at most so long: a payload is stopped after four hours, and the first node's
-takes a little longer than its limit."""
 
 NodeName = Annotated[
     str,
@@ -54,7 +51,7 @@ Outcome = Literal[
     "drained",
     "unmapped",
 ]
-"""What became of a node or a group, the best first; `MARKS` says what each means."""
+"""What became of a node, the best first; `MARKS` says what each means."""
 
 
 class Mark(NamedTuple):
@@ -181,31 +178,8 @@ class Entry(Struct, frozen=True, kw_only=True):
         return self.outcome in PROVEN and 0 < (self.gpus or 0) < (self.gpus_given or 0)
 
 
-class Group(Struct, frozen=True, kw_only=True):
-    """Nodes that were to train together in one job, and what became of it.
-
-    As safe to print as an entry. `verified`: all ranks were in step, and computed what one process
-    computes; `failed`: they did not. The other outcomes are those of a node's job.
-    """
-
-    name: NodeName
-    """Of its script, its log and its result; the same nodes have the same name."""
-    nodes: Annotated[tuple[NodeName, ...], Meta(min_length=2)]
-    outcome: Outcome
-    profile: str = ""
-    device: str = ""
-    """The device that each of the nodes was proven with."""
-    detail: str = ""
-    job: JobId | None = None
-    ranks: int | None = None
-    images_per_second: float | None = None
-    """Of all ranks together."""
-    efficiency: float | None = None
-    """`images_per_second` divided by the sum of what the devices reached alone."""
-
-
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a run showed: one entry a node, in the order of the nodes, and the groups of nodes."""
+    """What a run showed: one entry a node, in the order of the nodes."""
 
     run: RunId
     started: str
@@ -213,21 +187,13 @@ class Summary(Struct, frozen=True, kw_only=True):
     finished: str
     quick: bool
     entries: tuple[Entry, ...]
-    across: bool = False
-    """Whether nodes were to train together, too."""
-    groups: tuple[Group, ...] = ()
     schema: Literal[1] = 1
 
     @property
     def passed(self) -> bool:
-        """Return whether every node that was examined was proven, and at least one was.
-
-        If nodes were to train together, every group must have been proven, too, and at least one.
-        """
-        examined = [e.outcome for e in self.entries if e.outcome not in LEFT_OUT]
-        if not examined or (self.across and not self.groups):
-            return False
-        return PROVEN.issuperset([*examined, *(group.outcome for group in self.groups)])
+        """Return whether every node that was examined was proven, and at least one was."""
+        examined = {e.outcome for e in self.entries if e.outcome not in LEFT_OUT}
+        return bool(examined) and examined <= PROVEN
 
 
 def new_run(stamp: str) -> str:

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, printable
 from envbuilder.core.resources import MARK, filled
-from envbuilder.fleet import judge, slurm
-from envbuilder.fleet.model import LONGEST_TOGETHER_SECONDS, Entry, Node, Promise, RunId, started
-from envbuilder.verify import parallel
+from envbuilder.fleet import slurm
+from envbuilder.fleet.model import Entry, Node, Promise, RunId, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -203,8 +202,6 @@ _START_SECONDS = 120
 """What a job gets beyond the verification's limit: for its setup, and to report a time-out."""
 _LONGEST_WAIT_SECONDS = 30 * 60
 """How long a job may wait until it starts."""
-_LAST_FILES_SECONDS = 120
-"""What nodes together get beyond that: the first one waits for the others' last files."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
@@ -213,28 +210,25 @@ _PASSED_ON = re.compile(
 
 
 class Common(Struct, frozen=True, kw_only=True):
-    """Settings that all jobs of a run, or all of its groups' jobs, share.
+    """Settings that all jobs of a run share."""
 
-    It is read again with the plan of a run, and nothing of it may end a line of a script.
-    """
-
-    run: RunId
-    folder: Annotated[str, Meta(pattern=SAFE_FOLDER)]
+    run: str
+    folder: str
     """Of the run; the same path on all nodes."""
-    command: tuple[Argument, ...]
+    command: tuple[str, ...]
     """Starts envbuilder on a node."""
-    arguments: tuple[Argument, ...]
-    """For `envbuilder verify` on each node, or for `envbuilder fleet join`."""
-    project: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f]*\Z")] | None = None
+    arguments: tuple[str, ...]
+    """For `envbuilder verify` on each node."""
+    project: str | None = None
     """Folder with the `envbuilder.yaml` that the run is for; the same path on all nodes."""
-    sif: dict[types.Name, types.AbsolutePath] = {}
+    sif: dict[str, str] = {}
     """Profile → the file with its image."""
-    variables: dict[Annotated[str, Meta(pattern=r"^[A-Z_]{1,100}\Z")], str]
-    options: tuple[SchedulerOption, ...]
+    variables: dict[str, str]
+    options: tuple[str, ...]
     """For sbatch."""
-    setup: tuple[ShellLine, ...]
-    limit_seconds: Annotated[int, Meta(ge=1)]
-    """How long a verification, or a training together, may take."""
+    setup: tuple[str, ...]
+    limit_seconds: int
+    """How long a verification may take."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -249,8 +243,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     limit_seconds: Annotated[int, Meta(ge=1)]
     promises: tuple[Promise, ...]
     left_out: tuple[Entry, ...]
-    across: Common | None = None
-    """For the jobs of groups; None without any. Their nodes are known once all are verified."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -263,24 +255,21 @@ class Request(Struct, frozen=True, kw_only=True):
     """Of nodes; empty for all."""
     arguments: tuple[str, ...]
     """For `envbuilder verify` on each node."""
-    together: tuple[str, ...] | None = None
-    """For `envbuilder fleet join`; None if nodes are not to train together."""
     quick: bool
     limit_seconds: int
 
 
 def plan(
-    each: Common,
+    run: str,
     nodes: Sequence[Node],
     settings: FleetSettings,
     request: Request,
     library: Library,
 ) -> Plan:
-    """Return the plan for the requested nodes, whose jobs have `each` in common.
+    """Return a run's plan for the requested nodes.
 
-    Raises `InvalidError` if there is none, a pattern names none, a promised profile does not exist
-    or cannot train together as requested, or there are images and nodes that would choose their
-    profile themselves.
+    Raises `InvalidError` if there is none, a pattern names none, a promised profile does not exist,
+    or there are images and nodes that would choose their profile themselves.
     """
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
@@ -290,26 +279,15 @@ def plan(
         )
     if not promises and not left_out:
         raise InvalidError("the scheduler lists no node", "See: sinfo")
-    across = None
-    if request.together is not None:
-        across = replace(
-            each,
-            arguments=request.together,
-            limit_seconds=min(each.limit_seconds, LONGEST_TOGETHER_SECONDS),
-        )
-        for name in sorted({p.profile for p in promises if p.profile is not None}):
-            # Whatever the Python.
-            parallel.require_possible(name, library.profile(name).expected(None))
     return Plan(
-        run=each.run,
-        started=started(each.run),
+        run=run,
+        started=started(run),
         quick=request.quick,
         partition=request.partition,
         start_seconds=_LONGEST_WAIT_SECONDS,
         limit_seconds=request.limit_seconds,
         promises=tuple(_counted(promise, library) for promise in promises),
         left_out=left_out,
-        across=across,
     )
 
 
@@ -371,11 +349,6 @@ def time_limit(limit_seconds: int) -> int:
     return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 
-def group_time_limit(limit_seconds: int) -> int:
-    """Return the minutes that Slurm gives a job of nodes together."""
-    return time_limit(limit_seconds + _LAST_FILES_SECONDS)
-
-
 def scripts(plan: Plan, common: Common) -> dict[str, str]:
     """Return the script of each promised node."""
     return {promise.node: _node_script(promise, common) for promise in plan.promises}
@@ -387,50 +360,23 @@ def _node_script(promise: Promise, common: Common) -> str:
     # Each of several GPUs is proven, and all together, where that is possible.
     devices = ("--devices", "all") if promise.gpus_to_prove > 1 else ()
     options = (*profile, *(("--sif", image) if image else ()), *devices, *common.arguments)
-    return _filled(
-        "verify",
+    return filled(
+        "fleet/verify.sbatch.j2",
         {
+            "mark": MARK,
+            "common": common,
+            "job_name": slurm.job_name(common.run),
+            "command": shlex.join(common.command),
             "promise": promise,
-            "name": promise.node,
-            "nodes": [promise.node],
-            "gpus": promise.gpus,
             "minutes": time_limit(common.limit_seconds),
             "arguments": shlex.join(options),
         },
-        common,
     )
 
 
-def group_script(members: judge.Members, common: Common) -> str:
-    """Return the script for nodes that train together."""
-    profile = ("--profile", members.profile) if members.profile else ()
-    return _filled(
-        "train",
-        {
-            "name": members.name,
-            "nodes": members.nodes,
-            "gpus": members.gpus,
-            "profile": members.profile,
-            "minutes": group_time_limit(common.limit_seconds),
-            "arguments": shlex.join((*profile, *common.arguments)),
-        },
-        common,
-    )
-
-
-def _filled(template: str, facts: dict[str, object], common: Common) -> str:
-    shared = {"mark": MARK, "common": common, "job_name": slurm.job_name(common.run)}
-    shared["command"] = shlex.join(common.command)
-    return filled(f"fleet/{template}.sbatch.j2", {**facts, **shared})
-
-
-def arguments(
-    *, quick: bool = False, backend: str = "", python: Path | None = None
-) -> tuple[str, ...]:
+def arguments(*, quick: bool = False, python: Path | None = None) -> tuple[str, ...]:
     """Return the options that all nodes get."""
     words = ["--quick"] if quick else []
-    if backend:
-        words += ["--backend", backend]
     if python:
         words += ["--python", str(python)]
     return tuple(words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from envbuilder.fleet.model import (
     OUTCOMES,
     PROVEN,
     Entry,
-    Group,
     Summary,
 )
 from envbuilder.verify import view
@@ -41,16 +40,8 @@ def print_table(summary: Summary, terminal: Any) -> None:
         terminal.print(f"and {_counts([e for e in entries if e.outcome in PROVEN])}")
     for entry in entries:
         if entry.outcome != "verified" or entry.partial:
-            _remark(terminal, entry.node, entry)
+            _remark(terminal, entry)
     terminal.print(Text(_counts(entries), style="bold"))
-    if summary.groups:
-        terminal.print()
-        terminal.print(view.table(_groups(summary.groups)))
-    for group in summary.groups:
-        if group.outcome != "verified":
-            _remark(terminal, first(group.nodes, MOST_NAMED), group)
-    if summary.across:
-        terminal.print(Text(_together(summary), style="bold"))
 
 
 def _nodes(entries: Sequence[Entry]) -> Section:
@@ -77,44 +68,15 @@ def _nodes(entries: Sequence[Entry]) -> Section:
     )
 
 
-def _groups(groups: Sequence[Group]) -> Section:
-    """Return a row for each group of nodes."""
-    rows: list[list[str | Word]] = []
-    for group in groups:
-        speed = "-" if group.images_per_second is None else f"{group.images_per_second:,.0f}"
-        efficiency = "-" if group.efficiency is None else text.percent(group.efficiency, 0)
-        rows.append(
-            [
-                first(group.nodes, MOST_NAMED),
-                group.profile or "-",
-                speed,
-                efficiency,
-                Word(group.outcome, MARKS[group.outcome].tone),
-            ]
-        )
-    return Section(
-        title="Trained together",
-        header=("together", "profile", "images/s", "efficiency", "verdict"),
-        words=(0, 1, 4),
-        rows=rows,
-    )
-
-
-def _remark(terminal: Any, name: str, row: Entry | Group) -> None:
-    """Print why a node or a group has its outcome, if that is known."""
-    if row.detail:
+def _remark(terminal: Any, entry: Entry) -> None:
+    """Print why a node has its outcome, if that is known."""
+    if entry.detail:
         wrapped = textwrap.wrap(
-            f"{name}: {row.outcome}: {row.detail}", console.WIDTH, subsequent_indent="  "
+            f"{entry.node}: {entry.outcome}: {entry.detail}",
+            console.WIDTH,
+            subsequent_indent="  ",
         )
         terminal.print(Text("\n".join(wrapped)))
-
-
-def _together(summary: Summary) -> str:
-    """Return in one sentence what became of the nodes that were to train together."""
-    if not summary.groups:
-        return "No two nodes that are equal were proven, so none trained together."
-    number = sum(group.outcome in PROVEN for group in summary.groups)
-    return f"{number:,} of {counted(len(summary.groups), 'group')} of nodes trained together."
 
 
 def _counts(entries: Sequence[Entry]) -> str:
@@ -132,15 +94,20 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
     heading = "NOT VERIFIED"
     if summary.passed:
         heading = "VERIFIED"
-    sections = [
-        Section(title="What became of the nodes", facts=_outcomes(summary.entries)),
-        _groups_section(summary),
-    ]
+    sections = [Section(title="What became of the nodes", facts=_outcomes(summary.entries))]
     if drift:
         sections.append(_drift(drift))
     # What needs attention comes first.
     urgent = sorted(summary.entries, key=lambda e: view.TONES.index(MARKS[e.outcome].tone))
-    sections.append(_detailed(_nodes(urgent), map(_detail, urgent)))
+    nodes = _nodes(urgent)
+    sections.append(
+        replace(
+            nodes,
+            header=(*nodes.header, "detail"),
+            words=(*nodes.words, len(nodes.header)),
+            rows=[(*row, _detail(e)) for row, e in zip(nodes.rows, urgent, strict=True)],
+        )
+    )
     return view.render(
         view.Page(
             heading=heading,
@@ -193,33 +160,6 @@ def _detail(row: Entry) -> str:
     if row.job and row.outcome not in PROVEN:
         job = f"job {row.job}"
     return " · ".join(filter(None, (row.detail, promised, job)))
-
-
-def _groups_section(summary: Summary) -> Section:
-    """Return the groups of nodes that were to train together."""
-    section = _detailed(_groups(summary.groups), map(_group_detail, summary.groups))
-    notes = [
-        _together(summary),
-        "Efficiency is the speed of all, divided by the sum of what the devices reached alone.",
-    ]
-    return replace(section, notes=notes if summary.across else ())
-
-
-def _detailed(section: Section, details: Iterable[str]) -> Section:
-    """Return a table with one more column."""
-    return replace(
-        section,
-        header=(*section.header, "detail"),
-        words=(*section.words, len(section.header)),
-        rows=[(*row, detail) for row, detail in zip(section.rows, details, strict=True)],
-    )
-
-
-def _group_detail(group: Group) -> str:
-    job = ""
-    if group.job:
-        job = f"job {group.job}"
-    return " · ".join(filter(None, (group.device, group.detail, job)))
 
 
 def _drift(drift: drifts.Drift) -> Section:

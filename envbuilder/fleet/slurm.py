@@ -102,13 +102,13 @@ class JobState(Struct, frozen=True, kw_only=True):
     word: str
     """The scheduler's word for it, such as NODE_FAIL."""
     outcome: Outcome = "broken"
-    """The outcome of its node or group, if it ended so and sent no result."""
+    """The outcome of its node, if it ended so and sent no result."""
     meaning: str = ""
     """The word's meaning for a job that ended, in plain words; empty for a failure of its own."""
     reason: str = ""
     """Why it waits, or ended."""
-    subject: str = ""
-    """The name of its script: a node, or a group of nodes."""
+    node: str = ""
+    """The name of its script."""
 
     @property
     def live(self) -> bool:
@@ -281,7 +281,7 @@ def parse_jobs(text: str) -> dict[str, JobState]:
             outcome=outcome,
             meaning=meaning,
             reason="" if reason == "None" else printable(reason, LONGEST_REASON),
-            subject=printable(script.rpartition("/")[2].removesuffix(SUFFIX), 253),
+            node=printable(script.rpartition("/")[2].removesuffix(SUFFIX), 253),
         )
     return states
 

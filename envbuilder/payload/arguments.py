@@ -109,38 +109,26 @@ def _add_parallel(commands: Any) -> None:
         "parallel", help="train on each device alone, then on all together", allow_abbrev=False
     )
     parallel.add_argument("--devices", type=shares.parse, help="all (the default), or 0,1,…")
-    node = commands.add_parser(
-        "parallel-node", help="one node's part of a parallel on several", allow_abbrev=False
-    )
-    add = node.add_argument
-    add("--nodes", required=True, type=positive, help="how many take part")
-    add("--node-rank", required=True, type=index, help="number of this one, from 0")
-    add("--node-name", required=True, type=shares.name, help="its name in messages")
-    add("--master-address", required=True, help="where the others reach node 0")
-    add("--master-port", required=True, type=positive, help="a free port there")
-    add("--folder", required=True, type=Path, help="a folder that all nodes see")
-    add("--attempt", required=True, type=shares.name, help="the same on all nodes")
-    for command in (parallel, node):
-        command.add_argument("--run-id", default="", help="returned with the report")
-        command.add_argument("--quick", action="store_true", help="fewer steps on the CPU")
+    parallel.add_argument("--run-id", default="", help="returned with the report")
+    parallel.add_argument("--quick", action="store_true", help="fewer steps on the CPU")
     rank = commands.add_parser("parallel-rank", help="one process of parallel", allow_abbrev=False)
     add = rank.add_argument
-    add("--folder", required=True, type=Path, help="where it writes its results")
-    add("--alive", required=True, type=Path, help="where its starter holds a lock")
+    add(
+        "--folder", required=True, type=Path, help="where it writes; its starter holds a lock there"
+    )
     add("--shares", required=True, type=positive, help="parts of the CPU's cores")
     add("--index", type=index, help="the part to take; by default the rank's number")
     add("--seed", type=int, default=1)
-    for command in (parallel, node, rank):
+    for command in (parallel, rank):
         add = command.add_argument
         add("--device", required=True, choices=ACCELERATORS)
         add("--data", required=True, type=Path)
         add("--steps", type=positive, help="timed steps on each rank")
-        limit_help = "seconds per part; of a node: in all"
-        add("--limit", type=positive, default=PARALLEL_SECONDS, help=limit_help)
+        add("--limit", type=positive, default=PARALLEL_SECONDS, help="seconds per part")
 
 
 def index(text: str) -> int:
-    """Parse a number of a device, or of anything else, from 0."""
+    """Parse the number of a device, from 0."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")

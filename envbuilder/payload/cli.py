@@ -89,17 +89,12 @@ def become(command: Sequence[str]) -> int:
 
 def _parallel(options: argparse.Namespace) -> int:
     from . import events
-    from .parallel import multi_node, parallel, ranks
+    from .parallel import parallel, ranks
 
     if options.command == "parallel-rank":
         return ranks.main(options)
     out = events.Events(events.take_stdout(), options.run_id)
-    if options.command == "parallel-node":
-        # A starter that was killed cannot end it, and the other nodes would wait for it in vain.
-        ranks.end_with_parent()
-        report = multi_node.measure(options, out)
-    else:
-        report = parallel.measure(options, out)
+    report = parallel.measure(options, out)
     out.report(report)
     return EXIT_FAILED if report["status"] == "failed" else 0
 

@@ -8,28 +8,18 @@ report and merges that into the verification report.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
-
-from envbuilder.builds import mnist
-from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError, VerifyError, printable
 from envbuilder.payload.parallel import shares
-from envbuilder.profiles.backends import makes_image
-from envbuilder.verify import run, start
+from envbuilder.verify import run
 from envbuilder.verify.report import model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from envbuilder.builds.request import Request
     from envbuilder.core.console import Progress
     from envbuilder.core.process import Completed
-    from envbuilder.core.settings import Settings
-    from envbuilder.profiles.profile import Expected
 
 CHECK = "several devices"
 REQUIRED_ALONE = ("run", "gradients")
@@ -135,17 +125,17 @@ def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scalin
     """
     scaling = model.check_scaling(report)
     if scaling.status == "passed":
-        _require_checks(scaling, ("devices",))
+        _require_checks(scaling)
         devices = tuple(device.index for device in scaling.devices)
         if requested not in (None, devices):
             raise VerifyError(f"the report is about the devices {devices}, not {requested}")
     return scaling
 
 
-def _require_checks(scaling: model.Scaling, first: tuple[str, ...] = ()) -> None:
+def _require_checks(scaling: model.Scaling) -> None:
     """Raise `VerifyError` if a passing report lacks a check that the payload always makes."""
-    together = (*first, *(REQUIRED_TOGETHER if scaling.ranks > 1 else ()))
-    absent = model.absent(together, scaling.checks)
+    together = REQUIRED_TOGETHER if scaling.ranks > 1 else ()
+    absent = model.absent(("devices", *together), scaling.checks)
     for device in scaling.devices:
         names = model.absent(REQUIRED_ALONE, device.checks)
         absent += [f"device {device.index}: {name}" for name in names]
@@ -179,154 +169,3 @@ def _sentence(scaling: dict[str, Any]) -> str:
         f"{scaling['ranks']} ranks ({scaling.get('backend')}) have equal gradients, the same as one"
         f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
     )
-
-
-WHAT = "training across nodes"
-
-
-class Place(Struct, frozen=True, kw_only=True):
-    """A node's place among the nodes of a job.
-
-    `folder` is one that all of them see; `attempt` is equal on all of them and used once;
-    `address` and `port` are where node 0 is reached; `limit_seconds` is for the payload.
-    """
-
-    nodes: int
-    number: int
-    name: str
-    address: str
-    port: int
-    folder: Path
-    attempt: str
-    limit_seconds: int
-
-
-class NodeOutcome(Struct, frozen=True, kw_only=True):
-    """How a node's part ended, what it ran in, and on node 0 the report on all nodes."""
-
-    status: Literal["passed", "failed"]
-    reasons: tuple[str, ...]
-    profile: str
-    backend: str
-    fingerprint: str | None
-    scaling: dict[str, Any] | None
-
-
-class Result(NodeOutcome, frozen=True, kw_only=True):
-    """What node 0 writes: the outcome, and which nodes' it is."""
-
-    schema: Literal[1] = 1
-    attempt: str
-    nodes: int
-
-
-class _Part(Struct, frozen=True, kw_only=True):
-    """What node 0 alone reports more of."""
-
-    status: Literal["passed", "failed"]
-    reasons: tuple[str, ...]
-
-
-def attempt(run: str, job: str) -> str:
-    """Return the name of the attempt that a job of a fleet's run makes."""
-    return f"{run}.{job}"
-
-
-def join(
-    place: Place,
-    request: Request,
-    executable: Path | None,
-    settings: Settings,
-    progress: Progress,
-) -> NodeOutcome:
-    """Do this node's part, in an environment built if missing or in the interpreter `executable`.
-
-    All nodes train on the subset that is shipped, so that none needs a download and none has other
-    images. Raises `InvalidError` for a profile or a backend that cannot train across nodes.
-    """
-    if request.backend is not None:
-        if makes_image(request.backend):
-            raise InvalidError(
-                f"{WHAT} is not possible with the {request.backend} backend: its containers have"
-                " a network of their own, which no other node reaches",
-                "Use --backend venv.",
-            )
-    elif executable is None:
-        # Not the default of this machine, which may be docker.
-        request = replace(request, backend="venv")
-    subject = start.prepare(request, executable, settings, progress)
-    require_possible(subject.facts["profile"], subject.expects)
-    subject, _ = subject.built()
-    data = mnist.subset().folder
-    run_id = run.new_run_id()
-
-    def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the arguments. `paths` maps folders to their paths as the payload sees them."""
-        return (
-            "parallel-node",
-            "--device",
-            subject.expects.device,
-            "--data",
-            paths["data"],
-            "--nodes",
-            str(place.nodes),
-            "--node-rank",
-            str(place.number),
-            "--node-name",
-            place.name,
-            "--folder",
-            paths["shared"],
-            "--attempt",
-            place.attempt,
-            "--master-address",
-            place.address,
-            "--master-port",
-            str(place.port),
-            "--limit",
-            str(place.limit_seconds),
-            "--run-id",
-            run_id,
-        )
-
-    report = measure(
-        lambda on_line: subject.run(arguments, {"data": data, "shared": place.folder}, on_line),
-        progress,
-        settings.logs_dir / f"{place.attempt}-{place.name}-payload.log",
-        run_id,
-        lambda report: _status(report, place),
-    )
-    return NodeOutcome(
-        status=report["status"],
-        reasons=tuple(report["reasons"]),
-        profile=subject.facts["profile"],
-        backend=subject.facts["backend"],
-        fingerprint=subject.facts["fingerprint"],
-        scaling=report if place.number == 0 else None,
-    )
-
-
-def require_possible(profile: str, expected: Expected) -> None:
-    """Raise `InvalidError` for a profile that cannot train across nodes."""
-    start.require_torch(WHAT, profile, expected)
-    require("all", expected.device)
-
-
-def most_nodes(gpus: int) -> int:
-    """Return how many nodes with so many GPUs each can train together; with none, on their CPUs."""
-    return shares.MOST_RANKS // max(1, gpus)
-
-
-def _status(report: Any, place: Place) -> str:
-    """Return a payload's status; raise `VerifyError` if its report is not to be believed."""
-    if place.number == 0:
-        checked = model.check_scaling(report)
-        covered = len({device.node for device in checked.devices})
-        if checked.status == "passed":
-            _require_checks(checked)
-            if covered != place.nodes:
-                raise VerifyError(f"the report is about {covered} nodes, not {place.nodes}")
-        return checked.status
-    try:
-        return decoding.convert(report, _Part).status
-    except msgspec.ValidationError as error:
-        raise VerifyError(f"the report on this node's part is malformed: {error}") from error

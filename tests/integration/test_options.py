@@ -263,7 +263,6 @@ OF_FLEETS = [
     ("--nodes=n1", r"\A\S*n1.sbatch\n\{"),
     ("--quick", "--quick"),
     ("--python=/opt/python", "--python /opt/python"),
-    ("--ddp", "--backend venv"),
     ("--limit=20m", "--time=22\n"),
 ]
 PROGRAMS = {

@@ -130,8 +130,6 @@ DOWNLOADED = {
         "cpu-0123456789ab.log",
         "20260101T000000Z-cpu-venv-payload.log",
         "20260101T000000Z-cpu-venv-devices.log",
-        "20260101T000000Z-1a2b.4711-node-1-payload.log",  # of `fleet join`
-        "4711-node-1-payload.log",
     ),
 }
 

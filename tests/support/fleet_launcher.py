@@ -26,10 +26,6 @@ def result_of(node: str, job: str) -> bytes:
     return fleets.result(node, job, run=option("--run"))
 
 
-def start() -> None:
-    runpy.run_module("envbuilder", run_name="__main__", alter_sys=True)
-
-
 def hang_verifications() -> None:
     """Have whatever this process starts wait as for a driver: nothing but SIGKILL ends it."""
     folder = tempfile.mkdtemp()
@@ -68,13 +64,10 @@ def verify(behaviour: str) -> None:
             throttle()
         case "busy":
             work_for_others()
-    start()
+    runpy.run_module("envbuilder", run_name="__main__", alter_sys=True)
 
 
 def main() -> None:
-    if "join" in sys.argv:
-        start()
-        return
     node = option("--node")
     job = option("--job")
     path = Path(option("--folder")) / f"results/{node}.{job}.json"
@@ -87,7 +80,7 @@ def main() -> None:
             path.write_bytes(result_of("n-other", "1"))
         case "damaged":
             path.write_bytes(result_of(node, job)[:500])
-        case "canned1" | "canned2":
+        case "canned1":
             path.write_bytes(result_of(node, job))
         case "sleeps" | "dies" | "waits":
             while not Path("go-on").exists():  # in the folder of the run

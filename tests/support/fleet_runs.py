@@ -1,10 +1,10 @@
-"""Runs of a fleet for tests: entries, groups and summaries."""
+"""Runs of a fleet for tests: entries and summaries."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from envbuilder.fleet.model import Entry, Group, Summary
+from envbuilder.fleet.model import Entry, Summary
 
 RUN = "20261123t091500z-0123ab"
 EARLIER = "20261116t091500z-4567cd"
@@ -39,23 +39,6 @@ def unreported(node: str, outcome: str, detail: str = "", **changes: Any) -> Ent
     """A node that sent no report."""
     values: dict[str, Any] = {"promised": "cuda", "why": "feature h100", "job": "4711", **changes}
     return Entry(node=node, outcome=outcome, detail=detail, **values)  # type: ignore[arg-type]
-
-
-def group(*nodes: str, **changes: Any) -> Group:
-    """Nodes that trained in step."""
-    values: dict[str, Any] = {
-        "name": f"ddp-cuda-{'-'.join(nodes)}",
-        "nodes": nodes,
-        "outcome": "verified",
-        "profile": "cuda",
-        "device": f"{GPU} (cuda)",
-        "detail": f"{len(nodes)} ranks in step",
-        "job": "4800",
-        "ranks": len(nodes),
-        "images_per_second": 90000.0,
-        "efficiency": 0.9,
-    }
-    return Group(**{**values, **changes})
 
 
 def summary(*entries: Entry, **changes: Any) -> Summary:

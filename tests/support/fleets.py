@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, judge
 from envbuilder.fleet.model import Detected, Node, Promise
-from envbuilder.fleet.planning import Common, Plan
+from envbuilder.fleet.planning import Plan
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm, parse_jobs
 from tests.support import reports
 
@@ -65,20 +64,6 @@ def plan(*promises: Promise, **changes: Any) -> Plan:
         "limit_seconds": 600,
     }
     return Plan(**{**facts, "promises": promises, "left_out": (), **changes})
-
-
-def common(folder: Path) -> Common:
-    """What jobs of nodes that train together have in common."""
-    return Common(
-        run=RUN,
-        folder=str(folder),
-        command=("envbuilder",),
-        arguments=("--backend", "venv"),
-        variables={"PATH": "/usr/bin"},
-        options=(),
-        setup=(),
-        limit_seconds=600,
-    )
 
 
 def job_state(job: str, name: str, word: str) -> JobState:
@@ -151,35 +136,3 @@ class RecordedScheduler(Slurm):
             else:
                 word = does
         return None if word == "GONE" else job_state(job, name, word)
-
-
-def across_result(job: str = "7", **changes: Any) -> bytes:
-    """What the first of two nodes sends that trained together, changed by keys joined by `__`."""
-    devices = [{"index": n, "node": f"n{n + 1}", "samples_per_second": 611.0} for n in (0, 1)]
-    content: dict[str, Any] = {
-        "schema": 1,
-        "attempt": f"{RUN}.{job}",
-        "nodes": 2,
-        "status": "passed",
-        "reasons": [],
-        "profile": "cpu",
-        "backend": "venv",
-        "fingerprint": None,
-        "scaling": {
-            "devices": devices,
-            "ranks": 2,
-            "status": "passed",
-            "backend": "gloo",
-            "batch": 128,
-            "samples_per_second": 1100.0,
-            "efficiency": 0.9,
-            "gradients_equal": True,
-        },
-    }
-    for keys, value in changes.items():
-        *parents, last = keys.split("__")
-        part: Any = content
-        for key in parents:
-            part = part[int(key) if isinstance(part, list) else key]
-        part[last] = value
-    return json.dumps(content).encode()

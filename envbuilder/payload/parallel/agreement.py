@@ -6,7 +6,7 @@ import re
 import signal
 from array import array
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..report import PASSED, WARNING, CheckError
 
@@ -18,9 +18,7 @@ SAME = 1e-6
 class Ended:
     """How a part of the work ended (None: stopped after ``limit`` s), and the files it left.
 
-    For each rank: its result, its last state, and its gradients and weights as float32. ``first``
-    is the number of the first of them. Across nodes, ``nodes`` has the name of each rank's node,
-    and ``gone`` a sentence for each node that did not report its end.
+    For each rank: its result, its last state, and its gradients and weights as float32.
     """
 
     returncode: Optional[int]
@@ -30,22 +28,14 @@ class Ended:
     gradients: List[bytes]
     weights: List[bytes]
     limit: float
-    first: int = 0
-    nodes: Sequence[str] = ()
-    gone: Sequence[str] = ()
-
-    def label(self, position: int) -> str:
-        """Return what to call a rank in messages."""
-        place = f" on {self.nodes[position]}" if self.nodes else ""
-        return f"rank {self.first + position}{place}"
 
 
 def check_ended(ended: Ended) -> Tuple[str, str]:
     """Require that every rank did all of its work and ended."""
     lost = [n for n, result in enumerate(ended.results) if "block_seconds" not in result]
-    if ended.returncode is None and lost and not ended.gone:
+    if ended.returncode is None and lost:
         phases = "; ".join(
-            f"{ended.label(n)}: {s.get('phase', 'start')}" for n, s in enumerate(ended.states)
+            f"rank {n}: {s.get('phase', 'start')}" for n, s in enumerate(ended.states)
         )
         raise CheckError(
             f"hung: not finished after {ended.limit:g} s, and was stopped. Last seen: {phases}"
@@ -54,7 +44,7 @@ def check_ended(ended: Ended) -> Tuple[str, str]:
         raise CheckError(_why(ended, lost))
     for number, result in enumerate(ended.results):
         if result["loss"] is None:
-            raise CheckError(f"{ended.label(number)}: the loss is not a finite number")
+            raise CheckError(f"rank {number}: the loss is not a finite number")
     if ended.returncode != 0:
         # All results are there and are judged by themselves; a failed exit is only a warning.
         how = "hung" if ended.returncode is None else f"exit code {ended.returncode}"
@@ -73,40 +63,38 @@ def _why(ended: Ended, lost: Sequence[int]) -> str:
     # A rank that torchrun itself ended is not the cause if there is another one.
     if errors or set(silent.values()) != {-signal.SIGTERM}:
         silent = {n: code for n, code in silent.items() if code != -signal.SIGTERM}
-    first = list(ended.gone)
+    first = []
     for number, code in sorted(silent.items()):
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         phase = ended.states[number].get("phase", "start")
-        first.append(f"{ended.label(number)} {how} (last seen: {phase})")
-    first += [f"{ended.label(n)}: {result['error']}" for n, result in errors]
+        first.append(f"rank {number} {how} (last seen: {phase})")
+    first += [f"rank {n}: {result['error']}" for n, result in errors]
     last = ended.output.strip().splitlines()[-1:] or ["no output"]
     return "; ".join(first) or f"exit code {ended.returncode} before it was done: {last[0]}"
 
 
-def _exit_codes(ended: Ended, positions: Sequence[int]) -> Dict[int, int]:
+def _exit_codes(ended: Ended, numbers: Sequence[int]) -> Dict[int, int]:
     """Return the exit codes of these ranks that torchrun's summary of failures contains."""
     pattern = r"^\s*rank\s*:\s*(\d+)\b.*\n\s*exitcode\s*:\s*(-?\d+)"
     pairs = re.findall(pattern, ended.output, re.MULTILINE)
-    codes = {int(rank) - ended.first: int(code) for rank, code in pairs}
-    return {position: codes[position] for position in positions if position in codes}
+    codes = {int(rank): int(code) for rank, code in pairs}
+    return {number: codes[number] for number in numbers if number in codes}
 
 
 def check_distinct(results: Sequence[Dict[str, Any]]) -> Tuple[str, str]:
     """Require that no two ranks worked on one device."""
     places = [str(result["device"]) for result in results]
-    # Process ids are those of a node, and a device's identity may be its place in one machine.
-    if len({(result.get("node"), result["pid"]) for result in results}) < len(results):
+    if len({result["pid"] for result in results}) < len(results):
         raise CheckError("two ranks are one process")
     if "" in places:
         return WARNING, "this system cannot pin processes to cores: they may have shared some"
-    devices = [(result.get("machine"), result["device"]) for result in results]
-    if len(set(devices)) == len(devices):
-        names = [f"{result['node']}, " if "node" in result else "" for result in results]
-        return PASSED, "; ".join(f"rank {n}: {name}{places[n]}" for n, name in enumerate(names))
+    if len(set(places)) == len(places):
+        return PASSED, "; ".join(f"rank {n}: {place}" for n, place in enumerate(places))
     if places[0].startswith("CPUs"):
-        across = len({result.get("node") for result in results}) > 1
-        why = "nodes that are one machine" if across else "fewer cores than ranks: all"
-        return WARNING, f"{why} share {places[0]}, so none can gain anything"
+        return (
+            WARNING,
+            f"fewer cores than ranks: all share {places[0]}, so none can gain anything",
+        )
     raise CheckError(f"two ranks worked on the same device: {'; '.join(places)}")
 
 
@@ -123,9 +111,7 @@ def check_single(result: Dict[str, Any]) -> Tuple[str, str]:
     return PASSED, f"as one float64 process over the joined batch: {phrase}"
 
 
-def check_same(
-    kind: str, contents: Sequence[bytes], label: Callable[[int], str] = "rank {}".format
-) -> Tuple[str, str]:
+def check_same(kind: str, contents: Sequence[bytes]) -> Tuple[str, str]:
     """Require that all ranks have the same numbers."""
     if not contents[0]:
         raise CheckError(f"there are no {kind}")
@@ -133,7 +119,7 @@ def check_same(
     worst = max(differences)
     if not worst <= SAME:
         rank = 1 + differences.index(worst)
-        raise CheckError(f"the {kind} of {label(rank)} differ from rank 0's by {worst:.1e}")
+        raise CheckError(f"the {kind} of rank {rank} differ from rank 0's by {worst:.1e}")
     same = "bit for bit" if worst == 0 else f"within {worst:.1e}"
     return PASSED, f"{kind} equal on {len(contents)} ranks, {same}"
 

@@ -8,11 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from .. import PACKAGE, start
 from ..machine import device, facts
@@ -26,13 +24,19 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 """Seconds that a process gets to end by itself before it is killed."""
 
-LOOK = 1.0
-"""Seconds between two looks whether the other nodes are still at work."""
+RENDEZVOUS = {
+    "nnodes": "1",
+    "local_addr": "127.0.0.1",
+    "rdzv_id": "verify",
+    "rdzv_backend": "c10d",
+    "rdzv_endpoint": "127.0.0.1:0",
+}
+"""How torchrun joins ranks. Port 0 picks a free port; two verifications at once would collide on a
+fixed one. All traffic stays on the loopback interface, since a container may have no other."""
 
-DESERTED = 10.0
-"""Seconds that ranks get to fail by themselves once another node has ended without its part."""
-
-INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+NETWORK = dict.fromkeys(
+    ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo0" if sys.platform == "darwin" else "lo"
+)
 """What gloo and NCCL (RCCL, too) read the interface's name from."""
 
 QUICK_STEPS = 15
@@ -41,59 +45,19 @@ DEVICE_STEPS = 500
 """Timed steps: a second or more, so that the start of a block does not count."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """How torchrun joins the ranks that it starts here with the others, if there are any.
-
-    ``network`` has the variables on the interface to use, ``first`` is the number of the first rank
-    that runs here, and ``folder`` receives the ranks' results. Once ``given_up`` returns true, the
-    others will not do their part any more.
-    """
-
-    rendezvous: Mapping[str, str]
-    network: Mapping[str, str]
-    first: int = 0
-    folder: Optional[Path] = None
-    given_up: Callable[[], bool] = lambda: False
-
-
-ONE_MACHINE = Group(
-    # Port 0 picks a free port; two verifications at once would collide on a fixed one. All traffic
-    # stays on the loopback interface, since a container may have no other.
-    rendezvous={
-        "nnodes": "1",
-        "local_addr": "127.0.0.1",
-        "rdzv_id": "verify",
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": "127.0.0.1:0",
-    },
-    network=dict.fromkeys(INTERFACE_VARIABLES, "lo0" if sys.platform == "darwin" else "lo"),
-)
-
-
-def run(
-    options: argparse.Namespace,
-    indices: Sequence[int],
-    index: Optional[int] = None,
-    group: Group = ONE_MACHINE,
-) -> Ended:
+def run(options: argparse.Namespace, indices: Sequence[int], index: Optional[int] = None) -> Ended:
     """Start one device's rank alone, or all of this machine by torchrun (``index`` None).
 
     Returns after their end.
     """
-    with TemporaryDirectory(prefix="envbuilder-") as local:
-        return _run_in(Path(local), options, indices, index, group)
+    with TemporaryDirectory(prefix="envbuilder-") as folder:
+        return _run_in(Path(folder), options, indices, index)
 
 
 def _run_in(
-    local: Path,
-    options: argparse.Namespace,
-    indices: Sequence[int],
-    index: Optional[int],
-    group: Group,
+    folder: Path, options: argparse.Namespace, indices: Sequence[int], index: Optional[int]
 ) -> Ended:
     world = 1 if index is not None else len(indices)
-    folder = group.folder or local
     command = [
         *_program(),
         "--promise",
@@ -101,13 +65,10 @@ def _run_in(
         "parallel-rank",
         "--device",
         options.device,
-        # The lock is in a folder of this machine: not every shared one has locks.
         "--data",
         str(options.data),
         "--folder",
         str(folder),
-        "--alive",
-        str(local),
         "--steps",
         str(_steps(options)),
         "--limit",
@@ -118,7 +79,7 @@ def _run_in(
     if index is not None:
         command += ["--index", str(index)]
     else:
-        rendezvous = {**group.rendezvous}
+        rendezvous = dict(RENDEZVOUS)
         if (facts.installed("torch") or "").startswith("1."):
             del rendezvous["local_addr"]  # that of torch 1 finds its own address
         command = [
@@ -131,11 +92,12 @@ def _run_in(
         ]
     sharing = len(indices) if options.device == "cpu" else world
     environment = shares.environment_for(
-        options.device, indices if index is None else [index], sharing, os.environ, group.network
+        options.device, indices if index is None else [index], sharing, os.environ, NETWORK
     )
-    log = local / "output"
-    numbers = range(group.first, group.first + world)
-    with ranks.hold(local), log.open("wb") as stream:
+    log = folder / "output"
+    numbers = range(world)
+    with ranks.hold(folder), log.open("wb") as stream:
+        code: Optional[int]
         child = subprocess.Popen(
             command,
             env=environment,
@@ -145,43 +107,22 @@ def _run_in(
             preexec_fn=ranks.end_with_parent,  # noqa: PLW1509 - this process has one thread
         )
         try:
-            code = _wait(child, options.limit, group.given_up)
+            code = child.wait(options.limit)
+        except subprocess.TimeoutExpired:
+            code = None
         finally:
             _stop(child, folder, numbers)
     output = log.read_text(encoding="utf-8", errors="replace")
     sys.stderr.write(output)
-    return collect(folder, numbers, code, output, options.limit)
-
-
-def collect(
-    folder: Path, numbers: Sequence[int], code: Optional[int], output: str, limit: float
-) -> Ended:
-    """Return the files that ranks of these numbers left, with how they ended."""
     return Ended(
         code,
         output,
-        [read(folder / f"rank-{n}.result.json") for n in numbers],
-        [read(folder / f"rank-{n}.state.json") for n in numbers],
+        [_read(folder / f"rank-{n}.result.json") for n in numbers],
+        [_read(folder / f"rank-{n}.state.json") for n in numbers],
         _contents([folder / f"rank-{n}.gradients" for n in numbers]),
         _contents([folder / f"rank-{n}.weights" for n in numbers]),
-        limit,
-        numbers[0],
+        options.limit,
     )
-
-
-def _wait(
-    child: subprocess.Popen[bytes], limit: float, given_up: Callable[[], bool]
-) -> Optional[int]:
-    """Return the exit code of a child; None if it has not ended in time."""
-    ends = time.monotonic() + limit
-    while True:
-        try:
-            return child.wait(max(0.0, min(LOOK, ends - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= ends:
-                return None
-            if given_up():
-                ends = min(ends, time.monotonic() + DESERTED)
 
 
 def _steps(options: argparse.Namespace) -> int:
@@ -206,7 +147,7 @@ def _stop(child: subprocess.Popen[bytes], folder: Path, numbers: Sequence[int]) 
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(PATIENCE)
     for number in numbers:
-        process = read(folder / f"rank-{number}.state.json").get("pid")
+        process = _read(folder / f"rank-{number}.state.json").get("pid")
         if isinstance(process, int) and child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -225,7 +166,7 @@ def _contents(paths: Sequence[Path]) -> List[bytes]:
     return [held.setdefault(content, content) for content in contents]
 
 
-def read(path: Path) -> Dict[str, Any]:
+def _read(path: Path) -> Dict[str, Any]:
     """Return a JSON file's object; an empty one if the file is missing or is something else."""
     try:
         value = json.loads(path.read_bytes())

@@ -40,7 +40,7 @@ class Scaling:
         """Return the report; passed only if no check failed, of one device or of all together."""
         joint = [check.as_dict() for check in self.checks.done]
         sentences: Dict[str, List[str]] = {PASSED: [], WARNING: [], FAILED: []}
-        parts = [(_place(device), device["checks"]) for device in self.devices]
+        parts = [(f"device {device['index']}", device["checks"]) for device in self.devices]
         for place, checks in [*parts, ("together", joint)]:
             for check in checks:
                 text = f"{place}: {check['name']}: {check['detail']}"
@@ -62,11 +62,6 @@ class Scaling:
             "reasons": sentences[FAILED],
             "warnings": sentences[WARNING],
         }
-
-
-def _place(device: Dict[str, Any]) -> str:
-    on_node = f" on {device['node']}" if "node" in device else ""
-    return f"device {device['index']}{on_node}"
 
 
 def measure(options: argparse.Namespace, out: Events) -> Dict[str, Any]:
@@ -133,9 +128,9 @@ def run_together(scaling: Scaling, start: Callable[[], Ended]) -> None:
     if not ended:
         return
     run("own devices", check_distinct, ended.results)
-    same = run("gradients equal", check_same, "gradients", ended.gradients, ended.label)
+    same = run("gradients equal", check_same, "gradients", ended.gradients)
     scaling.gradients_equal = run("gradients", check_single, ended.results[0]) and same
-    run("weights equal", check_same, "weights", ended.weights, ended.label)
+    run("weights equal", check_same, "weights", ended.weights)
     # A block is finished when its slowest rank is.
     blocks = [result["block_seconds"] for result in ended.results]
     slowest = [max(rank[n] for rank in blocks) for n in range(min(map(len, blocks)))]

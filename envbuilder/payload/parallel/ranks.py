@@ -94,20 +94,16 @@ class Rank:
 
     def leave(self, name: str, content: bytes) -> None:
         """Write a file of this rank atomically."""
-        write(self.folder / f"rank-{self.number}.{name}", content)
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file by one rename: whoever reads it sees all of it, or nothing."""
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+        path = self.folder / f"rank-{self.number}.{name}"
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(content)
+        partial.replace(path)
 
 
 def main(options: argparse.Namespace) -> int:
     """Run as a rank and return the exit code. The results are in the rank's files."""
     end_with_parent()
-    threading.Thread(target=_end_with_payload, args=(options.alive,), daemon=True).start()
+    threading.Thread(target=_end_with_payload, args=(options.folder,), daemon=True).start()
     rank = Rank(
         int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), options.folder
     )
@@ -115,7 +111,6 @@ def main(options: argparse.Namespace) -> int:
     try:
         result = _work(rank, options)
     except Exception as error:
-        # The one clock that machines share.
         failure = {"error": f"{type(error).__name__}: {error}", "time": time.time()}
         rank.leave("result.json", json.dumps(failure).encode())
         raise

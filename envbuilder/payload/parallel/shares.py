@@ -7,7 +7,6 @@ functions are pure except for `fetch_cores`, `pin`, and the thread count in `env
 from __future__ import annotations
 
 import os
-import re
 from argparse import ArgumentTypeError
 from itertools import chain
 from pathlib import Path
@@ -34,13 +33,6 @@ _FOREIGN = (
     "PET_",
     "TORCHELASTIC_",
 )
-
-
-def name(text: str) -> str:
-    """Parse the name of an attempt, or of a node; raise ValueError for anything else."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise ValueError(f"{text!r} is not 1 to 64 letters, digits, '.', '_' and '-'")
-    return text
 
 
 class ChoiceError(CheckError, ArgumentTypeError):

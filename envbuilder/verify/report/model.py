@@ -123,13 +123,9 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 
 class ScalingDevice(Struct, frozen=True, kw_only=True):
-    """One device alone: its training speed, or null if it failed.
-
-    Across nodes, `node` is the device's node, and `index` the number of its rank.
-    """
+    """One device alone: its training speed, or null if it failed."""
 
     index: Annotated[int, Meta(ge=0)]
-    node: str | None = None
     name: str | None = None
     samples_per_second: Positive | None = None
     checks: tuple[Check, ...] = ()

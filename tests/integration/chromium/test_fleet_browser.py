@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.fleet import drift, show
-from envbuilder.fleet.model import Group, Summary
+from envbuilder.fleet.model import Summary
 from tests.support.browser import WIDER, Browser
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 
@@ -25,19 +25,6 @@ def hostile() -> Summary:
         *(entry(name, **texts) for name in names),
         *(unreported(f"{o}-{'y' * 90}", o, text) for o in ("failed", "mixed-up", "drained")),
         entry("fast", **texts, share=0.1),
-        across=True,
-        groups=(
-            Group(
-                name="g",
-                nodes=tuple(names),
-                outcome="failed",
-                profile=text,
-                device=text,
-                detail=text,
-                images_per_second=1e9,
-                efficiency=0.9,
-            ),
-        ),
     )
 
 

@@ -38,11 +38,7 @@ class Cluster(fleets.RecordedScheduler):
     def jobs(self, run: str) -> dict[str, Any]:
         for job, (name, _) in self.submitted.items():
             path = folders.result_path(self.folder, name, job)
-            group = name.startswith("ddp-")
-            attempt = {"attempt": f"{run}.{job}"}
-            path.write_bytes(
-                fleets.across_result(**attempt) if group else fleets.result(name, job, run=run)
-            )
+            path.write_bytes(fleets.result(name, job, run=run))
         return {}
 
 
@@ -142,41 +138,8 @@ def test_a_node_that_is_not_verified_is_5(
     envbuilder("compare", "run", code=5)
 
 
-def test_proven_nodes_train_together(
-    cluster: Cluster, tmp_path: Path, fleet: Command, verify: Command, envbuilder: Command
-) -> None:
-    files = ("--html", "fleet.html")
-    done = verify("--ddp", "--quick", *files)
-    assert "n1, n2    cpu         1,100        90 %  verified" in done.out
-    assert "1 of 1 group of nodes trained together." in done.out
-    assert max(map(len, done.out.splitlines())) <= 80
-    # What was proven is what trains: not the default of a node, which may be docker.
-    assert "--profile cpu --quick --backend venv" in cluster.text()
-    (group,) = (name for name, _ in cluster.submitted.values() if name.startswith("ddp-"))
-    text = cluster.text(group)
-    assert "fleet join --profile cpu --backend venv \\\n" in text
-    assert "trained together" in (tmp_path / "fleet.html").read_text()
-    shown = json.loads(envbuilder("compare", "run", "--json").out)["summary"]
-    assert (shown["across"], shown["groups"][0]["efficiency"]) == (True, 0.9)
-    # Another interpreter is used for both.
-    fleet("verify", "--folder", "other", "--profile", "cpu", "--ddp", "--python", "/p", "--dry-run")
-    for script in (tmp_path / "other/scripts").iterdir():
-        assert "--profile cpu --python /p" in script.read_text()
-
-
-def test_a_group_that_fails_is_5(cluster: Cluster, fleet: Command, verify: Command) -> None:
-    group = judge.Members(nodes=("n1", "n2"), profile="cpu")
-    cluster.refused = {group.name: "Requested node configuration is not available"}
-    done = verify("--ddp", code=5)
-    assert "n1, n2: refused: Requested node configuration is not available" in done.out
-    assert "0 of 1 group of nodes trained together." in done.out
-    cluster.refused = {}
-    fleet("verify", "--resume", "run", "--ddp")
-
-
 def test_a_dry_run_writes_the_scripts_of_nodes(cluster: Cluster, verify: Command) -> None:
-    done = verify("--dry-run", "--ddp")
-    assert "-- --profile cpu --backend venv" in cluster.text()
+    done = verify("--dry-run")
     assert [line.rpartition("/")[2] for line in done.out.split()] == ["n1.sbatch", "n2.sbatch"]
     assert cluster.submitted == {}
 
@@ -187,9 +150,6 @@ SIF = "sif: {cpu: /shared/cpu.sif}\n"
 @pytest.mark.parametrize(
     ("file", "options", "why"),
     [
-        ("", ("--ddp", "--profile", "jax-cpu"), "profile 'jax-cpu' has JAX"),
-        ("", ("--ddp", "--profile", "tensorflow-cuda"), "'tensorflow-cuda' has TensorFlow"),
-        ("", ("--ddp", "--profile", "mps"), "mps has one device"),
         # An image is not verified as something else.
         (SIF, ("--profile", "cpu", "--python=/usr/bin/python3"), "--python verifies something"),
         ("profiles: [{node: n2, profile: cudda}]\n", ("--dry-run",), "cudda"),
@@ -201,13 +161,6 @@ def test_what_makes_no_sense_is_2_and_writes_nothing(
     (tmp_path / "fleet.yaml").write_text(file)
     assert why in fleet("verify", "--folder", "run", *options, code=2).err
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_without_groups_gets_none_later(
-    cluster: Cluster, fleet: Command, verify: Command
-) -> None:
-    verify()
-    assert "are not to train together" in fleet("verify", "--resume", "run", "--ddp", code=2).err
 
 
 def test_the_file_in_this_folder_is_read(cluster: Cluster, tmp_path: Path, fleet: Command) -> None:
@@ -231,7 +184,7 @@ def test_a_folder_that_jobs_cannot_name_is_refused(
     )
 
 
-@pytest.mark.parametrize("options", [(), ("--ddp",), ("--dry-run",)])
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_a_profile_that_does_not_exist_is_2_before_slurm_is_asked(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: Command
 ) -> None:

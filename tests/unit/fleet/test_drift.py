@@ -9,7 +9,7 @@ import pytest
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import drift
 from envbuilder.verify.report.history import MAX_SLOWDOWN
-from tests.support.fleet_runs import earlier, entry, group, summary, unreported
+from tests.support.fleet_runs import earlier, entry, summary, unreported
 
 
 def changes(before: Any, now: Any) -> list[tuple[str, str]]:
@@ -141,12 +141,6 @@ def test_runs_that_do_not_compare_are_refused() -> None:
     assert "--quick" in caught.value.hint
     with pytest.raises(InvalidError, match="with itself"):
         drift.compare(summary(entry("a")), summary(entry("a")))
-
-
-def test_groups_are_not_compared() -> None:
-    nodes = (entry("a"), entry("b"))
-    before = earlier(*nodes, across=True, groups=(group("a", "b"),))
-    assert not drift.compare(before, summary(*nodes, across=True)).regressed
 
 
 @pytest.mark.parametrize(

@@ -13,37 +13,11 @@ import pytest
 from envbuilder.core import decoding, files
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import folder as folders, judge
-from envbuilder.fleet.model import Group
 from tests.support import fleets
 from tests.support.fleet_runs import entry, summary, unreported
 from tests.support.folders import read_json
 
 PLAN = fleets.plan(fleets.promise())
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("run", "x"),
-        ("folder", "/a b"),
-        ("options", ["--comment=a\nrm -rf /"]),
-        ("setup", ["a\nb"]),
-        ("variables", {"A=$(id)": ""}),
-        ("limit_seconds", 0),
-    ],
-)
-def test_what_would_make_other_scripts_is_refused(key: str, value: object, tmp_path: Path) -> None:
-    """Scripts of nodes that train together are made of the plan, also when a run goes on."""
-    across = fleets.common(tmp_path)
-    plan = fleets.plan(fleets.promise(), across=across)
-    folders.create(tmp_path, plan, {})
-    assert folders.read(tmp_path).across == across
-    file = tmp_path / folders.PLAN
-    data = read_json(file)
-    data["across"][key] = value
-    file.write_text(json.dumps(data))
-    with pytest.raises(InvalidError, match="not the plan of a run"):
-        folders.read(tmp_path)
 
 
 def test_a_time_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -80,7 +54,7 @@ def test_only_the_user_may_look_into_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "a/run"
     folders.create(folder, PLAN, {"n1": "#!/bin/bash\n"})
     made = [folder, *(path for path in folder.iterdir() if path.is_dir())]
-    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 5
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 4
 
 
 @pytest.mark.parametrize("whose", ["", "run"])
@@ -96,7 +70,7 @@ def test_a_folder_that_a_stranger_made_beforehand_is_refused(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["scripts", "results", "logs", "meetings"])
+@pytest.mark.parametrize("name", ["scripts", "results", "logs"])
 def test_a_part_that_is_there_already_is_not_used(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(InvalidError, match="holds a run already"):
@@ -119,14 +93,7 @@ def test_no_part_of_a_run_that_goes_on_is_a_strangers(
     assert caught.value.exit_code == 2
 
 
-PAIR = Group(name="ddp-cuda-1f", nodes=("a", "b"), outcome="verified", efficiency=0.9)
-RUN = summary(
-    entry("a"),
-    entry("b", outcome="slow", share=1.6),
-    unreported("c", "lost"),
-    across=True,
-    groups=(PAIR,),
-)
+RUN = summary(entry("a"), entry("b", outcome="slow", share=1.6), unreported("c", "lost"))
 
 
 def test_what_was_written_is_read_from_the_file_and_from_its_folder(tmp_path: Path) -> None:
@@ -143,10 +110,6 @@ def changed(**values: Any) -> dict[str, Any]:
 def with_entry(**values: Any) -> dict[str, Any]:
     first, *others = changed()["entries"]
     return changed(entries=[{**first, **values}, *others])
-
-
-def with_group(**values: Any) -> dict[str, Any]:
-    return changed(groups=[{**changed()["groups"][0], **values}])
 
 
 @pytest.mark.parametrize(
@@ -167,12 +130,8 @@ def with_group(**values: Any) -> dict[str, Any]:
         (with_entry(job="a b"), "job"),
         (with_entry(gpus=-1), "gpus"),
         (with_entry(gpus="8"), "gpus"),
-        (with_group(nodes=["a"]), "nodes"),
-        (with_group(name="a/b"), "name"),
-        (with_group(efficiency="all"), "efficiency"),
         # JSON's 1e999 is infinite.
         (with_entry(share=7e77), "share of the node a is not finite"),
-        (with_group(efficiency=7e77), "efficiency of the group ddp-cuda-1f is not finite"),
         *(
             (content, "not a summary of a fleet")
             for content in (b"", b"\xff", b"{", b'{"a": 1, "a": 2}', b"[" * 200_000)
@@ -200,10 +159,8 @@ def test_a_file_that_is_missing_or_too_large_is_not_read(tmp_path: Path) -> None
         folders.read_summary(file)
 
 
-@pytest.mark.parametrize("changed_row", [with_entry, with_group])
-def test_texts_are_safe_whoever_wrote_them(changed_row: Any, tmp_path: Path) -> None:
-    text = json.dumps(changed_row(detail="\x1b[31mred\u202e", device="x" * 5000))
+def test_texts_are_safe_whoever_wrote_them(tmp_path: Path) -> None:
+    text = json.dumps(with_entry(detail="\x1b[31mred\u202e", device="x" * 5000))
     (tmp_path / folders.SUMMARY).write_text(text)
-    read = folders.read_summary(tmp_path)
-    row = next(row for row in (*read.entries, *read.groups) if row.detail == "?[31mred?")
-    assert len(row.device) == 300
+    row = folders.read_summary(tmp_path).entries[0]
+    assert (row.detail, len(row.device)) == ("?[31mred?", 300)

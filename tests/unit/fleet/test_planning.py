@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
-from envbuilder.fleet import judge, model, planning
+from envbuilder.fleet import model, planning
 from envbuilder.profiles.library import Library
 from tests.support.fleets import RUN, STARTED, node
 from tests.support.shipped import LIBRARY
@@ -49,8 +49,7 @@ def planned(
     nodes: list[model.Node], site: planning.FleetSettings, **changes: object
 ) -> planning.Plan:
     request = replace(REQUEST, **changes)
-    each = planning.common(RUN, Path("/run"), site, request, ("envbuilder",), {})
-    return planning.plan(each, nodes, site, request, LIBRARY)
+    return planning.plan(RUN, nodes, site, request, LIBRARY)
 
 
 def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_mistakes_are_errors_with_their_line(text: str, message: str, tmp_path: 
 
 
 def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None:
-    """Of two nodes, one with GPUs, and of such nodes together."""
+    """Of two nodes, one with GPUs."""
     site = read(tmp_path, EXAMPLE)
     plan = planned([H100, EPYC], site)
     environ = {
@@ -148,8 +147,6 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
     each = planning.common(RUN, folder, site, REQUEST, ("envbuilder",), environ)
     scripts = planning.scripts(plan, each)
     assert list(scripts) == ["gpu1", "epyc7"]
-    pair = judge.Members(nodes=("gpu1", "gpu2"), profile="cuda", gpus=8)
-    scripts[pair.name] = planning.group_script(pair, replace(each, arguments=("--backend", "venv")))
     for name, text in scripts.items():
         path = repository / f"tests/golden/fleet/{name}.sbatch"
         if rewrite_golden:
@@ -201,14 +198,6 @@ def test_a_node_of_a_project_for_another_framework_decides_itself(
     assert (promise.profile, promise.gpus_to_prove) == (None, 1)
 
 
-def test_nodes_whose_profile_cannot_train_across_nodes_are_refused() -> None:
-    with pytest.raises(InvalidError, match="jax-cpu"):
-        planned([EPYC], planning.FleetSettings(), profile="jax-cpu", together=("--ddp",))
-    assert planned([EPYC], planning.FleetSettings(), profile="jax-cpu").across is None
-    together = planned([EPYC], planning.FleetSettings(), profile="cpu", together=("--ddp",))
-    assert together.across is not None
-
-
 def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     site = read(tmp_path, "profiles: [{feature: h100, profile: cudda}]\n")
     with pytest.raises(InvalidError, match="cudda") as caught:
@@ -228,5 +217,3 @@ def test_nodes_see_the_project_that_a_run_is_for(tmp_path: Path) -> None:
     place = lines.index(f"cd '{project}' || exit 1")
     assert lines.index("module load gcc") < place
     assert lines[place + 1].startswith("envbuilder fleet node ")
-    pair = judge.Members(nodes=("epyc7", "epyc8"), profile="cpu")
-    assert f"cd '{project}' || exit 1\n" in planning.group_script(pair, each)

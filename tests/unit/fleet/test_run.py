@@ -10,14 +10,11 @@ import pytest
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, run as runs
-from envbuilder.fleet.judge import Members
-from envbuilder.fleet.model import Entry, Group, Summary
+from envbuilder.fleet.model import Entry, Summary
 from envbuilder.fleet.planning import Plan
-from envbuilder.fleet.slurm import JobState, RefusedError
+from envbuilder.fleet.slurm import RefusedError
 from tests.support.fleets import (
     RecordedScheduler,
-    across_result,
-    common,
     failed,
     plan,
     promise,
@@ -31,10 +28,10 @@ def laid(folder: Path, *nodes: str, **changes: Any) -> Plan:
     return planned
 
 
-def drive(
+def driven(
     folder: Path, scheduler: RecordedScheduler, *, resumed: bool = False
-) -> tuple[Summary, list[str]]:
-    """Drive the run in a folder to its end; return its summary and what was printed."""
+) -> tuple[dict[str, Entry], list[str]]:
+    """Drive the run in a folder to its end; return its rows by node, and what was printed."""
     lines: list[str] = []
     progress = PlainProgress(lines.append)
     planned = folders.read(folder)
@@ -43,13 +40,6 @@ def drive(
     run = runs.Run(planned, folder, scheduler, progress, now=now, wait=wait)
     summary = run.finish(resumed=resumed)
     assert folders.read_summary(folder) == summary
-    return summary, lines
-
-
-def driven(
-    folder: Path, scheduler: RecordedScheduler, *, resumed: bool = False
-) -> tuple[dict[str, Entry], list[str]]:
-    summary, lines = drive(folder, scheduler, resumed=resumed)
     return by_node(summary), lines
 
 
@@ -194,113 +184,6 @@ def test_what_no_job_was_submitted_for_is_in_the_table(tmp_path: Path) -> None:
     assert entries["n0"] == drained
 
 
-PAIR = Members(nodes=("n1", "n2"), profile="cpu").name
-
-
-def together(
-    folder: Path, scheduler: RecordedScheduler, *nodes: str, resumed: bool = False
-) -> tuple[Summary, list[str]]:
-    """Run nodes that are to train together, too."""
-    if not resumed:
-        laid(folder, *nodes, across=common(folder))
-    return drive(folder, scheduler, resumed=resumed)
-
-
-def outcomes(groups: tuple[Group, ...]) -> dict[tuple[str, ...], str]:
-    return {group.nodes: group.outcome for group in groups}
-
-
-IN_STEP: dict[int, str | bytes] = {0: "RUNNING", 9: across_result("JOB"), 10: "COMPLETED"}
-
-
-def test_proven_nodes_train_together_after_all_were_verified(tmp_path: Path) -> None:
-    script: dict[str, dict[int, str | bytes]] = {
-        "n2": {0: "PENDING", 100: "RUNNING", 110: b""},
-        "n3": {0: "RUNNING", 5: "FAILED"},
-        PAIR: IN_STEP,
-    }
-    scheduler = RecordedScheduler(tmp_path, script)
-    summary, lines = together(tmp_path, scheduler, "n1", "n2", "n3")
-    (group,) = summary.groups
-    assert (group.nodes, group.outcome, group.efficiency) == (("n1", "n2"), "verified", 0.9)
-    assert folders.read_summary(tmp_path) == summary
-    assert not summary.passed  # because of n3
-    name, submitted = scheduler.submitted[group.job or ""]
-    assert (name, submitted > 110) == (PAIR, True)
-    text = folders.script(tmp_path, PAIR).read_text()
-    assert "#SBATCH --nodelist=n1,n2\n#SBATCH --nodes=2\n" in text
-    assert any(line == "2 nodes together (n1, n2): verified: 2 ranks in step" for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("states", "outcome", "detail"),
-    [
-        ({0: "PENDING"}, "pending", "not started within 10 min 0 s: Resources"),
-        ({0: "RUNNING", 9: "FAILED"}, "broken", "exit code 127: 1: error: no torch"),
-        ({0: "RUNNING", 9: across_result("8")}, "mixed-up", "its attempt is"),
-    ],
-)
-def test_a_group_ends_as_a_node_does(
-    tmp_path: Path, states: dict[int, str | bytes], outcome: str, detail: str
-) -> None:
-    scheduler = RecordedScheduler(tmp_path, {PAIR: states})
-    laid(tmp_path, "n1", "n2", across=common(tmp_path))
-    words = "1: error: no torch\n1:   hint\nsrun: error: n2: task 1: Exited with exit code 4\n"
-    (tmp_path / f"logs/{PAIR}.103.log").write_text(words)
-    summary, _ = drive(tmp_path, scheduler)
-    (group,) = summary.groups
-    assert group.outcome == outcome
-    assert detail in group.detail
-    assert not summary.passed
-    assert scheduler.cancelled == (["103"] if outcome == "pending" else [])
-
-
-def test_one_node_has_nobody_to_train_with(tmp_path: Path) -> None:
-    summary, _ = together(tmp_path, RecordedScheduler(tmp_path), "n1")
-    assert (summary.across, summary.groups, summary.passed) == (True, (), False)
-
-
-def test_an_interrupted_training_is_cancelled_and_goes_on(tmp_path: Path) -> None:
-    scheduler = Interrupted(tmp_path, {PAIR: {0: "RUNNING"}})
-    with pytest.raises(KeyboardInterrupt):
-        together(tmp_path, scheduler, "n1", "n2")
-    interrupted = folders.read_summary(tmp_path)
-    assert {e.outcome for e in interrupted.entries} == {"verified"}
-    assert outcomes(interrupted.groups) == {("n1", "n2"): "interrupted"}
-    assert scheduler.cancelled == ["103"]
-
-    again = RecordedScheduler(tmp_path, {PAIR: IN_STEP}, number=200)
-    again.submitted, again.cancelled = dict(scheduler.submitted), list(scheduler.cancelled)
-    summary, _ = together(tmp_path, again, "n1", "n2", resumed=True)
-    assert summary.passed
-    assert [group.job for group in summary.groups] == ["201"]
-    # What is done is not done again.
-    repeated, _ = together(tmp_path, again, "n1", "n2", resumed=True)
-    assert repeated.groups == summary.groups
-    assert len(again.submitted) == 4
-
-
-def test_a_training_goes_on_unless_its_nodes_are_others(tmp_path: Path) -> None:
-    """The program was killed while two nodes trained; a third one is proven only now."""
-    scheduler = RecordedScheduler(tmp_path, {"n3": {0: "FAILED"}})
-    together(tmp_path, scheduler, "n1", "n2", "n3")
-    number = scheduler.number
-    trio = Members(nodes=("n1", "n2", "n3"), profile="cpu").name
-    old = next(job for job, (name, _) in scheduler.submitted.items() if name == PAIR)
-    folders.result_path(tmp_path, PAIR, old).unlink()
-
-    scheduler.script = {"n3": {0: "FAILED"}, PAIR: {0: "RUNNING", 500: across_result("JOB")}}
-    summary, _ = together(tmp_path, scheduler, "n1", "n2", "n3", resumed=True)
-    assert [group.job for group in summary.groups] == [old]
-    folders.result_path(tmp_path, PAIR, old).unlink()
-
-    scheduler.script = {PAIR: {0: "RUNNING"}}
-    summary, _ = together(tmp_path, scheduler, "n1", "n2", "n3", resumed=True)
-    assert [group.name for group in summary.groups] == [trio]
-    assert old in scheduler.cancelled
-    assert scheduler.number > number
-
-
 class State(NamedTuple):
     """What becomes of a job that stays in a state and sends nothing."""
 
@@ -433,38 +316,15 @@ def test_what_was_refused_by_a_scheduler_that_is_silent_then_is_refused(tmp_path
     assert alone(tmp_path, scheduler).outcome == "refused"
 
 
-class Forgetful(RecordedScheduler):
-    """A scheduler that does not answer some of the questions, by their number."""
-
-    unanswered: range = range(0)
-
-    def jobs(self, run: str) -> dict[str, JobState]:
-        if self.calls + 1 in self.unanswered:
-            self.calls += 1
-            raise ToolError("squeue failed: no answer")
-        return super().jobs(run)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_nothing_is_cancelled_if_the_scheduler_does_not_say_what_there_is(
-    number: int, tmp_path: Path
-) -> None:
-    """The program was killed while two nodes trained together; `number`: the unanswered question.
-
-    The first is for the nodes' jobs, the others are for those of groups.
-    """
-    planned = laid(tmp_path, "n1", "n2", across=common(tmp_path))
-    script: dict[str, dict[int, str | bytes]] = {PAIR: {0: "RUNNING", 40: across_result("JOB")}}
-    scheduler = Forgetful(tmp_path, script)
-    for name in ("n1", "n2", PAIR):
-        folders.add_job(tmp_path, name, scheduler.submit(folders.script(tmp_path, name)))
-    scheduler.wait(10)
-    RecordedScheduler.jobs(scheduler, planned.run)
-    scheduler.calls, scheduler.unanswered = 0, range(number, number + 1)
+def test_nothing_is_cancelled_if_the_scheduler_does_not_say_what_there_is(tmp_path: Path) -> None:
+    """The program was killed while a node's job ran, and goes on while the scheduler is silent."""
+    laid(tmp_path, "n1")
+    scheduler = RecordedScheduler(tmp_path, silent=lambda now: True)
+    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
     with pytest.raises(ToolError, match="no answer"):
-        drive(tmp_path, scheduler, resumed=True)
+        alone(tmp_path, scheduler, resumed=True)
     assert scheduler.cancelled == []
-    assert (tmp_path / folders.SUMMARY).exists() == (number > 1)
-    scheduler.unanswered = range(0)
-    assert drive(tmp_path, scheduler, resumed=True)[0].passed
-    assert len(scheduler.submitted) == 3
+    assert not (tmp_path / folders.SUMMARY).exists()
+    scheduler.silent = lambda now: False
+    assert alone(tmp_path, scheduler, resumed=True).outcome == "verified"
+    assert len(scheduler.submitted) == 1

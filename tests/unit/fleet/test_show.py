@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.fleet import drift, show
-from envbuilder.fleet.model import OUTCOMES, Group, Summary
+from envbuilder.fleet.model import OUTCOMES, Summary
 from tests.support.fleet_runs import earlier, entry, summary, unreported
 from tests.support.pages import POLICY, Seen
 from tests.unit.verify.test_show import HOSTILE
@@ -97,36 +97,3 @@ def test_nothing_of_a_node_is_markup(poison: str) -> None:
     assert tags(poisoned(mixed(), poison)) <= before
     seen = Seen(show.page(poisoned(mixed(), poison)))
     assert poison[:40].strip() in seen.text or "\x00" in poison or "&lt;" in poison
-
-
-PAIR = Group(
-    name="ddp-cuda-1f",
-    nodes=("a", "b"),
-    outcome="verified",
-    profile="cuda",
-    device="NVIDIA H100",
-    images_per_second=91234.5,
-    efficiency=0.947,
-    detail="16 ranks in step",
-)
-
-
-def test_groups_have_a_section_of_their_own() -> None:
-    failed = Group(name="g", nodes=("b", "c"), outcome="failed", detail="<b> differ", job="7")
-    run = summary(entry("a"), entry("b"), entry("c"), across=True, groups=(PAIR, failed))
-    text = show.page(run)
-    seen = Seen(text).text
-    for words in (
-        "Trained together",
-        "1 of 2 groups of nodes trained together.",
-        "a, b cuda 91,234 95 % verified NVIDIA H100 · 16 ranks in step",
-        "<b> differ · job 7",
-    ):
-        assert words in seen, words
-    assert "NOT VERIFIED" in seen
-
-
-def test_without_groups_the_page_says_so_only_if_asked_for() -> None:
-    words = "No two nodes that are equal were proven, so none trained together."
-    assert words in show.page(summary(entry("a"), across=True))
-    assert "together" not in Seen(show.page(summary(entry("a")))).text

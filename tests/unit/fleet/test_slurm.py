@@ -177,18 +177,18 @@ def test_whatever_is_printed_is_read_or_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "phase", "reason", "subject"),
+    ("line", "phase", "reason", "node"),
     [
         ("7|PENDING|/s/n1.sbatch|ReqNodeNotAvail, | reserved", "waiting", "ReqNodeNotAvail", "n1"),
         ("7|RUNNING|/s/n1.sbatch|None", "running", "", "n1"),
-        ("7|COMPLETING|/s/ddp-cpu-1f.sbatch|None", "ending", "", "ddp-cpu-1f"),
+        ("7|COMPLETING|/s/n1.sbatch|None", "ending", "", "n1"),
         ("7|NODE_FAIL|/s/n1.sbatch|NodeDown", "ended", "NodeDown", "n1"),
         ("7|SOMETHING_NEW|(null)|None", "running", "", "(null)"),
     ],
 )
-def test_states_of_jobs(line: str, phase: str, reason: str, subject: str) -> None:
+def test_states_of_jobs(line: str, phase: str, reason: str, node: str) -> None:
     (state,) = slurm.parse_jobs(line).values()
-    assert (state.job, state.phase, state.subject) == ("7", phase, subject)
+    assert (state.job, state.phase, state.node) == ("7", phase, node)
     assert state.reason.startswith(reason)
     assert bool(reason) == bool(state.reason)
 

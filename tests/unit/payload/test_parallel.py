@@ -25,8 +25,6 @@ from envbuilder.payload.report import PASSED, CheckError
 from tests.support.repositories import lay
 from tests.unit.payload.test_threads import siblings
 
-GLOO, NCCL = launch.INTERFACE_VARIABLES
-
 # ---- which devices
 
 
@@ -92,7 +90,7 @@ def test_devices_are_counted_among_those_that_were_visible() -> None:
 def test_ranks_get_an_environment_of_their_own() -> None:
     outside = {"RANK": "7", "MASTER_PORT": "1", "PET_NNODES": "3", "HOME": "/h"}
     outside |= {"OMP_NUM_THREADS": "7", "NCCL_SOCKET_IFNAME": "eth0"}
-    inside = shares.environment_for("cuda", [1, 3], 2, outside, {GLOO: "lo", NCCL: "lo"})
+    inside = shares.environment_for("cuda", [1, 3], 2, outside, launch.NETWORK)
     assert inside == {
         "HOME": "/h",
         "OMP_NUM_THREADS": "3",
@@ -352,30 +350,6 @@ def test_ranks_are_started_as_the_payload_was(monkeypatch: pytest.MonkeyPatch) -
     assert launch._program() == [sys.executable, "/opt/payload.pyz"]
     monkeypatch.setattr(sys, "argv", ["/src/envbuilder/payload/__main__.py", "parallel"])
     assert launch._program() == [sys.executable, "-m", "envbuilder.payload"]
-
-
-class Child:
-    """A process on which time passes while it is waited for; it never ends by itself."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(launch.time, "monotonic", lambda: self.now)
-
-    def wait(self, seconds: float) -> int:
-        self.now += seconds
-        raise subprocess.TimeoutExpired("torchrun", seconds)
-
-
-@pytest.mark.parametrize(
-    ("gives_up", "ends"), [(None, 60.0), (20.0, 20.0 + launch.DESERTED), (55.0, 60.0)]
-)
-def test_ranks_are_waited_for_until_the_limit_or_shortly_after_others_gave_up(
-    monkeypatch: pytest.MonkeyPatch, gives_up: float | None, ends: float
-) -> None:
-    child: Any = Child(monkeypatch)
-    given_up = lambda: gives_up is not None and child.now >= gives_up  # noqa: E731
-    assert launch._wait(child, 60.0, given_up) is None
-    assert child.now == ends
 
 
 def test_devices_are_not_counted_where_torch_could_hang(monkeypatch: pytest.MonkeyPatch) -> None:
