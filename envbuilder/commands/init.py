@@ -605,8 +605,16 @@ def _fitting(
     # As the lock asks: its answer is at hand unless it has constraints of its own.
     own = entries.lock_of(variants.unadapted(adapted.name), place.profiles)
     before = resolve.preferred(own, (), adapted.platforms[0], python)
+    known_sources = questions.sources
     answer = questions.answer(adapted, python, before=before)
     if isinstance(answer, chooser.Answer):
+        pins = {line.name for line in choice.lines if chooser.is_pin(line.text)}
+        if kind == "mps" and pins & (answer.sources - known_sources):
+            # A Mac rather has the next version with a wheel than a build of an old one.
+            questions = ask(adapted, settled=python)
+            moved = _first_moved(choice, facts, place, kind, ask, questions, adapted)
+            if moved and pins.isdisjoint(moved[1] - known_sources):
+                return moved
         return facts, answer.sources
     exclude = _absent(choice, facts, questions, answer.named)
     if kind != "mps" and not exclude:
@@ -631,15 +639,33 @@ def _fitting(
                     version_why=f"needed by {way.release.where}",
                 )
             return facts, way.sources
+    moved = _first_moved(choice, facts, place, kind, ask, questions, adapted)
+    if moved is None:
+        place.obstacles[adapted.name] = " ".join(answer.reason.printed().split())
+    return moved or (facts, questions.sources)
+
+
+def _first_moved(
+    choice: draft.Choice,
+    facts: draft.Draft,
+    place: _Place,
+    kind: types.Accelerator,
+    ask: Ask,
+    questions: chooser.Chooser,
+    adapted: Profile,
+) -> tuple[draft.Draft, frozenset[str]] | None:
+    """Return the first of `_moved` with which all fits together, and what is built for it."""
+    pythons = _variants(choice, facts, place).limits.pythons
     # Lines without a version took no part in that question.
-    for each in _moved(choice, facts, kind, questions, adapted, variants.limits.pythons):
+    for each in _moved(choice, facts, kind, questions, adapted, pythons):
         tried = _to_ask(_variants(choice, each, place), kind)
         if tried:
-            later = ask(tried, sources=questions.sources).answer(tried, tried.python.default)
+            python = tried.python.default
+            settled = python if kind == "mps" else ""
+            later = ask(tried, sources=questions.sources, settled=settled).answer(tried, python)
             if isinstance(later, chooser.Answer):
                 return each, later.sources
-    place.obstacles[adapted.name] = " ".join(answer.reason.printed().split())
-    return facts, questions.sources
+    return None
 
 
 def _moved(

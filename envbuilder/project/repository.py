@@ -119,6 +119,11 @@ class InstallHints(Struct, kw_only=True):
     programs: list[tuple[str, ...]] = []
     """What they start with Python."""
 
+    @property
+    def by_readme(self) -> bool:
+        """Whether a README installs the repository itself, and not the recipe of an image alone."""
+        return bool(_README.fullmatch(PurePosixPath(self.itself.partition(":")[0]).name))
+
 
 CONDA = "conda::"
 BASE = "'s base image"

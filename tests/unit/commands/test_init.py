@@ -685,6 +685,28 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     assert f"torchtext==0.16.2: {nearest}" in result["changed"]
 
 
+def test_a_mac_has_the_next_version_with_a_wheel_rather_than_a_build(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Chooser(chooser.Chooser):
+        def answer(self, profile: Profile, *_: str, **__: object) -> Answer:
+            is_built = profile.accelerator == "mps" and not profile.resolution.overrides
+            return answered("numba") if is_built else answered()
+
+        def moved(self, *_: object) -> Iterator[tuple[Answer, dict[str, str]]]:
+            yield answered(), {"numba": "0.57"}
+
+    LIST.write_text("torch\nnumba==0.55\n")
+    an_index(monkeypatch)
+    monkeypatch.setattr(chooser, "Chooser", Chooser)
+    report()
+    why = "the next for Macs; requirements.txt:2 has numba==0.55"
+    assert active()[2:] == [
+        "overrides:  # whatever packages require of each other",
+        f"  numba: \"numba==0.57; sys_platform == 'darwin'\"  # {why}",
+    ]
+
+
 def test_nothing_is_written_that_was_tried_in_vain(
     monkeypatch: pytest.MonkeyPatch, envbuilder: Command
 ) -> None:
@@ -797,6 +819,8 @@ def asked_of(monkeypatch: pytest.MonkeyPatch, give: Callable[[], Answer]) -> lis
     asked: list[str] = []
 
     class Chooser:
+        sources = frozenset[str]()
+
         def __init__(self, profile: Profile, **_: object) -> None:
             asked.append(profile.name)
 

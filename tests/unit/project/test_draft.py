@@ -365,6 +365,14 @@ def test_what_is_installed_with_the_project_is_what_it_states_itself(
     assert [source.main.file for source in choice.sources] == [expected]
 
 
+def test_an_image_that_installs_the_project_leaves_the_list_first(tmp_path: Path) -> None:
+    files = {"Dockerfile": "RUN pip install -e .\n", "requirements.txt": "rich\n"}
+    lay(tmp_path, {**files, "setup.py": "setup(install_requires=['tqdm'])"})
+    every = [*repository.files(tmp_path)]
+    choice = draft.choose(tmp_path, every, repository.install_hints(tmp_path, every))
+    assert [source.main.file for source in choice.sources] == ["requirements.txt", "setup.py"]
+
+
 @pytest.mark.parametrize("name", ["moshi", "renamed"])
 def test_a_folder_whose_package_is_installed_lists_what_it_states_itself(
     tmp_path: Path, name: str
