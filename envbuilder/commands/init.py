@@ -613,7 +613,7 @@ def _fitting(
             # A Mac rather has the next version with a wheel than a build of an old one.
             questions = ask(adapted, settled=python)
             moved = _first_moved(choice, facts, place, kind, ask, questions, adapted)
-            if moved and pins.isdisjoint(moved[1] - known_sources):
+            if moved and moved[1] < answer.sources:
                 return moved
         return facts, answer.sources
     exclude = _absent(choice, facts, questions, answer.named)

@@ -11,7 +11,7 @@ import re
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -229,16 +229,22 @@ class Chooser:
         return refusal
 
     def _with_needs(
-        self, asked: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
+        self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
         """Return a question with what the packages require that have to be built."""
         stated: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
             as_of = profile.resolution.as_of
-            stated += self._diagnosis.required_by_source(name, versions, as_of)
-        others = [line for line in stated if distribution(line) not in asked.resolution.exclude]
-        return replace(asked, requirements=(*asked.requirements, *others))
+            asked = (Requirement(li) for li in profile.requirements if distribution(li) == name)
+            extras = {"", *chain.from_iterable(each.extras for each in asked)}
+            for line in self._diagnosis.required_by_source(name, versions, as_of):
+                need = Requirement(line)
+                if any(applies(need.marker, *target, extra) for extra in extras):
+                    need.marker = None  # uv is asked for this target, and for no extra of it
+                    stated.append(str(need))
+        others = [line for line in stated if distribution(line) not in question.resolution.exclude]
+        return replace(question, requirements=(*question.requirements, *others))
 
     def _asked(
         self, profile: Profile, python: str, *options: str, before: Mapping[str, str]

@@ -341,3 +341,15 @@ def test_what_the_source_of_a_package_requires_is_asked_for_too(
     assert isinstance(without_consent, Answer)
     assert without_consent.sources == {"sourced"}
     assert questions == [("sourced",), ()]
+
+
+def test_what_a_source_requires_for_its_extras_and_its_target_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs = ("rich>=13", "of-de; extra == 'de'", "of-fr; extra == 'fr'", "x; os_name == 'nt'")
+    monkeypatch.setattr(Diagnosis, "required_by_source", lambda *_: needs)
+    profile = replace(CPU, requirements=("torch", "gruut[de]==2"))
+    chooser = chooser_of(profile)
+    question = replace(profile, requirements=("torch",))
+    asked = chooser._with_needs(question, profile, ["gruut"], ("linux/amd64", "3.11"))
+    assert asked.requirements == ("torch", "rich>=13", "of-de")

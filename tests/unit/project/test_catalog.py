@@ -116,6 +116,14 @@ def test_libraries_of_a_build_are_the_builds_own(tmp_path: Path, name: str) -> N
     assert added == ("nvidia-ml-py==12.1", "rich")
 
 
+def test_the_source_of_a_package_for_other_hardware_is_left_out(tmp_path: Path) -> None:
+    line = "tiny-cuda-nn @ git+https://example.org/tiny-cuda-nn@main"
+    project = library(tmp_path, f'framework: torch\nrequirements: ["{line}"]\n')
+    (source,) = project.profile("cuda").resolution.sources
+    assert source.name == "tiny-cuda-nn"
+    assert project.profile("mps").resolution.sources == ()
+
+
 def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path: Path) -> None:
     gpu = "faiss-gpu==1.7.*; python_version == '3.12'"
     others = (
