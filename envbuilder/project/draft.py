@@ -309,7 +309,8 @@ def _candidates(
         stem = path.name.partition(".")[0]
         # Of several packages in one repository, the one that is installed first.
         place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
-        is_installed = place < 999 if above else hints.by_readme
+        # Where the README names another list, such as one for each hardware, it needs more.
+        is_installed = place < 999 if above else hints.by_readme and not hints.files
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
         rank = (
             is_aside,

@@ -347,11 +347,11 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
-    here = (line for line in contents.conda if on_hardware([line], profile)[0] == (line,))
     left = {line.name for line in contents.requirements} - {line.name for line in lines}
     elsewhere = tuple(each for each in contents.resolution.sources if each.name not in left)
     resolution = replace(contents.resolution, sources=elsewhere)
-    contents = replace(contents, requirements=lines, conda=tuple(here), resolution=resolution)
+    here = tuple(line for line in contents.conda if on_hardware([line], profile)[0] == (line,))
+    contents = replace(contents, requirements=lines, conda=here, resolution=resolution)
     if decision:
         python = Python(default=decision.python, supported=(decision.python,))
         if not release.bases(profile, python.supported, managed=False):

@@ -116,6 +116,21 @@ def start(
     return forked.run(arguments, {**os.environ, **environment}, cwd or Path.cwd(), given)
 
 
+def start_with_umask(
+    arguments: tuple[str, ...], environment: dict[str, str], umask: int, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line from nothing to its end, with a umask of its own."""
+    return subprocess.run(
+        (sys.executable, "-m", "envbuilder", *arguments),
+        env={**os.environ, **environment},
+        cwd=cwd,
+        umask=umask,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def begin(
     arguments: tuple[str, ...], environment: dict[str, str], cwd: Path | None = None
 ) -> subprocess.Popen[str]:

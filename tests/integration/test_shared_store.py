@@ -21,7 +21,7 @@ import pytest
 
 import envbuilder
 from tests.conftest import exited, missing, succeeded
-from tests.integration.conftest import lay_tiny, start
+from tests.integration.conftest import lay_tiny, start_with_umask
 
 pytestmark = pytest.mark.network
 USERS = (54321, 54322)
@@ -85,7 +85,7 @@ class Machine:
         folders = {"CACHE": self.cache, "DATA": self.root / "data"}
         environment = {**self._environment, **variables}
         environment |= {f"ENVBUILDER_{name}_DIR": str(path) for name, path in folders.items()}
-        return start(arguments, environment, cwd=self.project, umask=umask)
+        return start_with_umask(arguments, environment, umask, self.project)
 
     def user(self, uid: int, *arguments: str, **variables: str) -> Any:
         home = self.home(uid)

@@ -17,7 +17,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.packages import fetch
 from envbuilder.packages.store import Store
 from tests.conftest import missing, succeeded
-from tests.integration.conftest import start
+from tests.integration.conftest import start_with_umask
 from tests.support import image_files, images, shipped_locks
 from tests.support.arm_host import arm_host
 
@@ -63,12 +63,12 @@ def build(
     except BuildError as error:
         missing("network", f"uv cannot be had here: {error.message}")
     host = arm_host(environment, folder)
-    done = succeeded(start(
+    done = succeeded(start_with_umask(
         ("build", "--profile", "mine", "--builder", "layers", "--target-host", str(host),
          "--base-image", f"oci:{base.folder}", "--output", "oci:image", "--json"),
         {**own, "PIP_INDEX_URL": "http://127.0.0.1:9/nothing"},
+        umask,
         cwd=folder,
-        umask=umask,
     ))  # fmt: skip
     return Made(json.loads(done.stdout)["artifact"]["digest"], Layout.open(folder / "image"))
 

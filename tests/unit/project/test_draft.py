@@ -365,8 +365,20 @@ def test_what_is_installed_with_the_project_is_what_it_states_itself(
     assert [source.main.file for source in choice.sources] == [expected]
 
 
-def test_an_image_that_installs_the_project_leaves_the_list_first(tmp_path: Path) -> None:
-    files = {"Dockerfile": "RUN pip install -e .\n", "requirements.txt": "rich\n"}
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"Dockerfile": "RUN pip install -e .\n"},
+        {
+            "README.md": "```\nconda env update -f environment-cpu.yml\npip install -e .\n```\n",
+            "environment-cpu.yml": "dependencies: [{pip: [rich]}]\n",
+        },
+    ],
+)
+def test_a_list_comes_first_unless_the_readme_installs_the_project_alone(
+    tmp_path: Path, text: dict[str, str]
+) -> None:
+    files = {**text, "requirements.txt": "rich\n"}
     lay(tmp_path, {**files, "setup.py": "setup(install_requires=['tqdm'])"})
     every = [*repository.files(tmp_path)]
     choice = draft.choose(tmp_path, every, repository.install_hints(tmp_path, every))
