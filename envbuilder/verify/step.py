@@ -86,9 +86,9 @@ class Proof(Struct, frozen=True, kw_only=True):
 def draw(images: int, epochs: int) -> tuple[int, ...]:
     """Return the steps to record, counted from 0 over all epochs.
 
-    They are the first two, the first with another learning rate, and one at random of each epoch,
-    or of `MOST_DRAWN` epochs, and at least `LEAST_STEPS`: nothing in the environment knows
-    beforehand which.
+    They are the first two, the first with another learning rate, the last, and one at random of
+    each epoch, or of `MOST_DRAWN` epochs, and at least `LEAST_STEPS`: nothing in the environment
+    knows beforehand which. What goes wrong from some step on shows in the last.
     """
     count = steps_of(images)
     random = secrets.SystemRandom()
@@ -96,7 +96,7 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
     drawn = list(range(epochs))
     if epochs > MOST_DRAWN:
         drawn = [0, *random.sample(drawn[1:-1], MOST_DRAWN - 2), epochs - 1]
-    steps = {0, 1, count}.intersection(possible)
+    steps = {0, 1, count, possible[-1]}.intersection(possible)
     for epoch in drawn:
         of_epoch = range(epoch * count, (epoch + 1) * count)
         steps.add(random.choice([n for n in of_epoch if n not in steps] or of_epoch))
