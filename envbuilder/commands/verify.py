@@ -149,7 +149,7 @@ def command(
     if yardstick is not None:
         yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
-    if outlook := subject.outlook(settings):
+    if outlook := subject.outlook(settings, quick=small):
         progress.note(outlook)
 
     def fetched() -> mnist.Dataset:

@@ -16,11 +16,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.builds import shared
+from envbuilder.builds import pipeline, shared
 from envbuilder.builds.backends import integrity
 from envbuilder.builds.image import unpacked
 from envbuilder.builds.image.unpacked import Compiler
 from envbuilder.builds.payload import COMPILER
+from envbuilder.builds.plan import UnpackWheels
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support.images import wheel
@@ -214,6 +215,20 @@ def test_what_a_killed_unpacking_left_goes_with_the_next(
     assert [*work.glob("*/half")]
     unpacked.unpack(file, root, store)
     assert [*work.iterdir()] == []
+
+
+def test_a_wheel_that_arrives_is_unpacked_before_its_step(
+    file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    other = wheel(store, "b", FILES)
+    step = UnpackWheels(what="", files=(file,), unpacked=str(root), folder="")
+    settings = Mock(unpacked_dir=root, store_dir=tmp_path / "store", shared_store=None)
+    arrived = pipeline._unpacking(Mock(settings=settings, plan=Mock(steps=(step,))))
+    arrived(other)
+    assert not root.exists()
+    arrived(file)
+    assert [each.name for each in root.glob("*/rest.whl")] == ["rest.whl"]
+    assert unpacked.Unpacked.read(root / file.sha256 / "files")
 
 
 def test_bytecode_depends_on_the_source_alone(file: File, root: Path, store: Store) -> None:

@@ -847,8 +847,8 @@ def fetch(
     """Fetch files of a target into the store, and build those that have a recipe.
 
     `arrived` is called for each that was downloaded, while others still are. Return how many were
-    missing. Raise `BuildError` as `packages.fetch` does, and if a build gives
-    another wheel than the locked one.
+    missing. Raise `BuildError` as `packages.fetch` does, and if a build gives another wheel than
+    the locked one.
     """
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]

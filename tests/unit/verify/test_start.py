@@ -264,10 +264,12 @@ def test_what_a_first_verification_does_is_said_before(
     assert re.fullmatch(
         r"first: fetch 2\d\d MB, build the environment and train MNIST:"
         r" about 2 min on 2 cores beside the download",
-        start.prepare(request, None, found, SILENT).outlook(found),
+        start.prepare(request, None, found, SILENT).outlook(found, quick=False),
     )
+    quick = start.prepare(request, None, found, SILENT).outlook(found, quick=True)
+    assert "about 1 min on 2 cores" in quick
     verify_venv(found, plans)
-    assert start.prepare(request, None, found, SILENT).outlook(found) == ""
+    assert start.prepare(request, None, found, SILENT).outlook(found, quick=False) == ""
 
 
 def test_what_is_built_to_be_run_is_attested_by_build_alone(
