@@ -143,7 +143,7 @@ FileVersion = Annotated[
 FilePath = Annotated[
     str,
     Meta(
-        pattern=r"^(?!.{1000})(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z",
+        pattern=r"^(?!.{1000})(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._+~%:-]*(/[A-Za-z0-9._+~%:-]+)*\Z",
         description="a file name, or a path below an archive's root",
     ),
 ]

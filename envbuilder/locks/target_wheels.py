@@ -231,16 +231,15 @@ def compared(
 ) -> tuple[Found, ...]:
     """Return the wheels of a target; those whose `contents` (by sha256) are unknown say so.
 
-    Those that have stray files in common with others go without them, by a recipe. Raise
-    `UnresolvableError` if two install different bytes at one path otherwise.
+    Those that have stray files or a program in common with others go without them, by a recipe.
+    Raise `UnresolvableError` if two install different bytes at one path otherwise.
     """
     installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
     pruned = wheel_conflicts.prunable(installed, python)
-    site = f"lib/python{python}/site-packages/"
-    remaining = {}
-    for wheel, places in installed.items():
-        stray = {f"{site}{path}" for path in pruned.get(wheel, ())}
-        remaining[wheel] = {path: c for path, c in places.items() if path not in stray}
+    remaining = {
+        wheel: {path: c for path, c in places.items() if path not in pruned.get(wheel, ())}
+        for wheel, places in installed.items()
+    }
     conflict = wheel_conflicts.clash(remaining)
     if conflict:
         why, edit = wheel_conflicts.explained(*conflict, [w.file for w in wheels])
@@ -254,7 +253,9 @@ def compared(
             chain.from_iterable(needed),
         )
     wheels = [
-        msgspec.structs.replace(w, file=_pruned(w.file, pruned[w.file])) if w.file in pruned else w
+        msgspec.structs.replace(w, file=_pruned(w.file, python, pruned[w.file]))
+        if w.file in pruned
+        else w
         for w in wheels
     ]
     return tuple(
@@ -265,14 +266,16 @@ def compared(
     )
 
 
-def _pruned(file: File, without: tuple[str, ...]) -> File:
+def _pruned(file: File, python: str, paths: Iterable[str]) -> File:
     """Return a wheel that will go without some files; its hash is still the whole one's."""
+    site = f"lib/python{python}/site-packages/"
     recipe = Recipe(
         kind="wheel",
         location=file.basename,
         sha256=file.sha256,
         index=file.source,
-        without=without,
+        without=tuple(p.removeprefix(site) for p in paths if p.startswith(site)),
+        without_programs=tuple(p.removeprefix("bin/") for p in paths if p.startswith("bin/")),
     )
     return msgspec.structs.replace(file, source=PRUNED, recipe=recipe)
 

@@ -69,6 +69,8 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """The source of a wheel that is pruned."""
     without: tuple[types.FilePath, ...] = ()
     """Paths below site-packages that it goes without: another package installs them, too."""
+    without_programs: tuple[types.FilePath, ...] = ()
+    """Programs in `bin` that it goes without: those of the package that the project lists stay."""
     cuda_architectures: types.CudaArchitectures = ""
     """The GPUs that its code for CUDA is compiled for, as in TORCH_CUDA_ARCH_LIST."""
 

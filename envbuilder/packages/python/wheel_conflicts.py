@@ -28,7 +28,7 @@ from envbuilder.packages.python import indexes
 from envbuilder.packages.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from envbuilder.core.http import Session
     from envbuilder.core.settings import Settings
@@ -110,31 +110,55 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
     """Return the wheels that may go without files which others fill differently, and the paths.
 
-    Paths are below site-packages. Pip lets the last wheel win: so do these, of which the one that
-    has the folder's name, else the one with more files, keeps its own. What is machine code, a
-    script, or half of what the other installs is no stray file: such wheels stay in conflict.
-    Contents are as those of `clash`.
+    Pip lets the last wheel win: so do these, of which the one that has the folder's or program's
+    name, else the one with more files, keeps its own. Machine code, or half of what the other
+    installs, is no stray file: such wheels stay in conflict. A program stays that of the package
+    which the project lists, or it is not decided. Paths and contents are as those of `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
         for path in places:
             owners[path].append(wheel)
+    required = {name for wheel in wheels for name in wheel.requires}
     pairs: dict[tuple[File, File], set[str]] = defaultdict(set)
+    programs: dict[File, set[str]] = defaultdict(set)
     site = f"lib/python{python}/site-packages/"
     for path, several in owners.items():
         if len(several) == 1:
             continue
-        top = types.canonical(path.removeprefix(site).partition("/")[0])
+        top = types.canonical(path.removeprefix(site).removeprefix("bin/").partition("/")[0])
         ranked = sorted(several, key=lambda w: (w.name == top, len(wheels[w]), w.name))
-        for one, other in itertools.combinations(ranked, 2):
-            if _differ(wheels[one][path], wheels[other][path]):
-                pairs[one, other].add(path)
-    pruned: dict[File, set[str]] = defaultdict(set)
+        differing = [
+            (one, other)
+            for one, other in itertools.combinations(ranked, 2)
+            if _differ(wheels[one][path], wheels[other][path])
+        ]
+        if path.startswith("bin/") and differing:
+            keeper = _keeper(ranked, required)
+            for wheel in ranked:
+                if keeper and wheel is not keeper:
+                    programs[wheel].add(path)
+            continue
+        for pair in differing:
+            pairs[pair].add(path)
+    pruned: dict[File, set[str]] = defaultdict(set, programs)
     for (smaller, _), paths in pairs.items():
         is_stray = all(p.startswith(site) and not MACHINE_CODE.search(p) for p in paths)
         if is_stray and 2 * len(paths) <= len(wheels[smaller]):
-            pruned[smaller] |= {path.removeprefix(site) for path in paths}
+            pruned[smaller] |= paths
     return {wheel: tuple(sorted(paths)) for wheel, paths in pruned.items()}
+
+
+def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
+    """Return the wheel whose program stays, of several from low to high rank; None: not known.
+
+    It is the one that the project lists itself. `required` are the packages that others require,
+    none of them if it is not known.
+    """
+    listed = [wheel for wheel in ranked if wheel.name not in required]
+    if not required or len(listed) > 1:
+        return None
+    return listed[0] if listed else ranked[-1]
 
 
 def _differ(one: str, other: str) -> bool:

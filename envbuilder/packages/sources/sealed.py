@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -274,18 +274,19 @@ def normalise(
     python: str,
     file: str = "",
     without: Collection[str] = (),
+    without_programs: Collection[str] = (),
 ) -> tuple[Path, Metadata]:
     """Write a wheel again so that its bytes depend on its content alone; return it and what it is.
 
     `file`: its file name, if its path has another one. `without`: paths below site-packages that
-    are left out.
+    are left out; `without_programs`: names of programs that are.
 
     Entries are sorted and not compressed, since compressors differ; times, modes and RECORD are
     those of no machine. Raises `BuildError` if it is not a wheel of this package.
     """
     target = folder / (file or built.name)
     with opened(built, target.name, name) as (archive, info, metadata):
-        _rewrite(archive, f"{info}RECORD", target, without)
+        _rewrite(archive, info, target, without, without_programs)
         wheel_conflicts.opened(target, python)
     return target, metadata
 
@@ -334,13 +335,21 @@ def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> s
     return record.removesuffix("RECORD")
 
 
-def _rewrite(archive: zipfile.ZipFile, record: str, target: Path, without: Collection[str]) -> None:
+def _rewrite(
+    archive: zipfile.ZipFile,
+    info: str,
+    target: Path,
+    without: Collection[str],
+    without_programs: Collection[str],
+) -> None:
     members = _members(archive)
     rows = io.StringIO()
-    data = record.removesuffix(f"{_INFO}RECORD") + ".data/"
+    record = f"{info}RECORD"
+    data = info.removesuffix(_INFO) + ".data/"
     left = {record, f"{record}.jws", f"{record}.p7s"}
     for path in without:
         left |= {path, f"{data}purelib/{path}", f"{data}platlib/{path}"}
+    left |= {f"{data}scripts/{program}" for program in without_programs}
     table = csv.writer(rows, lineterminator="\n")
     with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as out:
         for name in sorted(members.keys() - left):
@@ -349,7 +358,12 @@ def _rewrite(archive: zipfile.ZipFile, record: str, target: Path, without: Colle
             is_program = bool(members[name].external_attr >> 16 & 0o111)
             entry = _entry(name, 0o755 if is_program else 0o644)
             with out.open(entry, "w", force_zip64=members[name].file_size >= 1 << 31) as file:
-                for piece in archives.zip_pieces(archive, name):
+                pieces: Iterable[bytes] = archives.zip_pieces(archive, name)
+                if without_programs and name == f"{info}entry_points.txt":
+                    lines = b"".join(pieces).decode().splitlines(keepends=True)
+                    stay = [s for s in lines if s.partition("=")[0].strip() not in without_programs]
+                    pieces = ["".join(stay).encode()]
+                for piece in pieces:
                     digest.update(piece)
                     size += len(piece)
                     file.write(piece)
@@ -415,6 +429,7 @@ def prune(file: File, python: str, settings: Settings) -> File:
             python,
             recipe.location,
             recipe.without,
+            recipe.without_programs,
         )
         sha256 = file_sha256(path)
         size = path.stat().st_size

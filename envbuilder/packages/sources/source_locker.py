@@ -658,7 +658,8 @@ class SourceLocker:
             if file.source == DIRECT and file.recipe is None:
                 file = replace(file, recipe=self._by_source[file.sha256].recipe)  # noqa: PLW2901
             elif file.source == PRUNED and file.recipe:
-                less = first(file.recipe.without, 2)
+                programs = (f"bin/{name}" for name in file.recipe.without_programs)
+                less = first([*file.recipe.without, *programs], 2)
                 self._report(f"note: {file.name} goes without {less}: another package has it")
                 file = _pruned(file, target, self._settings, console.progress())  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:

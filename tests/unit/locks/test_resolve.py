@@ -292,8 +292,8 @@ def two(requirements: str, url: str) -> str:
 
 
 def clash(wheels: Sequence[Found], python: str) -> dict[str, dict[str, str]]:
-    """For Python 3.12, each wheel has another tool of one name."""
-    return {w.file.sha256: {"bin/tool": w.file.name if python == "3.12" else "x"} for w in wheels}
+    """For Python 3.12, each wheel has another data file of one name."""
+    return {w.file.sha256: {"share/tool": w.file.name if python == "3.12" else "x"} for w in wheels}
 
 
 def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
@@ -304,7 +304,7 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert lock.why == (
         "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
-        " both install bin/tool, and nothing says that its content is the same: which one an"
+        " both install share/tool, and nothing says that its content is the same: which one an"
         " environment gets would be chance. Leave one out: exclude: [left] or [right]; or, if one"
         " does for both, overrides: {left: right}; or pin another version of one of them"
     )

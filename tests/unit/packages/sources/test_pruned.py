@@ -39,12 +39,20 @@ def found_in(folder: Path, name: str, files: dict[str, bytes], settings: Setting
 
 
 def target_of(
-    settings: Settings, folder: Path, small: dict[str, bytes], large: dict[str, bytes] = LARGE
+    settings: Settings,
+    folder: Path,
+    small: dict[str, bytes],
+    large: dict[str, bytes] = LARGE,
+    requires: dict[str, tuple[str, ...]] | None = None,
 ) -> Target:
+    """A target of two wheels, and one of each name in `requires`: what it requires."""
     wheels = [
         found_in(folder, "small", small, settings),
         found_in(folder, "large", large, settings),
     ]
+    for name, needs in (requires or {}).items():
+        other = found_in(folder, name, {f"{name}.py": b""}, settings)
+        wheels.append(replace(other, file=replace(other.file, requires=needs)))
     paths = {w.file.sha256: Store.of(settings).path(w.file.sha256) for w in wheels}
     contents = {sha256: wheel_conflicts.opened(path, "3.11") for sha256, path in paths.items()}
     files = tuple(w.file for w in compared(wheels, "linux/amd64", "3.11", contents))
@@ -108,3 +116,49 @@ def test_what_is_no_stray_file_stays_a_conflict(
 ) -> None:
     with pytest.raises(ClashError, match="would be chance"):
         target_of(found, tmp_path, small, large)
+
+
+def programs(name: str) -> dict[str, bytes]:
+    """The files of a package with a program `tool` of entry points, one of a file, and another."""
+    return {
+        f"{name}.py": b"",
+        f"{name}-1.0.data/scripts/run-tool": name.encode(),
+        f"{name}-1.0.dist-info/entry_points.txt": (
+            f"[console_scripts]\ntool = {name}:main\n{name} = {name}:main\n\n[tool]\na=b\n".encode()
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("requires", "loser"),
+    [
+        ({"other": ("large",)}, "large"),
+        ({"other": ("small",)}, "small"),
+        ({"other": ("large", "small")}, "large"),
+    ],
+    ids=["small is listed", "large is listed", "neither is listed"],
+)
+def test_a_program_is_that_of_the_package_which_the_project_lists(
+    found: Settings, tmp_path: Path, requires: dict[str, tuple[str, ...]], loser: str
+) -> None:
+    """litserve, and lightning-sdk, which litlogger requires, both have a program `lightning`."""
+    said: list[str] = []
+    whole = target_of(found, tmp_path, programs("small"), programs("large"), requires)
+    target = SourceLocker(Resolution(build=True), found, said.append).finish(whole)
+    (pruned,) = (file for file in target.files if file.recipe)
+    assert pruned.recipe
+    assert (pruned.name, pruned.recipe.without) == (loser, ())
+    assert pruned.recipe.without_programs == ("run-tool", "tool")
+    assert said == [f"note: {loser} goes without bin/run-tool, bin/tool: another package has it"]
+    with zipfile.ZipFile(Store.of(found).path(pruned.sha256)) as archive:
+        text = archive.read(f"{loser}-1.0.dist-info/entry_points.txt").decode()
+        assert f"{loser}-1.0.data/scripts/run-tool" not in archive.namelist()
+    assert text == f"[console_scripts]\n{loser} = {loser}:main\n\n[tool]\na=b\n"
+    wheel_conflicts.require_compatible(target.files, "3.11", Store.of(found))
+
+
+def test_two_listed_packages_with_one_program_are_for_the_project_to_decide(
+    found: Settings, tmp_path: Path
+) -> None:
+    with pytest.raises(ClashError, match="would be chance"):
+        target_of(found, tmp_path, programs("small"), programs("large"), {"other": ("one",)})
