@@ -23,6 +23,7 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.payload.training.dataset import CLASSES, SIDE, Split
 from envbuilder.payload.training.outside import IMAGES
+from envbuilder.verify import step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,6 +87,7 @@ class BlindTest:
         self._folder = folder
         self._order = list(range(split.count))
         secrets.SystemRandom().shuffle(self._order)
+        self._sent = b""
         self._scores: list[Sequence[float]] = []
         self._problem = ""
         self.requested = False
@@ -96,8 +98,9 @@ class BlindTest:
             self._problem = "the payload requested the images twice"
             return
         self.requested = True
+        self._sent = self._images()
         try:
-            files.write(self._folder / IMAGES, self._images())
+            files.write(self._folder / IMAGES, self._sent)
             # A container reads them as a different user.
             (self._folder / IMAGES).chmod(0o644)
         except OSError as error:
@@ -146,6 +149,10 @@ class BlindTest:
             accuracy=sum(row.index(max(row)) == label for label, row in answers) / count,
             loss=-math.fsum(row[label] for label, row in answers) / count,
         )
+
+    def answers(self, most: int) -> step.Answers:
+        """Return up to `most` images and their answers, the first of a random order."""
+        return step.Answers(self._sent[: most * PIXELS], self._scores[:most])
 
 
 def require(score: Score, reported: float, gates: Gates) -> None:

@@ -257,6 +257,8 @@ def examine(
     request = consistency.request_for(job.expects, data, epochs=job.epochs, quick=small)
     steps = step.draw(request.train, request.epochs)
     with blind_test.exchange(settings) as exchanged:
+        tested = data.quick().test if small else data.test
+        test = blind_test.BlindTest(tested, exchanged["questions"])
         shared = {"data": job.dataset.folder, **exchanged}
 
         def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
@@ -269,12 +271,18 @@ def examine(
             log,
             run_id,
             request,
-            blind_test.BlindTest(data.quick().test if small else data.test, exchanged["questions"]),
+            test,
         )
         if report["status"] != "passed":
             return report
-        split = data.train.first(request.train)
-        proof = step.prove(exchanged[RECORD], steps, split, request.framework, progress)
+        proof = step.prove(
+            exchanged[RECORD],
+            steps,
+            data.train.first(request.train),
+            test.answers(step.ANSWERS),
+            job.expects,
+            progress,
+        )
         return _with_proof(report, proof)
 
 

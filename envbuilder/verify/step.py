@@ -1,9 +1,10 @@
-"""Repeat recorded training steps in float64, outside of the environment that trained them.
+"""Repeat training steps and answers in float64, outside of the environment that computed them.
 
 The payload copies what goes into some steps of its training and what comes out of them
-(`payload/training/record.py`). From these copies, its own images and the published algorithm alone,
-this process computes each step again: forward, loss, gradients, Adadelta, learning rate. Nothing of
-the environment takes part, so a fault that changes every dtype or every device alike shows.
+(`payload/training/outside.py`). From these copies, its own images and the published algorithm
+alone, this process computes each step again: forward, loss, gradients, Adadelta, learning rate; and
+from the last weights the answers to some images of the blind test. Nothing of the environment takes
+part, so a fault that changes every dtype or every device alike shows.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import secrets
 import stat
 import statistics
 import struct
-from itertools import chain, combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
 from envbuilder.core.errors import Hint, VerifyError
 from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import model
-from envbuilder.payload.training.dataset import SIDE, Split
+from envbuilder.payload.training.dataset import CLASSES, SIDE, Split
 from envbuilder.payload.training.train import (
     BATCH,
     DEVIATION,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envbuilder.core.console import Progress
+    from envbuilder.profiles.profile import Expected
 
 LEAST_STEPS = 5
 """So that the median has three honest steps: one in a hundred has a pixel or unit at the edge."""
@@ -63,23 +65,48 @@ _LEAST_LOSS = 0.1
 """Below this loss its error is not relative to the loss any more, but to this number."""
 
 _SIGMAS = 6
-"""Allowed standard deviations of what is random: orders of images, dropout's masks."""
+"""Allowed standard deviations of what is random: first weights, orders of images, dropout's masks.
+A normal one is beyond them once in 5e8 times."""
+
+_UNTRAINED = 0.15
+"""How far the first step's loss may be from ln 10, in nats: ten standard deviations of 300 networks
+that were not trained (0.0148; mean 2.307)."""
+
+ANSWERS = 256
+"""Answers of the blind test that are repeated: 0.4 s."""
+MOST_ANSWER_ERROR = {"cpu": 5e-6}
+MOST_ANSWER_ERROR_ELSEWHERE = 5e-5
+_OF_IMAGE = 10
+"""Largest error of the answers, by device, relative to their norm; that of one image may be larger
+by a factor. docs/evidence/steps.md has those of honest runs on the CPU and of faults."""
+
+
+class Answers(NamedTuple):
+    """Images (bytes, one after the other), and ten log-probabilities that a training gave each."""
+
+    images: bytes
+    scores: Sequence[Sequence[float]]
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """All repeated steps; `problem` is a sentence on what is wrong, empty if nothing is."""
+    """All repeated steps; `problem` is a sentence on what is wrong, empty if nothing is.
+
+    `answers_error` is that of the repeated answers, relative to their norm.
+    """
 
     steps: tuple[Repeated, ...]
+    answers_error: float
     problem: str
 
     @property
     def summary(self) -> str:
-        """Return the number of steps, and their largest and median error."""
+        """Return the number of steps, their largest and median error, and that of the answers."""
         worst = max(self.steps, key=lambda each: each.error)
         median = statistics.median_low(each.error for each in self.steps)
         return (
             f"{len(self.steps)} steps of the training repeated outside in float64: relative error"
-            f" at most {worst.error:.1e} ({worst.array}), median {median:.1e}"
+            f" at most {worst.error:.1e} ({worst.array}), median {median:.1e}; of the last weights'"
+            f" answers {self.answers_error:.1e}"
         )
 
 
@@ -106,31 +133,89 @@ def draw(images: int, epochs: int) -> tuple[int, ...]:
 
 
 def prove(
-    folder: Path, numbers: Sequence[int], split: Split, framework: str, progress: Progress
+    folder: Path,
+    numbers: Sequence[int],
+    split: Split,
+    answers: Answers,
+    expects: Expected,
+    progress: Progress,
 ) -> Proof:
-    """Repeat the recorded steps of a training on `split`, and compare.
+    """Repeat the recorded steps of a training on `split`, and answers of its end, and compare.
 
     Raises `VerifyError` if a file is missing or not of the right size.
     """
     import numpy
 
-    record = _Record(folder, split, framework, numpy)
+    record = _Record(folder, split, expects.framework, numpy)
     steps: list[tuple[Repeated, str, tuple[Any, ...]]] = []
-    problems: list[str] = []
-    averages = chain.from_iterable(parts[1:] for parts in record.state(0).values())
-    if any(part.any() for part in averages):
-        problems.append("Adadelta's averages are not zero before the first step")
     with progress.task("repeat steps") as task:
         for done, number in enumerate(numbers, 1):
             steps.append(_repeat(record, number))
             task.update(done, len(numbers))
     repeated, wrong, masks = zip(*steps, strict=True)
     epochs = sorted({number // record.count for number in numbers})
-    problems += [*filter(None, wrong), *_orders(record, epochs), *_dropouts(masks)]
+    problems = [
+        *filter(None, wrong),
+        *_start(record, split.count),
+        *_orders(record, epochs),
+        *_dropouts(masks),
+    ]
     median = statistics.median_low(each.error for each in repeated)
     if not problems and median > MEDIAN_ERROR:
         problems.append(f"half of the steps are wrong by {median:.1e} or more")
-    return Proof(steps=repeated, problem=problems[0] if problems else "")
+    error, of_image = _answers_error(record, record.state(numbers[-1] + 1), answers)
+    most = MOST_ANSWER_ERROR.get(expects.device, MOST_ANSWER_ERROR_ELSEWHERE)
+    if not (error <= most and of_image <= _OF_IMAGE * most):
+        problems.append(
+            f"the blind test was not answered by the trained network: relative error {error:.1e},"
+            f" of an image {of_image:.1e}"
+        )
+    return Proof(steps=repeated, answers_error=error, problem=problems[0] if problems else "")
+
+
+def _start(record: _Record, images: int) -> Iterator[str]:
+    """Yield what shows that the training of some images did not start from scratch."""
+    numpy = record.numpy
+    first = record.state(0)
+    averages = chain.from_iterable(parts[1:] for parts in first.values())
+    if any(part.any() for part in averages):
+        yield "Adadelta's averages are not zero before the first step"
+    for name, (value, _, _) in first.items():
+        # Uniform up to 1 / √inputs: of the squares of x in [-1, 1], 1/3 is the mean and 4/45 the
+        # variance.
+        scaled = value * math.sqrt(math.prod(_shape(f"{name.partition('.')[0]}.weight")[:-1]))
+        apart = _SIGMAS / math.sqrt(value.size)
+        if not (
+            abs(scaled).max() <= 1 + _NEAR
+            and abs(scaled.mean()) <= apart * math.sqrt(1 / 3)
+            and abs(numpy.square(scaled).mean() - 1 / 3) <= apart * math.sqrt(4 / 45)
+        ):
+            yield f"{name} was not untrained before the first step"
+    loss, _ = record.step(0, min(BATCH, images))
+    if not abs(loss - math.log(CLASSES)) <= _UNTRAINED:
+        yield f"the first step has a loss of {loss:.2f}; of an untrained network it is about 2.30"
+
+
+def _answers_error(
+    record: _Record, state: dict[str, tuple[Any, ...]], answers: Answers
+) -> tuple[float, float]:
+    """Return the error of all answers, and the largest of one image, relative to their norms."""
+    numpy = record.numpy
+    weights = {name: value for name, (value, _, _) in state.items()}
+    images = _normalised(numpy.frombuffer(answers.images, "u1").reshape(-1, SIDE, SIDE, 1))
+    batches = (images[first : first + BATCH] for first in range(0, len(images), BATCH))
+    exact = numpy.concatenate(
+        [reference.forward(numpy, weights, b, ()).log_probabilities for b in batches]
+    )
+    apart = numpy.linalg.norm(numpy.array(answers.scores) - exact, axis=1)
+    norms = numpy.linalg.norm(exact, axis=1)
+    whole = float(numpy.linalg.norm(apart) / numpy.linalg.norm(norms))
+    return _finite(whole), _finite(float((apart / norms).max()))
+
+
+def _normalised(pixels: Any) -> Any:
+    """Return images (N, rows, columns, 1) of grey levels as the network receives them."""
+    return (pixels / 255 - MEAN) / DEVIATION
 
 
 def _repeat(record: _Record, number: int) -> tuple[Repeated, str, tuple[Any, ...]]:
@@ -254,7 +339,7 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
             elif not _by_chance(dropped, share):
                 yield f"{name} dropped {dropped.mean():.1%}, not {share:.0%}"
         pairs = [((k[1:], e[1:]), (k[:-1], e[:-1])) for k, e in of_layer]
-        for (mask, first), (other, second) in (*pairs, *pairwise(of_layer)):
+        for (mask, first), (other, second) in (*pairs, *combinations(of_layer, 2)):
             count = min(len(mask), len(other))
             both = first[:count] & second[:count]
             if not _by_chance(mask[:count][both] == other[:count][both], alike):
@@ -296,8 +381,8 @@ class _Record:
         taken = self.order(epoch)[position * BATCH : (position + 1) * BATCH]
         split = self._split
         pixels = self.numpy.frombuffer(split.images, "u1")[: split.count * SIDE * SIDE]
-        images = pixels.reshape(-1, SIDE, SIDE, 1)[taken] / 255
-        return (images - MEAN) / DEVIATION, self.numpy.frombuffer(split.labels, "u1")[taken]
+        images = pixels.reshape(-1, SIDE, SIDE, 1)[taken]
+        return _normalised(images), self.numpy.frombuffer(split.labels, "u1")[taken]
 
     def state(self, done: int) -> dict[str, tuple[Any, Any, Any]]:
         """Return each parameter and Adadelta's averages after `done` steps."""

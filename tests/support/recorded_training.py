@@ -36,6 +36,8 @@ class Faults:
     updated: Callable[..., Any] = same
     """Gets the new and the old value of one array."""
     loss: Callable[..., float] = same
+    first: Callable[..., Any] = same
+    """Gets one array of the weights before the first step, and its name instead of a number."""
     averages: Callable[..., Any] = same
     rho: float = train.RHO
 
@@ -71,7 +73,8 @@ class Job:
         self.random = numpy.random.default_rng(seed)
         weights = model.initial(numpy, seed)
         self.arrays = {
-            name: [w, numpy.zeros_like(w), numpy.zeros_like(w)] for name, w in weights.items()
+            name: [faults.first(w, name), numpy.zeros_like(w), numpy.zeros_like(w)]
+            for name, w in weights.items()
         }
         self.done = 0
         self.rate = train.LEARNING_RATE

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.payload.training import train
+from envbuilder.profiles.profile import Expected
 from envbuilder.verify import step
 from tests.support.progress import SILENT
 from tests.support.recorded_training import Faults, Numpy, digits, train_and_record
@@ -28,6 +30,7 @@ NUMBERS = (0, 1)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (train, step):
         monkeypatch.setattr(module, "BATCH", 4)
+    monkeypatch.setattr(step, "_UNTRAINED", 0.6)  # of four images the loss is not that certain
 
 
 HONEST = Faults()
@@ -39,8 +42,27 @@ def proved(folder: Path, faults: Faults = HONEST, framework: str = "jax") -> ste
     return prove(folder, framework=framework)
 
 
-def prove(folder: Path, numbers: tuple[int, ...] = NUMBERS, framework: str = "jax") -> step.Proof:
-    return step.prove(folder, numbers, digits(IMAGES), framework, SILENT)
+def prove(
+    folder: Path,
+    numbers: tuple[int, ...] = NUMBERS,
+    framework: str = "jax",
+    device: str = "cpu",
+    inference: Callable[..., Any] = lambda forward, weights, images: forward(weights, images),
+) -> step.Proof:
+    """Prove a record, with the answers that `inference` gives from its last weights."""
+    record = step._Record(folder, digits(IMAGES), framework, numpy)
+    weights = {name: parts[0] for name, parts in record.state(numbers[-1] + 1).items()}
+    blind = digits(6)  # more than a batch
+    pixels = numpy.frombuffer(blind.images, "u1").reshape(-1, 28, 28, 1)
+    images = (pixels / 255 - train.MEAN) / train.DEVIATION
+    scores = inference(forward, weights, images).astype("f4").tolist()
+    expects = Expected(device=device, framework=framework, accuracy=0.9)
+    answers = step.Answers(blind.images, scores)
+    return step.prove(folder, numbers, digits(IMAGES), answers, expects, SILENT)
+
+
+def forward(weights: dict[str, Any], images: Any) -> Any:
+    return step.reference.forward(numpy, weights, images, ()).log_probabilities
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
@@ -137,6 +159,72 @@ def test_a_wrong_step_is_no_proof(tmp_path: Path, name: str) -> None:
     problem = proved(tmp_path, WRONG[name]).problem
     assert WORDS.get(name, "") in problem
     assert problem
+
+
+TRAINED = {
+    "one layer of another training": lambda right, name: right * (1 + (name == "conv1.weight")),
+    "weights that moved a little": lambda right, name: right * 1.005,
+    "weights of another initialiser": lambda right, name: (
+        numpy.random.default_rng(1).normal(0, right.std(), right.shape).astype("f4")
+    ),
+    "zeros": lambda right, name: right * (name != "fc2.weight"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_that_starts_from_trained_weights_is_no_proof(tmp_path: Path, name: str) -> None:
+    problem = proved(tmp_path, Faults(first=TRAINED[name])).problem
+    assert "was not untrained before the first step" in problem
+
+
+def test_a_first_loss_that_no_untrained_network_has_is_no_proof(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights may be distributed as an initialiser's, and know their images nevertheless."""
+    monkeypatch.setattr(step, "_UNTRAINED", 1e-6)
+    assert "the first step has a loss of" in prove(recorded).problem
+
+
+ANSWERED = {
+    "products in float16": lambda forward, weights, images: forward(
+        {n: w.astype("f2").astype("f8") for n, w in weights.items()}, images
+    ),
+    "a bias of the step before": lambda forward, weights, images: forward(
+        {n: w * (1 - 1e-3 * (n == "fc2.bias")) for n, w in weights.items()}, images
+    ),
+    "other constants": lambda forward, weights, images: forward(
+        weights, images + (0.1307 - 0.131) / 0.3081
+    ),
+    "one image looked up": lambda forward, weights, images: (
+        forward(weights, images) * (1 + 1e-3 * (numpy.arange(len(images)) == 3)[:, None])
+    ),
+    "no number": lambda forward, weights, images: forward(weights, images) * float("nan"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_answers_that_the_network_does_not_give_are_no_proof(recorded: Path, name: str) -> None:
+    proof = prove(recorded, inference=ANSWERED[name])
+    assert proof.problem.startswith("the blind test was not answered by the trained network")
+
+
+def test_masks_that_an_epoch_repeats_are_no_proof(tmp_path: Path) -> None:
+    """They are those of steps 1 and 3; each differs from that of the step before."""
+    masks: list[Any] = []
+
+    def repeated(right: Any, number: int) -> Any:
+        masks.append(right)
+        return masks[number % 2]
+
+    split = digits(2 * IMAGES)
+    train_and_record(tmp_path, split, (0, 1, 2, 3), 2, Faults(kept=repeated))
+    record = step._Record(tmp_path, split, "jax", numpy)
+    of_steps = [step._repeat(record, number)[2] for number in range(4)]
+    assert list(step._dropouts(of_steps[:2])) == []
+    assert set(step._dropouts(of_steps[:3])) == {
+        "dropout 1 drops the same again and again",
+        "dropout 2 drops the same again and again",
+    }
 
 
 def test_a_small_error_of_all_steps_is_found(tmp_path: Path) -> None:
