@@ -130,9 +130,11 @@ def _perform(step: Step, context: _Context) -> None:
     match step:
         case Run():
             _run(step, context)
+        case ShareWheels():
+            _share_wheels(step, context)
         case Seal():
             base = integrity.base_of(step.base_python) if step.base_python else ()
-            integrity.close(Path(step.folder), step.facts, base)
+            integrity.close(Path(step.folder), step.facts, base, context.store)
         case lock.InstallConda() | lock.WriteActivation() | lock.Rehome():
             _perform_on_conda(step, context.progress)
         case Move():
@@ -173,7 +175,7 @@ def _lay_files(step: FileStep | ImageStep, context: _Context) -> None:
                 store.link(file, folder)
         case CopyProject():
             project_layer.copy(step.project, Path(step.folder))
-        case UnpackWheels() | ShareWheels():
+        case UnpackWheels():
             _unpack_wheels(step, context)
         case UnpackTool():
             _unpack_tool(step, store)
@@ -303,15 +305,27 @@ def _failing_step(printed: str) -> str:
     return excerpts[-1].rstrip() if excerpts else ""
 
 
-def _unpack_wheels(step: UnpackWheels | ShareWheels, context: _Context) -> None:
+def _unpack_wheels(step: UnpackWheels, context: _Context) -> None:
     from envbuilder.builds.image import unpacked
 
     root = Path(step.unpacked)
-    store = context.store
-    if isinstance(step, UnpackWheels):
-        unpacked.prepare(step.files, root, store, Path(step.folder), context.task.advance)
-    else:
-        unpacked.share(step.files, root, store, Path(step.env), Path(step.venv), step.version)
+    unpacked.prepare(step.files, root, context.store, Path(step.folder), context.task.advance)
+
+
+def _share_wheels(step: ShareWheels, context: _Context) -> None:
+    from envbuilder.builds.image import unpacked
+
+    folder = Path(step.folder)
+
+    def link() -> unpacked.Linked:
+        root = Path(step.unpacked)
+        return unpacked.link(step.files, root, context.store, folder, step.python, step.version)
+
+    with process.beside(link) as linking:
+        for each in step.meanwhile:
+            _perform(each, context)
+        linked = linking.result()
+    unpacked.add(linked, folder, Path(step.env), Path(step.venv))
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

@@ -55,18 +55,6 @@ class UnpackWheels(types.Action, frozen=True, kw_only=True):
     folder: str
 
 
-class ShareWheels(types.Action, frozen=True, kw_only=True):
-    """Add the unpacked files of wheels and their bytecode to a venv that has the rest of them."""
-
-    files: tuple[File, ...]
-    unpacked: str
-    env: str
-    venv: str
-    """The venv; `env`, or a folder in it."""
-    version: str
-    """X.Y.Z of its Python."""
-
-
 class UnpackTool(types.Action, frozen=True, kw_only=True):
     """Extract the executable `name` from a wheel of the store."""
 
@@ -125,6 +113,26 @@ class Run(types.Action, frozen=True, kw_only=True):
 
 class RunUv(Run, frozen=True, kw_only=True):
     """Run the locked uv, as `process.run_uv` runs any."""
+
+
+class ShareWheels(types.Action, frozen=True, kw_only=True):
+    """Add the unpacked files of wheels and their bytecode to a venv that has the rest of them.
+
+    They are linked, into a folder of their own, while the steps run that make that venv: uv never
+    sees a file that others share.
+    """
+
+    files: tuple[File, ...]
+    unpacked: str
+    folder: str
+    meanwhile: tuple[UnpackTool | RunUv, ...]
+    env: str
+    venv: str
+    """The venv; `env`, or a folder in it."""
+    python: str
+    """The interpreter that it is made of."""
+    version: str
+    """X.Y.Z of it."""
 
 
 class Seal(types.Action, frozen=True, kw_only=True):
@@ -262,13 +270,14 @@ FileStep = (
     | WritePrograms
     | LinkFiles
     | UnpackWheels
-    | ShareWheels
     | CopyProject
     | UnpackTool
     | UnpackLibraries
     | UnpackPython
 )
-Step = Run | Seal | InstallConda | Rehome | WriteActivation | Move | FileStep | ImageStep
+Step = (
+    Run | ShareWheels | Seal | InstallConda | Rehome | WriteActivation | Move | FileStep | ImageStep
+)
 
 
 NATIVE = frozenset({"venv", "conda"})

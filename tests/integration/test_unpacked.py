@@ -25,6 +25,7 @@ from envbuilder.builds.plan import UnpackWheels
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support.images import wheel
+from tests.support.repositories import lay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,9 @@ def environment(path: Path, file: File, root: Path, store: Store) -> Path:
     (info / "RECORD").write_text("a-1.0.dist-info/METADATA,,\n")
     (path / "bin").mkdir()
     (path / "bin/python").symlink_to(sys.executable)
-    unpacked.share([file], root, store, path, path, VERSION)
+    folder = path.with_name(f"{path.name}.linked")
+    linked = unpacked.link([file], root, store, folder, sys.executable, VERSION)
+    unpacked.add(linked, folder, path, path)
     return site
 
 
@@ -100,6 +103,21 @@ def test_environments_link_their_files(
     assert integrity.altered(tmp_path / "a") == ""
 
 
+def test_what_an_installer_wrote_stays_and_is_no_shared_file(
+    file: File, root: Path, store: Store, tmp_path: Path
+) -> None:
+    site = tmp_path / f"a/lib/python{MINOR}/site-packages"
+    lay(site, {"a/lib.so": "own", "a/own.py": ""})
+    environment(tmp_path / "a", file, root, store)
+    assert (site / "a/lib.so").read_text() == "own"
+    assert (site / "a/own.py").is_file()
+    test = "a/tests/test_a.py"
+    assert (site / test).samefile(root / file.sha256 / "files" / test)
+    names = {Path(each.path).name for each in shared.shared(tmp_path / "a")}
+    assert {"__init__.py", "test_a.py"} < names
+    assert "lib.so" not in names
+
+
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EPERM, errno.EMLINK])
 def test_where_links_are_impossible_environments_own_their_files(
     error: int,
@@ -111,7 +129,7 @@ def test_where_links_are_impossible_environments_own_their_files(
 ) -> None:
     tree = unpacked.unpack(file, root, store)
     monkeypatch.setattr(os, "link", Mock(side_effect=OSError(error, "no")))
-    records = tree.share(tmp_path / "site")
+    records = tree.link(tmp_path / "site")
     copy = tmp_path / "site/a/__init__.py"
     assert copy.stat().st_nlink == 1
     assert copy.stat().st_mode & 0o200
@@ -138,7 +156,7 @@ def btrfs(tmp_path: Path) -> Iterator[Path]:
 
 def test_clones_are_the_environments_own(file: File, btrfs: Path, store: Store) -> None:
     tree = unpacked.unpack(file, btrfs / "unpacked", store)
-    tree.share(btrfs / "site")
+    tree.link(btrfs / "site")
     clone = btrfs / "site/a/__init__.py"
     clone.write_bytes(b"x = 2\n")
     assert clone.stat().st_nlink == 1

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -27,6 +27,9 @@ from envbuilder.core import decoding, process
 from envbuilder.core.errors import BuildError, Hint, VerifyError, first
 from envbuilder.core.files import file_sha256
 from envbuilder.core.resources import OWN
+
+if TYPE_CHECKING:
+    from envbuilder.packages.store import Store
 
 MARKER = "envbuilder.json"
 """Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
@@ -87,23 +90,37 @@ def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) ->
         if f"/{BYTECODE}/" in file.path and file.path not in skip:
             with suppress(FileNotFoundError):
                 entries.append(_file(file.path, os.lstat(f"{root}/{file.path}")))
-    for path in map(Path, outside):
-        if path.is_dir():
-            packages = frozenset(str(path / name) for name in _PACKAGES)
-            entries += _entries(Path("/"), packages, f"{path}/", follow=True)
-        elif path.is_file():
-            entries.append(_file(str(path), path.stat()))
+    entries += _outside(outside)
     return tuple(sorted(entries))
 
 
-def hashed(root: Path, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries with each file's sha256, as `read_tree` does."""
+def _outside(paths: Iterable[str]) -> Iterator[Entry]:
+    for path in map(Path, paths):
+        if path.is_dir():
+            packages = frozenset(str(path / name) for name in _PACKAGES)
+            yield from _entries(Path("/"), packages, f"{path}/", follow=True)
+        elif path.is_file():
+            yield _file(str(path), path.stat())
+
+
+def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -> tuple[Entry, ...]:
+    """Return the entries with each file's sha256, as `read_tree` does.
+
+    With a store, those of files that all stayed the same are remembered there.
+    """
     files = [e.path for e in entries if _is_file(e)]
-    shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
-    # Threads pay off: hashing releases the GIL.
-    with process.pool() as pool:
-        results = pool.map(lambda share: [file_sha256(root / path) for path in share], shares)
-        hashes = dict(zip(files, chain.from_iterable(results), strict=True))
+
+    def read() -> tuple[str, ...]:
+        shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
+        # Threads pay off: hashing releases the GIL.
+        with process.pool() as pool:
+            results = pool.map(lambda share: [file_sha256(root / path) for path in share], shares)
+            return tuple(chain.from_iterable(results))
+
+    found = (
+        store.remembered(f"hashes 1 {listed(entries)}", tuple[str, ...], read) if store else read()
+    )
+    hashes = dict(zip(files, found, strict=True))
     return tuple(Entry(e.path, e.kind, hashes[e.path]) if _is_file(e) else e for e in entries)
 
 
@@ -123,19 +140,18 @@ def _file(path: str, status: os.stat_result) -> Entry:
 def _entries(
     root: Path, skip: frozenset[str], below: str = "", *, follow: bool = False
 ) -> Iterator[Entry]:
-    with os.scandir(root / below) as entries:
+    with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118 (many folders)
         for entry in entries:
             path = f"{below}{entry.name}"
             if path in skip or entry.name == BYTECODE:
                 continue
-            status = entry.stat(follow_symlinks=follow and entry.is_file())
-            if stat.S_ISLNK(status.st_mode):
-                yield Entry(path, "link", str(Path(entry.path).readlink()))
-            elif stat.S_ISDIR(status.st_mode):
+            if entry.is_dir(follow_symlinks=False):
                 yield Entry(path, "folder")
                 yield from _entries(root, skip, f"{path}/", follow=follow)
-            elif stat.S_ISREG(status.st_mode):
-                yield _file(path, status)
+            elif entry.is_file(follow_symlinks=follow):
+                yield _file(path, entry.stat(follow_symlinks=follow))
+            elif entry.is_symlink():
+                yield Entry(path, "link", os.readlink(entry.path))  # noqa: PTH115
             else:
                 yield Entry(path, "other")
 
@@ -204,16 +220,22 @@ def base_of(python: str) -> tuple[str, ...]:
     return tuple(path for path in paths if not path.startswith(parents))
 
 
-def close(prefix: Path, facts: dict[str, Any], base: Sequence[str] = ()) -> None:
+def close(
+    prefix: Path,
+    facts: dict[str, Any],
+    base: Sequence[str] = (),
+    store: Store | None = None,
+) -> None:
     """Write the integrity manifest of a finished environment, and its marker with these facts.
 
-    `base`: what the environment uses of an interpreter outside of it, as `base_of` returns it.
+    `base`: what the environment uses of an interpreter outside of it, as `base_of` returns it. The
+    store remembers its hashes. They are only promises: verification reads the files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.
     linked = shared(prefix)
-    identities = walk(prefix, OURS.union(file.path for file in linked), base)
-    entries = [*hashed(prefix, identities)]
+    identities = walk(prefix, OURS.union(file.path for file in linked))
+    entries = [*hashed(prefix, identities), *hashed(prefix, tuple(_outside(base)), store)]
     sizes = []
     for entry in identities:
         if entry.kind != "folder":
@@ -241,9 +263,9 @@ def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
     """Return the interpreter and the largest file of each package, of all paths and their sizes."""
     largest: dict[str, tuple[int, str]] = {}
     for path, size in sizes:
-        landmark = _LANDMARK.match(path)
         # People remove bytecode.
-        if landmark and not path.startswith("/") and f"/{BYTECODE}/" not in path:
+        landmark = None if f"/{BYTECODE}/" in path else _LANDMARK.match(path)
+        if landmark:
             largest[landmark[0]] = max(largest.get(landmark[0], (0, "")), (size, path))
     return sorted(path for _, path in largest.values())
 

@@ -169,15 +169,9 @@ def wheel_steps(
     cache = str(work / "cache")
     # A rebuild trusts nothing that is there.
     unpacked = str(work / "unpacked" if build.request.rebuild else build.settings.unpacked_dir)
-    return (
+    steps = (
         # A native environment is built on the platform that it is for.
         UnpackTool(what="unpack uv", file=build.lock.tool(target.platform), name="uv", path=uv),
-        UnpackWheels(
-            what=f"unpack {len(wheels)} packages",
-            files=wheels,
-            unpacked=unpacked,
-            folder=str(work / "wheels"),
-        ),
         RunUv(
             what=f"make a Python {version} environment",
             argv=(
@@ -204,12 +198,23 @@ def wheel_steps(
             python=str(env / "bin" / "python"),
             requirements=str(work / "requirements.txt"),
         ),
-        ShareWheels(
-            what=f"link {len(wheels)} packages",
+    )
+    return (
+        UnpackWheels(
+            what=f"unpack {len(wheels)} packages",
             files=wheels,
             unpacked=unpacked,
+            folder=str(work / "wheels"),
+        ),
+        ShareWheels(
+            what=f"install {len(wheels)} packages for Python {version}",
+            files=wheels,
+            unpacked=unpacked,
+            folder=str(work / "linked"),
+            meanwhile=steps,
             env=str(work / "env"),
             venv=str(env),
+            python=python,
             version=version,
         ),
     )

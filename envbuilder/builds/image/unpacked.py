@@ -21,6 +21,7 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -110,36 +111,42 @@ class Unpacked(Struct, frozen=True):
 
     def is_same(self, file: SharedFile) -> bool:
         """Return whether a file is as it was written."""
-        with suppress(OSError):
+        try:
             status = os.lstat(f"{self.folder}/{file.path}")
-            return file.is_same(status) and status.st_ino == file.inode
-        return False
+        except OSError:
+            return False
+        return file.is_same(status) and status.st_ino == file.inode
 
     def is_whole(self) -> bool:
         """Return whether all files are."""
         return all(map(self.is_same, self.contents.files))
 
-    def share(self, site: Path) -> tuple[SharedFile, ...]:
+    def link(self, site: Path) -> tuple[SharedFile, ...]:
         """Put the files into a folder of packages; return their records there.
 
         What is there already stays: wheels with different bytes for a path are not installed.
         """
-        for folder in sorted({os.path.dirname(f.path) for f in self.contents.files}):  # noqa: PTH120
-            (site / folder).mkdir(parents=True, exist_ok=True)
+        source = str(self.folder)
+        target = str(site)
+        folders: set[str] = set()
+        records: list[SharedFile] = []
         ways: list[_Way] = [_clone, os.link, shutil.copyfile]
-
-        def put(file: SharedFile) -> SharedFile | None:
-            target = f"{site}/{file.path}"
+        for file in self.contents.files:
+            folder = file.path.rpartition("/")[0]
+            if folder not in folders:
+                os.makedirs(f"{target}/{folder}", exist_ok=True)  # noqa: PTH103
+                folders.add(folder)
+            path = f"{target}/{file.path}"
             try:
-                way = _place(f"{self.folder}/{file.path}", target, ways)
+                way = _place(f"{source}/{file.path}", path, ways)
             except FileExistsError:
-                return None
+                continue
             if way is os.link:
-                return file
-            os.chmod(target, 0o755 if file.executable else 0o644)  # noqa: PTH101
-            return _described(file, os.lstat(target))
-
-        return tuple(record for record in _in_threads(put, self.contents.files) if record)
+                records.append(file)
+                continue
+            os.chmod(path, 0o755 if file.executable else 0o644)  # noqa: PTH101
+            records.append(_described(file, os.lstat(path)))
+        return tuple(records)
 
 
 def _place(source: str, target: str, ways: list[_Way]) -> _Way:
@@ -154,8 +161,7 @@ def _place(source: str, target: str, ways: list[_Way]) -> _Way:
         except OSError as error:
             if len(ways) == 1 or error.errno not in _UNABLE:
                 raise
-            with suppress(ValueError):  # another thread was faster
-                ways.remove(way)
+            ways.remove(way)
         else:
             return way
 
@@ -377,33 +383,62 @@ def prepare(
     (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
 
 
-def share(
-    wheels: Sequence[File], root: Path, store: Store, env: Path, venv: Path, version: str
-) -> None:
-    """Add wheels' unchanged files and bytecode to a venv into which the rest was installed.
+class Linked(Struct, frozen=True):
+    """The unchanged files of wheels, and their bytecode, in a folder of packages."""
 
-    `env` is the environment that the venv is, or is a part of; `version` that of its Python.
+    wheels: list[Unpacked]
+    files: list[SharedFile]
+
+
+def link(
+    wheels: Sequence[File], root: Path, store: Store, folder: Path, python: str, version: str
+) -> Linked:
+    """Put wheels' unchanged files and bytecode into a new folder.
+
+    `python` compiles what is not compiled yet; `version` is its own. Raises `BuildError`.
     """
-    (site,) = venv.glob("lib/python*/site-packages")
     unpacked = [unpack(wheel, root, store) for wheel in wheels]
     modules = {each.folder.parent.name: each.modules for each in unpacked}
     compiler = Compiler(
-        argv=(str(venv / "bin" / "python"),),
+        argv=(python,),
         identity=version,
         variables={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
         hint="Choose another Python: python: in envbuilder.yaml.",
     )
     bytecode = compile_modules(modules, root, compiler)
-    records: list[SharedFile] = []
-    for each in (*unpacked, *bytecode.values()):
-        records += each.share(site)
-    for each in unpacked:
+    folder.mkdir()
+    records = [each.link(folder) for each in (*unpacked, *bytecode.values())]
+    return Linked(unpacked, [*chain.from_iterable(records)])
+
+
+def add(linked: Linked, folder: Path, env: Path, venv: Path) -> None:
+    """Move linked files from their folder to a venv into which the rest was installed.
+
+    `env` is the environment that the venv is, or is a part of.
+    """
+    (site,) = venv.glob("lib/python*/site-packages")
+    staying = {*_merge(str(folder), str(site))}
+    for each in linked.wheels:
         if each.contents.rows:
             record = site / each.contents.record
             record.write_bytes(completed(record.read_text(encoding="utf-8"), each.contents.rows))
     below = site.relative_to(env).as_posix()
+    records = [f for f in linked.files if f"{folder}/{f.path}" not in staying]
     path = env / SHARED
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
         msgspec.json.encode([replace(each, path=f"{below}/{each.path}") for each in records])
     )
+
+
+def _merge(source: str, target: str) -> Iterator[str]:
+    """Move what is in a folder to another one; yield the files that stay, as that has them."""
+    with os.scandir(source) as entries:
+        for entry in entries:
+            path = f"{target}/{entry.name}"
+            if not os.path.lexists(path):
+                os.rename(entry.path, path)  # noqa: PTH104
+            elif entry.is_dir():
+                yield from _merge(entry.path, path)
+            else:
+                yield entry.path

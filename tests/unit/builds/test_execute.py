@@ -234,6 +234,26 @@ def test_a_failing_command_ends_the_build_with_its_last_words(
     assert "long story" in log.read_text()
 
 
+def test_wheels_of_a_venv_that_cannot_be_made_are_linked_to_no_place(
+    found: Settings, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(monkeypatch, process, "run_uv", completed(2, stderr="no room"))
+    step = plan.ShareWheels(
+        what="install",
+        files=(),
+        unpacked=str(found.unpacked_dir),
+        folder=f"{work}/linked",
+        meanwhile=(plan.RunUv(what="make a venv", argv=("uv", "venv")),),
+        env=f"{work}/env",
+        venv=f"{work}/env",
+        python="python3.11",
+        version="3.11.9",
+    )
+    with pytest.raises(BuildError, match="make a venv: failed"):
+        run(found, step)
+    assert not work.exists()
+
+
 def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
     wheel = zipped({"uv-1.data/scripts/uv": b"#!/bin/sh\n"})
     file = stored(found, "uv-1-py3-none-any.whl", wheel)

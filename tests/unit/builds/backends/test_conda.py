@@ -92,12 +92,22 @@ def planned(
     )
 
 
+def all_steps(made: plan.Plan) -> list[plan.Step]:
+    """The steps, each after those that run meanwhile."""
+    steps: list[plan.Step] = []
+    for each in made.steps:
+        if isinstance(each, plan.ShareWheels):
+            steps += each.meanwhile
+        steps.append(each)
+    return steps
+
+
 def step(made: plan.Plan, kind: type[Any]) -> Any:
-    return next(s for s in made.steps if isinstance(s, kind))
+    return next(s for s in all_steps(made) if isinstance(s, kind))
 
 
 def commands(made: plan.Plan) -> list[tuple[str, ...]]:
-    return [s.argv for s in made.steps if isinstance(s, plan.Run)]
+    return [s.argv for s in all_steps(made) if isinstance(s, plan.Run)]
 
 
 # --- plans

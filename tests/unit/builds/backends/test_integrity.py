@@ -18,6 +18,7 @@ from envbuilder.builds.backends import integrity
 from envbuilder.builds.backends.integrity import Entry
 from envbuilder.core import process, resources
 from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.packages.store import Store
 from tests.support.programs import completed
 from tests.support.recorded import replaced
 from tests.support.repositories import lay
@@ -47,6 +48,24 @@ def test_what_is_read(root: Path) -> None:
         Entry("lib/empty", "folder"),
         Entry("lib/module.py", "file", HELLO),
     )
+
+
+def test_hashes_that_a_store_remembers_are_of_files_that_stayed_the_same(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    entries = integrity.read_tree(root)
+    reading = Mock(side_effect=integrity.file_sha256)
+    monkeypatch.setattr(integrity, "file_sha256", reading)
+    for _ in range(2):
+        assert integrity.hashed(root, integrity.walk(root), store) == entries
+    assert reading.call_count == 3
+    module = root / "lib/module.py"
+    before = module.stat()
+    module.write_text("HELLO")
+    os.utime(module, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert integrity.hashed(root, integrity.walk(root), store) == integrity.read_tree(root)
+    assert integrity.read_tree(root) != entries
 
 
 def test_neither_times_nor_users_nor_umask_count(root: Path) -> None:

@@ -191,6 +191,7 @@ def test_two_files_of_one_name_are_left_to_the_installer(tmp_path: Path) -> None
         "a.py,,1",
         "a.py,sha256=x,?",
         "a.py,sha256=x,1,more",
+        'a.py,"sha256=""",1',
         "a.py,sha256=x,1\na.py,sha256=y,1",
     ],
 )
