@@ -315,17 +315,11 @@ def _unpack_wheels(step: UnpackWheels, context: _Context) -> None:
 def _share_wheels(step: ShareWheels, context: _Context) -> None:
     from envbuilder.builds.image import unpacked
 
-    folder = Path(step.folder)
-
-    def link() -> unpacked.Linked:
-        root = Path(step.unpacked)
-        return unpacked.link(step.files, root, context.store, folder, step.python, step.version)
-
-    with process.beside(link) as linking:
+    with process.beside(partial(unpacked.link, step, context.store)) as linking:
         for each in step.meanwhile:
             _perform(each, context)
         linked = linking.result()
-    unpacked.add(linked, folder, Path(step.env), Path(step.venv))
+    unpacked.add(step, linked)
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

@@ -156,10 +156,14 @@ class Store:
     def remembered(self, inputs: str, kind: type[_T], make: Callable[[], _T]) -> _T:
         """Return what `make` derives, kept from then on; `inputs` names all that decides it."""
         key = hashlib.sha256(inputs.encode()).hexdigest()
-        with contextlib.suppress(OSError):
-            files.ensure_folder(self.root)
-            files.ensure_folder(self.root / DERIVED)
-        return files.cached(self.root / DERIVED / f"{key}.json", kind, make)
+
+        def made() -> _T:
+            with contextlib.suppress(OSError):
+                files.ensure_folder(self.root)
+                files.ensure_folder(self.root / DERIVED)
+            return make()
+
+        return files.cached(self.root / DERIVED / f"{key}.json", kind, made)
 
     def sound(self, sha256: str) -> bool:
         """Return whether the file is here with the right bytes; a damaged one is left in place."""

@@ -21,7 +21,7 @@ from envbuilder.builds.backends import integrity
 from envbuilder.builds.image import unpacked
 from envbuilder.builds.image.unpacked import Compiler
 from envbuilder.builds.payload import COMPILER
-from envbuilder.builds.plan import UnpackWheels
+from envbuilder.builds.plan import ShareWheels, UnpackWheels
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support.images import wheel
@@ -67,9 +67,18 @@ def environment(path: Path, file: File, root: Path, store: Store) -> Path:
     (info / "RECORD").write_text("a-1.0.dist-info/METADATA,,\n")
     (path / "bin").mkdir()
     (path / "bin/python").symlink_to(sys.executable)
-    folder = path.with_name(f"{path.name}.linked")
-    linked = unpacked.link([file], root, store, folder, sys.executable, VERSION)
-    unpacked.add(linked, folder, path, path)
+    step = ShareWheels(
+        what="",
+        files=(file,),
+        unpacked=str(root),
+        folder=f"{path}.linked",
+        meanwhile=(),
+        env=str(path),
+        venv=str(path),
+        python=sys.executable,
+        version=VERSION,
+    )
+    unpacked.add(step, unpacked.link(step, store))
     return site
 
 

@@ -51,7 +51,7 @@ shared = [library] if v("PYTHONFRAMEWORK") or v("Py_ENABLE_SHARED") else []
 print(json.dumps([os.path.realpath(sys.executable), *shared, *sys.path]))
 """
 _SHARE = 64
-"""Files that a thread hashes at a time: a job for each of 15,000 files costs as much as hashing."""
+"""Files that a thread hashes at a time."""
 _PACKAGES = ("site-packages", "dist-packages")
 """Folders in a library that hold installed packages: no virtual environment sees them."""
 
@@ -110,17 +110,16 @@ def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -
     """
     files = [e.path for e in entries if _is_file(e)]
 
-    def read() -> tuple[str, ...]:
-        shares = [files[start : start + _SHARE] for start in range(0, len(files), _SHARE)]
-        # Threads pay off: hashing releases the GIL.
-        with process.pool() as pool:
-            results = pool.map(lambda share: [file_sha256(root / path) for path in share], shares)
-            return tuple(chain.from_iterable(results))
+    def of_share(share: Sequence[str]) -> list[str]:
+        return [file_sha256(root / path) for path in share]
 
-    found = (
+    def read() -> tuple[str, ...]:
+        return tuple(chain.from_iterable(process.in_batches(of_share, files, _SHARE)))
+
+    stated = (
         store.remembered(f"hashes 1 {listed(entries)}", tuple[str, ...], read) if store else read()
     )
-    hashes = dict(zip(files, found, strict=True))
+    hashes = dict(zip(files, stated, strict=True))
     return tuple(Entry(e.path, e.kind, hashes[e.path]) if _is_file(e) else e for e in entries)
 
 

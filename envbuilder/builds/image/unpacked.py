@@ -23,7 +23,7 @@ import sys
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +40,7 @@ from envbuilder.core.files import file_sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from envbuilder.builds.plan import ShareWheels
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     """A folder of modules, and their paths in it."""
     _Way = Callable[[str, str], object]
 
-_T = TypeVar("_T")
-_U = TypeVar("_U")
 _FILES = "files"
 _REST = "rest.whl"
 WORK = "work"
@@ -260,15 +259,8 @@ def _extracted(
         show(packed.size)
         return recorded(name, path, digest.hexdigest(), executable=packed.executable)
 
-    return tuple(_in_threads(write, [*wheel.files]))
-
-
-def _in_threads(function: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Yield the result for each item, in order; reading, hashing and linking release the GIL."""
-    batches = [items[start : start + _BATCH] for start in range(0, len(items), _BATCH)]
-    with process.pool(os.cpu_count()) as pool:
-        for results in pool.map(lambda batch: [*map(function, batch)], batches):
-            yield from results
+    batches = process.in_batches(lambda names: [*map(write, names)], [*wheel.files], _BATCH)
+    return tuple(chain.from_iterable(batches))
 
 
 def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
@@ -338,10 +330,7 @@ def compile_modules(
             sources, paths = modules(work / f"{sha256}.sources")
             target = str(missing[sha256])
             lines += [json.dumps([str(sources), target, path]) + "\n" for path in paths]
-        batches = [lines[start : start + _BATCH] for start in range(0, len(lines), _BATCH)]
-        with process.pool(os.cpu_count()) as pool:
-            for _ in pool.map(lambda batch: compiler.run(lines="".join(batch)), batches):
-                pass
+        process.in_batches(lambda batch: compiler.run(lines="".join(batch)), lines, _BATCH)
         for sha256, new in missing.items():
             folder = root / sha256 / name
             folder.parent.mkdir(exist_ok=True)
@@ -390,44 +379,46 @@ class Linked(Struct, frozen=True):
     files: list[SharedFile]
 
 
-def link(
-    wheels: Sequence[File], root: Path, store: Store, folder: Path, python: str, version: str
-) -> Linked:
-    """Put wheels' unchanged files and bytecode into a new folder.
-
-    `python` compiles what is not compiled yet; `version` is its own. Raises `BuildError`.
-    """
-    unpacked = [unpack(wheel, root, store) for wheel in wheels]
+def link(step: ShareWheels, store: Store) -> Linked:
+    """Put wheels' unchanged files and bytecode into the step's folder. Raises `BuildError`."""
+    root = Path(step.unpacked)
+    unpacked = [unpack(wheel, root, store) for wheel in step.files]
     modules = {each.folder.parent.name: each.modules for each in unpacked}
     compiler = Compiler(
-        argv=(python,),
-        identity=version,
+        argv=(step.python,),
+        identity=step.version,
         variables={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
         hint="Choose another Python: python: in envbuilder.yaml.",
     )
     bytecode = compile_modules(modules, root, compiler)
+    folder = Path(step.folder)
     folder.mkdir()
-    records = [each.link(folder) for each in (*unpacked, *bytecode.values())]
-    return Linked(unpacked, [*chain.from_iterable(records)])
+    records: list[SharedFile] = []
+    for each in (*unpacked, *bytecode.values()):
+        records += each.link(folder)
+    return Linked(unpacked, records)
 
 
-def add(linked: Linked, folder: Path, env: Path, venv: Path) -> None:
-    """Move linked files from their folder to a venv into which the rest was installed.
-
-    `env` is the environment that the venv is, or is a part of.
-    """
-    (site,) = venv.glob("lib/python*/site-packages")
-    staying = {*_merge(str(folder), str(site))}
+def add(step: ShareWheels, linked: Linked) -> None:
+    """Move linked files from the step's folder to the venv, into which the rest was installed."""
+    env = Path(step.env)
+    (site,) = Path(step.venv).glob("lib/python*/site-packages")
+    staying = {*_merge(step.folder, str(site))}
     for each in linked.wheels:
         if each.contents.rows:
             record = site / each.contents.record
             record.write_bytes(completed(record.read_text(encoding="utf-8"), each.contents.rows))
     below = site.relative_to(env).as_posix()
-    records = [f for f in linked.files if f"{folder}/{f.path}" not in staying]
     path = env / SHARED
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
-        msgspec.json.encode([replace(each, path=f"{below}/{each.path}") for each in records])
+        msgspec.json.encode(
+            [
+                replace(each, path=f"{below}/{each.path}")
+                for each in linked.files
+                if f"{step.folder}/{each.path}" not in staying
+            ]
+        )
     )
 
 
