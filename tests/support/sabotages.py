@@ -118,6 +118,13 @@ STEPS = (
     Sabotage("smoothed_labels", "step wrong", "learning", "the training loss of the last"),
     Sabotage("bfloat16_in_training_alone", "step wrong", "gradients", "wrong gradients"),
     Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
+    Sabotage("trained_before_it_starts", "trained before", "step", "was not untrained", True),
+    Sabotage("masks_of_the_epoch_before", "dropout off", "step", "drops the same again and again"),
+    Sabotage("answers_in_float16", "answers wrong", "step", "not answered by the trained", True),
+    Sabotage("answers_of_stale_weights", "answers wrong", "step", "not answered by the trained"),
+    Sabotage("answers_of_a_leaky_relu", "answers wrong", "step", "not answered by the trained"),
+    Sabotage("answers_to_other_constants", "answers wrong", "step", "not answered by the trained"),
+    Sabotage("answers_looked_up", "answers wrong", "step", "not answered by the trained"),
 )
 """Faults of training that one step does not show, or that change the reference alike.
 
