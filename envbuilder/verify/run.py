@@ -26,7 +26,7 @@ from envbuilder.verify import blind_test, step
 from envbuilder.verify.report import consistency, model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.core.process import Completed
     from envbuilder.core.settings import Settings
@@ -51,7 +51,7 @@ _EXCUSED = 0.5
 
 _LATEST = 1.0
 """Longest delay in seconds that an overloaded machine causes: two cores with a load of ten and a
-busy disk gave 0.1. Beyond it this process was stopped, and what it measured confirms nothing."""
+busy disk gave 0.1. Beyond it this process was stopped, and what it measured says nothing."""
 
 
 class Timeline:
@@ -96,20 +96,35 @@ class Timeline:
         """Return a sentence per pass (phase, reported seconds) that the arrivals contradict."""
         return [problem for each in passes if (problem := self._problem(*each))]
 
+    def unconfirmed(self, passes: Iterable[tuple[str, float]]) -> str:
+        """Return why the time of one of the passes was not confirmed; empty if all were."""
+        for phase, _ in passes:
+            late = self._latest(phase)
+            if late > _LATEST:
+                return (
+                    f"{phase} was not timed from outside: envbuilder itself stood still for"
+                    f" {late:.1f} s"
+                )
+        return ""
+
+    def _latest(self, phase: str) -> float:
+        """Return this process's longest delay in seconds around a pass that was observed."""
+        around = range(
+            int(self._arrivals.get(phase, 0.0)) - 1,
+            int(self._arrivals.get(f"test {phase}", 0.0)) + 2,
+        )
+        return max((self._delays.get(second, 0.0) for second in around), default=0.0)
+
     def _problem(self, phase: str, seconds: float) -> str:
         begun = self._arrivals.get(phase)
         ended = self._arrivals.get(f"test {phase}")
         if begun is None or ended is None:
             return f"{phase} is reported, but its start or end was not observed"
         elapsed = ended - begun
-        around = range(int(begun) - 1, int(ended) + 2)
-        late = max((self._delays.get(second, 0.0) for second in around), default=0.0)
+        late = self._latest(phase)
         excused = min(_DELAYS * late, max(_SLACK, _EXCUSED * elapsed))
         if late > _LATEST:
-            return (
-                f"{phase} cannot be timed: envbuilder itself stood still for {late:.1f} s around"
-                " it, so it was stopped, or the machine is overloaded"
-            )
+            return ""  # its own delay is not the environment's fault; the speed is not judged
         if abs(elapsed - seconds) <= _SLACK + _SLACK_SHARE * elapsed + excused:
             return ""
         return (
@@ -310,9 +325,10 @@ def run_payload(
     problem = _incomplete(measured)
     if problem:
         raise VerifyError(f"the payload reported passed {problem}: not to be trusted", hint)
+    passes = _passes(measured)
     problems = [
         *consistency.contradictions(request, measured, done.seconds),
-        *timeline.problems(_passes(measured)),
+        *timeline.problems(passes),
     ]
     if problems:
         raise VerifyError(
@@ -321,6 +337,7 @@ def run_payload(
         )
     score = test.score()
     blind_test.require(score, measured.epochs[-1].accuracy or 0.0, request.gates)
+    data["speed_reason"] = timeline.unconfirmed(passes) or None
     return _with_score(data, score)
 
 

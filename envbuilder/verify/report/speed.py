@@ -50,7 +50,7 @@ _NAMED = 3
 
 
 def with_speed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole report with `speed` and `speed_reason`."""
+    """Return a whole report with `speed` and `speed_reason`; one that it has is kept."""
     measured = model.check(report)
     if not measured.epochs:
         return {**report, "speed": "not_judged", "speed_reason": "nothing was trained"}
@@ -58,7 +58,7 @@ def with_speed(report: dict[str, Any]) -> dict[str, Any]:
     more = {"baseline epoch 1": measured.baseline, "measurements": measured.measurements}
     uncounted = [n for n, made in (timed | more).items() if made and n not in measured.contention]
     unknown = [f"nothing says whether the machine was busy during {n}" for n in uncounted[:1]]
-    reason = disturbance(measured.contention) or "".join(unknown)
+    reason = report.get("speed_reason") or disturbance(measured.contention) or "".join(unknown)
     if reason:
         return {**report, "speed": "not_judged", "speed_reason": reason}
     return {**report, "speed": "judged", "speed_reason": limitation(measured.contention) or None}

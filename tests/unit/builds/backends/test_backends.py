@@ -374,6 +374,18 @@ def test_nvidias_gpus_come_by_the_runtime_or_cdi_and_force_leaves_out_what_neith
     assert started.entrypoint[3].startswith('"""Run a command while stdin stays open'), "its guard"
 
 
+@pytest.mark.parametrize("threads", ["1", ""])
+def test_a_container_has_the_callers_number_of_threads(
+    threads: str, found: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    engine = FakeEngine("trial:1")
+    made = docker_plan("cpu", found, only_tag="trial:1")
+    probe(container.DockerEnvironment(a_build(found, CPU), TARGET, made, engine))
+    (started,) = engine.containers
+    assert started.variables.get("OMP_NUM_THREADS", "") == threads
+
+
 def test_an_environment_is_compared_once_however_often_its_payload_starts(
     found: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
