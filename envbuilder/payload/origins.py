@@ -12,7 +12,7 @@ import os
 import re
 import site
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import (
     Any,
@@ -101,6 +101,9 @@ SYSTEM_FOLDERS = (
 )
 """Folders in which systems keep their libraries."""
 
+PACKAGES = ("site-packages", "dist-packages")
+"""Names of the folders of packages."""
+
 WRITTEN = "_remote_module_non_scriptable"
 """A module of torch that no wheel has."""
 
@@ -115,10 +118,11 @@ class Loaded:
     ``libraries`` are the files whose code is mapped, with the kernel's " (deleted)" where it says
     so; None if the system does not list them.
 
-    ``modules`` maps names to files; ``roots`` are the folders of the environment and of the
-    interpreter's library, ``closed`` folders in them that the interpreter does not use, ``base``
-    contains the interpreter's own libraries. ``preloaded`` is the content of
-    ``/etc/ld.so.preload``.
+    ``modules`` maps names to files, ``linked`` those that links lead out of the environment to
+    where they are; if that is another environment, its folder comes with it. ``roots`` are the
+    folders of the environment and of the interpreter's library, ``closed`` folders in them that the
+    interpreter does not use, ``base`` contains the interpreter's own libraries. ``preloaded`` is
+    the content of ``/etc/ld.so.preload``.
     """
 
     modules: Mapping[str, str]
@@ -127,6 +131,7 @@ class Loaded:
     closed: Sequence[str] = ()
     base: Sequence[str] = ()
     preloaded: str = ""
+    linked: Mapping[str, Tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,10 +195,17 @@ def judge(loaded: Loaded, names: Callable[[], Iterable[str]]) -> Judgement:
     problems = _foreign_modules(loaded)
     drivers = []
     outside = []
+    for name, (_, owner) in loaded.linked.items():
+        if owner:
+            problems.append(f"{name} is that of another environment, {owner}")
+    stored = [file for file, owner in loaded.linked.values() if not owner]
+    stores = [os.path.dirname(f) for f in stored if f.endswith("/__init__.py")]  # noqa: PTH120
+    if stored:
+        outside.append(f"{len(stored)} packages by links, such as {stored[0]}")
     stems: Optional[FrozenSet[str]] = None
     for path in loaded.libraries or ():
         name = Path(path).name
-        if _inside(path, (*loaded.roots, *loaded.base)):
+        if _inside(path, (*loaded.roots, *loaded.base, *stores)):
             continue
         system = _inside(path, SYSTEM_FOLDERS)
         if FRAMEWORK_LIBRARY.match(name):
@@ -244,14 +256,35 @@ def stem(name: str) -> str:
 def look(cache: str = "") -> Loaded:
     """Return what this process has loaded; code compiled into ``cache`` is its own."""
     roots, closed = _places(cache)
+    modules = dict(_modules())
     return Loaded(
-        dict(_modules()),
+        modules,
         _libraries(),
         roots,
         closed,
         () if _shared(sys.base_prefix) else (sys.base_prefix,),
         re.sub("#.*", "", read_text(Path("/etc/ld.so.preload"))),
+        dict(_linked(modules, (sys.prefix, sys.base_prefix, *roots))),
     )
+
+
+def _linked(
+    modules: Mapping[str, str], roots: Sequence[str]
+) -> Iterable[Tuple[str, Tuple[str, str]]]:
+    """Yield packages that are not where they seem to be: a store of a package manager links files.
+
+    Folders of packages that are links do not count as roots.
+    """
+    real_roots = [os.path.realpath(root) for root in roots if Path(root).name not in PACKAGES]
+    for name, file in modules.items():
+        real = os.path.realpath(file)
+        if "." not in name and real != file and not any(below(real, r) for r in real_roots):
+            above = (str(folder) for folder in Path(real).parents)
+            yield name, (real, next(filter(_is_environment, above), ""))
+
+
+def _is_environment(folder: str) -> bool:
+    return any(os.path.exists(f"{folder}/{name}") for name in ("pyvenv.cfg", "conda-meta"))  # noqa: PTH110
 
 
 def _modules() -> Iterable[Tuple[str, str]]:
@@ -304,7 +337,7 @@ def _places(cache: str) -> Tuple[List[str], List[str]]:
     on_path = {*map(os.path.normpath, sys.path)}
     # Package folders of a system interpreter: only those that it uses when isolated.
     packages = [folder for folder in site.getsitepackages() if os.path.normpath(folder) in on_path]
-    below_it = [str(library / name) for name in ("site-packages", "dist-packages")]
+    below_it = [str(library / name) for name in PACKAGES]
     program = Path(sys.argv[0] if sys.argv[0].endswith(".pyz") else __file__)
     roots = [
         *([] if _shared(sys.prefix) else [sys.prefix]),

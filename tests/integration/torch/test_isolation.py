@@ -221,6 +221,17 @@ def test_packages_of_another_environment_are_foreign(
 
 
 @pytest.mark.slow
+def test_packages_that_are_a_link_to_another_environments_are_foreign(
+    verify: Any, tmp_path: Path, torch_prefix: Path
+) -> None:
+    site = bare(tmp_path / "mine")
+    site.rename(site.with_name("own"))
+    site.symlink_to(packages(torch_prefix))
+    detail = verify(*mine(tmp_path / "mine")).require_failed("origins")
+    assert f"torch is that of another environment, {torch_prefix}" in detail
+
+
+@pytest.mark.slow
 def test_what_startup_lines_bring_from_outside_is_foreign(
     verify: Any, outside: Outside, torch_prefix: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +50,41 @@ FOREIGN = seen(modules={"torch": "/other/torch/__init__.py"})
 
 def test_what_an_environment_loads_is_its_own() -> None:
     assert judged() == origins.Judgement([], [], [])
+
+
+def test_packages_by_links_are_named_and_those_of_another_environment_refused() -> None:
+    store = {"torch": ("/nix/store/t/torch/__init__.py", ""), "six": ("/nix/store/s/six.py", "")}
+    library = "/nix/store/t/torch/lib/libtorch_cpu.so"
+    named = judged(library, linked=store)
+    assert named.problems == []
+    assert named.outside == ["2 packages by links, such as /nix/store/t/torch/__init__.py"]
+    assert judged(library).problems
+    other = {"torch": ("/other/lib/python3.11/site-packages/torch/__init__.py", "/other")}
+    assert judged(linked=other).problems == ["torch is that of another environment, /other"]
+
+
+def test_links_lead_out_of_an_environment_or_stay_in_it(tmp_path: Path) -> None:
+    for name in ("mine", "other", "store"):
+        (tmp_path / name / "site-packages/torch").mkdir(parents=True)
+        (tmp_path / name / "site-packages/torch/__init__.py").touch()
+    for name in ("mine", "other"):
+        (tmp_path / name / "pyvenv.cfg").touch()
+    site = tmp_path / "mine/site-packages"
+    for package, leads in {"a": "mine", "b": "other", "c": "store"}.items():
+        (site / package).symlink_to(tmp_path / leads / "site-packages/torch")
+    (tmp_path / "alias").symlink_to("mine")
+    modules = {n: f"{tmp_path}/alias/site-packages/{n}/__init__.py" for n in ("torch", *"abc")}
+    linked = dict(origins._linked(modules, (f"{tmp_path}/alias", str(site))))
+    assert {name: owner for name, (_, owner) in linked.items()} == {
+        "b": str(tmp_path / "other"),
+        "c": "",
+    }
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "site-packages").symlink_to(tmp_path / "other/site-packages")
+    modules = {"torch": f"{whole}/site-packages/torch/__init__.py"}
+    roots = (str(whole), f"{whole}/site-packages")
+    assert dict(origins._linked(modules, roots))["torch"][1] == str(tmp_path / "other")
 
 
 @pytest.mark.parametrize(
