@@ -176,7 +176,10 @@ def _lay_files(step: FileStep | ImageStep, context: _Context) -> None:
         case CopyProject():
             project_layer.copy(step.project, Path(step.folder))
         case UnpackWheels():
-            _unpack_wheels(step, context)
+            from envbuilder.builds.image import unpacked
+
+            root = Path(step.unpacked)
+            unpacked.prepare(step.files, root, store, Path(step.folder), context.task.advance)
         case UnpackTool():
             _unpack_tool(step, store)
         case UnpackLibraries():
@@ -305,21 +308,14 @@ def _failing_step(printed: str) -> str:
     return excerpts[-1].rstrip() if excerpts else ""
 
 
-def _unpack_wheels(step: UnpackWheels, context: _Context) -> None:
-    from envbuilder.builds.image import unpacked
-
-    root = Path(step.unpacked)
-    unpacked.prepare(step.files, root, context.store, Path(step.folder), context.task.advance)
-
-
 def _share_wheels(step: ShareWheels, context: _Context) -> None:
     from envbuilder.builds.image import unpacked
 
     with process.beside(partial(unpacked.link, step, context.store)) as linking:
         for each in step.meanwhile:
             _perform(each, context)
-        linked = linking.result()
-    unpacked.add(step, linked)
+        wheels, records = linking.result()
+    unpacked.add(step, wheels, records)
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:

@@ -38,7 +38,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from envbuilder.builds.plan import ShareWheels
     from envbuilder.packages.store import Store
@@ -372,15 +372,11 @@ def prepare(
     (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
 
 
-class Linked(Struct, frozen=True):
-    """The unchanged files of wheels, and their bytecode, in a folder of packages."""
+def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFile]]:
+    """Put wheels' unchanged files and bytecode into the step's folder; return both's records.
 
-    wheels: list[Unpacked]
-    files: list[SharedFile]
-
-
-def link(step: ShareWheels, store: Store) -> Linked:
-    """Put wheels' unchanged files and bytecode into the step's folder. Raises `BuildError`."""
+    Raises `BuildError`.
+    """
     root = Path(step.unpacked)
     unpacked = [unpack(wheel, root, store) for wheel in step.files]
     modules = {each.folder.parent.name: each.modules for each in unpacked}
@@ -396,15 +392,18 @@ def link(step: ShareWheels, store: Store) -> Linked:
     records: list[SharedFile] = []
     for each in (*unpacked, *bytecode.values()):
         records += each.link(folder)
-    return Linked(unpacked, records)
+    return unpacked, records
 
 
-def add(step: ShareWheels, linked: Linked) -> None:
-    """Move linked files from the step's folder to the venv, into which the rest was installed."""
+def add(step: ShareWheels, wheels: list[Unpacked], records: list[SharedFile]) -> None:
+    """Move what `link` put into the step's folder to the venv, which has the rest of the wheels.
+
+    What is there already is replaced, as by an installer: it has the same bytes.
+    """
     env = Path(step.env)
     (site,) = Path(step.venv).glob("lib/python*/site-packages")
-    staying = {*_merge(step.folder, str(site))}
-    for each in linked.wheels:
+    _merge(step.folder, str(site))
+    for each in wheels:
         if each.contents.rows:
             record = site / each.contents.record
             record.write_bytes(completed(record.read_text(encoding="utf-8"), each.contents.rows))
@@ -412,24 +411,15 @@ def add(step: ShareWheels, linked: Linked) -> None:
     path = env / SHARED
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
-        msgspec.json.encode(
-            [
-                replace(each, path=f"{below}/{each.path}")
-                for each in linked.files
-                if f"{step.folder}/{each.path}" not in staying
-            ]
-        )
+        msgspec.json.encode([replace(each, path=f"{below}/{each.path}") for each in records])
     )
 
 
-def _merge(source: str, target: str) -> Iterator[str]:
-    """Move what is in a folder to another one; yield the files that stay, as that has them."""
+def _merge(source: str, target: str) -> None:
     with os.scandir(source) as entries:
         for entry in entries:
             path = f"{target}/{entry.name}"
-            if not os.path.lexists(path):
-                os.rename(entry.path, path)  # noqa: PTH104
-            elif entry.is_dir():
-                yield from _merge(entry.path, path)
+            if entry.is_dir() and os.path.lexists(path):
+                _merge(entry.path, path)
             else:
-                yield entry.path
+                os.replace(entry.path, path)  # noqa: PTH105
