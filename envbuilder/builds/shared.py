@@ -19,7 +19,7 @@ BYTECODE = "__pycache__"
 """Folder of the bytecode of the modules beside it."""
 
 
-class SharedFile(Struct, frozen=True, array_like=True):
+class SharedFile(Struct, frozen=True, array_like=True, gc=False):
     """A file that several environments may share, as it was written."""
 
     path: str

@@ -62,7 +62,7 @@ _LANDMARK = re.compile(
 """The interpreter, and what of a path names a package, a distribution or an addition of ours."""
 
 
-class Entry(Struct, frozen=True, array_like=True, order=True):
+class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
     """One entry of a tree; `content` is a file's sha256 or identity, or a link's target."""
 
     path: str
