@@ -265,8 +265,11 @@ def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
     if timeout is not None and sys.platform == "linux":
         import select
 
-        # A sandbox may forbid it.
-        with suppress(OSError), os.fdopen(os.pidfd_open(child.pid), "rb", 0) as ended:
+        # A sandbox may forbid it, and a Python built on an old Linux lack it.
+        with (
+            suppress(AttributeError, OSError),
+            os.fdopen(os.pidfd_open(child.pid), "rb", 0) as ended,
+        ):
             poll = select.poll()
             poll.register(ended)
             poll.poll(timeout * 1000)

@@ -102,6 +102,15 @@ def test_a_program_is_interrupted_then_terminated_then_killed(
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("lacking", [AttributeError, OSError])
+def test_a_time_limit_needs_no_help_of_linux(
+    lacking: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=lacking), raising=False)
+    assert process.run(python("import time; time.sleep(60)"), timeout=0.1).timed_out
+    assert not process.run(python("pass"), timeout=60).timed_out
+
+
 def test_a_held_program_ends_with_its_own_code() -> None:
     script = "import sys; sys.exit(len(sys.stdin.readline()))"
     assert process.hold(python(script), "four\n", lambda: True) == 5
