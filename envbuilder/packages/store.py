@@ -157,13 +157,13 @@ class Store:
         """Return what `make` derives, kept from then on; `inputs` names all that decides it."""
         key = hashlib.sha256(inputs.encode()).hexdigest()
 
-        def made() -> _T:
+        def derive() -> _T:
             with contextlib.suppress(OSError):
                 files.ensure_folder(self.root)
                 files.ensure_folder(self.root / DERIVED)
             return make()
 
-        return files.cached(self.root / DERIVED / f"{key}.json", kind, made)
+        return files.cached(self.root / DERIVED / f"{key}.json", kind, derive)
 
     def sound(self, sha256: str) -> bool:
         """Return whether the file is here with the right bytes; a damaged one is left in place."""
