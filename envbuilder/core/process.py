@@ -495,13 +495,18 @@ def pool(
         raise
 
 
-def in_batches(function: Callable[[Sequence[_T]], _U], items: Sequence[_T], size: int) -> list[_U]:
-    """Return a function's results for batches of items, which as many threads as processors take.
+def in_batches(
+    function: Callable[[Sequence[_T]], _U],
+    items: Sequence[_T],
+    size: int,
+    workers: int | None = None,
+) -> list[_U]:
+    """Return a function's results for batches of items, which threads take.
 
     That pays off for what releases the GIL. A job for each file costs as much as hashing it.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
-    with pool(os.cpu_count()) as executor:
+    with pool(workers) as executor:
         return [*executor.map(function, batches)]
 
 
