@@ -1,4 +1,4 @@
-"""Checks that only PyTorch has: extensions, dropout, compile backends, Adam in an autoencoder."""
+"""Checks that only PyTorch has: extensions, compile backends, Adam in an autoencoder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ IMPORT_TIMEOUT = 300.0
 
 MARK = "imported-by-envbuilder"
 """Start of the last line that the subprocess prints."""
-
-DROPPED_FROM = 1 << 16
-"""Number of values on which dropout is tested."""
 
 VAE_STEPS = 40
 VAE_BATCH = 128
@@ -75,23 +72,6 @@ def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
     ]
     output = "; ".join(last) or "no output"
     raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {output}")
-
-
-def check_dropout(run: Run, framework: Torch) -> Result:
-    """Check every dropout in use: active in training, off in evaluation.
-
-    Other frameworks have no such mode; what they drop in training shows in the repeated steps.
-    """
-    shares = []
-    for trained, evaluated in framework.dropouts(DROPPED_FROM, 0.5):
-        # Kept values are doubled. The dropped fraction has a standard deviation of 0.2 %.
-        share = trained.count(0.0) / DROPPED_FROM
-        if not 0.48 < share < 0.52 or set(trained) - {0.0} != {2.0}:
-            raise CheckError(f"dropout of a half dropped {share:.0%} in training")
-        if set(evaluated) != {1.0}:
-            raise CheckError("dropout also changes numbers in evaluation mode")
-        shares.append(share)
-    return PASSED, f"a half drops {max(shares):.1%} in training and nothing in evaluation"
 
 
 def check_vae(run: Run, framework: Torch) -> Result:

@@ -37,7 +37,7 @@ AFTER_TRAINING = {
     "determinism": checks.check_determinism,
     "measurements": checks.check_measurements,
 }
-OF_ONE_FRAMEWORK = {"dropout": torch_checks.check_dropout, "vae": torch_checks.check_vae}
+OF_ONE_FRAMEWORK = {"vae": torch_checks.check_vae}
 
 
 def verify(options: Options, data: dataset.Dataset, events: Events) -> Dict[str, Any]:

@@ -153,7 +153,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
             "The work was not done on {device}: do not take these times for its speed.", ("doctor",)
         ),
     ),
-    "dropout": _WRONG_NUMBERS,
     "extension": _OTHER_PACKAGES,
     "gradients": _WRONG_NUMBERS,
     "import": _OTHER_PACKAGES,

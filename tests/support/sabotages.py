@@ -76,8 +76,6 @@ NUMBERS = (
     Sabotage("autocast_everywhere", "precision lowered", "precision", "autocast is in effect"),
     Sabotage("lower_matmul_precision", "precision lowered", "precision", "bfloat16 is in effect"),
     Sabotage("newer_precision_setting", "precision lowered", "precision", "bfloat16 is in effect"),
-    Sabotage("training_without_dropout", "dropout off", "dropout", "dropped 0%", True),
-    Sabotage("evaluation_with_dropout", "dropout off", "dropout", "in evaluation mode"),
     Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
     Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
     Sabotage("optimizer_that_does_nothing", "optimizer no-op", "learning", "did not change", True),
@@ -110,6 +108,8 @@ STEPS = (
     # Ten more.
     Sabotage("updates_lost_from_step_50", "step wrong", "step", ", in epoch 2, changes", True),
     Sabotage("the_same_order_in_each_epoch", "other data", "step", "took images in a similar"),
+    Sabotage("training_without_dropout", "dropout off", "step", "dropped 0.0%", True),
+    Sabotage("evaluation_with_dropout", "dropout off", "run", "the blind test failed"),
     Sabotage("one_dropout_mask", "dropout off", "step", "drops the same again and again"),
     Sabotage("averages_in_bfloat16", "step wrong", "step", "squared"),
     Sabotage("another_decay_of_averages", "step wrong", "step", "step 1, in epoch 1, changes"),
@@ -203,7 +203,7 @@ DEATHS = (
 
 ALL_CHECKS: list[dict[str, Any]] = [
     {"name": n, "status": "passed", "seconds": 0.01, "detail": ""}
-    for n in (BLIND_TEST, "dropout", "vae", *REQUIRED, STEP)
+    for n in (BLIND_TEST, "vae", *REQUIRED, STEP)
 ]
 PASS = epoch(0.4)
 SHORT = {"training__cold_start_seconds": 0.1, "checks": ALL_CHECKS, "training__epochs": [PASS]}
@@ -234,13 +234,13 @@ FORGED = (
     _forged("without a blind test", "without these checks: blind", checks=ALL_CHECKS[1:]),
     _forged(
         "a check that is skipped",
-        "dropout: this check was requested, and it did not run",
-        checks=_with({"name": "dropout", "status": "skipped", "seconds": 0.0, "detail": ""}),
+        "precision: this check was requested, and it did not run",
+        checks=_with({"name": "precision", "status": "skipped", "seconds": 0.0, "detail": ""}),
     ),
     _forged(
         "a check that failed",
-        "these checks failed: dropout",
-        checks=_with({"name": "dropout", "status": "failed", "seconds": 0.0, "detail": ""}),
+        "these checks failed: precision",
+        checks=_with({"name": "precision", "status": "failed", "seconds": 0.0, "detail": ""}),
     ),
     _forged(
         "a check of negative duration",

@@ -23,7 +23,7 @@ class Row:
 
 
 FRAMEWORKS = {
-    "torch": Row("PyTorch", "torch_", checks=("dropout", "vae")),
+    "torch": Row("PyTorch", "torch_", checks=("vae",)),
     "jax": Row("JAX", "jax_"),
     "tensorflow": Row("TensorFlow", "tensorflow_"),
 }

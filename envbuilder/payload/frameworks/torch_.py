@@ -170,18 +170,6 @@ class Torch(Framework):
         net = numerics.network(torch, self.form).to(device_of(accelerator))
         return numerics.check(torch, self.form, net, net, self.trials)
 
-    def dropouts(self, count: int, share: float) -> List[Tuple[List[float], List[float]]]:
-        """Try torch's own dropout and the byte-mask dropout, where that is used."""
-        values = self.torch.ones(count, device=device_of(self.accelerator))
-        results = []
-        for form in {model.PUBLISHED, self.form}:
-            layer = model.dropout(self.torch, share, form)
-            layer.train()
-            trained = layer(values).tolist()
-            layer.eval()
-            results.append((trained, layer(values).tolist()))
-        return results
-
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices into a third."""
         torch = self.torch

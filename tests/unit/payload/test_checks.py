@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.payload import checks, torch_checks
+from envbuilder.payload import checks
 from envbuilder.payload.events import Events
 from envbuilder.payload.interface import Comparison, Kernel, Observation, Tensors
 from envbuilder.payload.machine import clock
@@ -270,46 +270,6 @@ def test_data_that_changed_on_their_way_to_the_device(name: str) -> None:
     with pytest.raises(CheckError) as caught:
         copied(a_run("cuda"), **{name.replace(" ", "_"): b"zz"})
     assert str(caught.value) == f"the {name} on cuda are not those that were read from the file"
-
-
-def layer(share: float, factor: float = 2.0, evaluated: float = 1.0) -> Any:
-    """What a dropout layer that drops `share` makes of 1000 ones, in training and evaluation."""
-    dropped = round(share * 1000)
-    return [0.0] * dropped + [factor] * (1000 - dropped), [evaluated] * 1000
-
-
-def dropped(monkeypatch: pytest.MonkeyPatch, *layers: Any) -> tuple[str, str]:
-    monkeypatch.setattr(torch_checks, "DROPPED_FROM", 1000)
-
-    def dropouts(count: int, share: float) -> list[Any]:
-        assert (count, share) == (1000, 0.5)
-        return list(layers)
-
-    return torch_checks.check_dropout(a_run("cuda"), framework(dropouts=dropouts))
-
-
-def test_every_dropout_drops_a_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = "a half drops 50.9% in training and nothing in evaluation"
-    assert dropped(monkeypatch, layer(0.509), layer(0.489)) == (PASSED, expected)
-
-
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (layer(0.0), "dropout of a half dropped 0% in training"),
-        (layer(0.48), "dropped 48% in training"),
-        (layer(0.52), "dropped 52% in training"),
-        (layer(0.5, factor=1.0), "dropped 50% in training"),
-        (layer(0.5, evaluated=0.5), "dropout also changes numbers in evaluation mode"),
-    ],
-)
-def test_dropout_that_drops_nothing_or_always(
-    monkeypatch: pytest.MonkeyPatch, wrong: Any, words: str, first: bool
-) -> None:
-    layers = [wrong, layer(0.5)] if first else [layer(0.5), wrong]
-    with pytest.raises(CheckError, match=words):
-        dropped(monkeypatch, *layers)
 
 
 def test_the_device_must_have_grown_by_the_data() -> None:
