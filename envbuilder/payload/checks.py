@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import frameworks, measure
 from .machine import clock, contention, threads
-from .numerics import arithmetic, numerics, precision, reference
+from .numerics import numerics, precision, reference
 from .options import COMPILED_ONLY
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError, require_none
 from .training import outside, train
@@ -178,18 +178,6 @@ def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -
     assert run.precision is not None
     require_none(precision.problems(run.options.precision, before, run.precision, dtypes))
     return PASSED, f"{run.options.precision} throughout"
-
-
-def check_arithmetic(run: Run, framework: Framework) -> Result:
-    """Run small computations in every dtype that the device supports."""
-    stated = run.options.precision
-    results = [framework.arithmetic(dtype, stated) for dtype in ("float32", *arithmetic.HALVES)]
-    wrong = [phrase for result in results for phrase in result.wrong()]
-    phrases = "; ".join(result.phrase() for result in results)
-    if wrong:
-        raise CheckError(f"wrong numbers against float64: {', '.join(wrong)}; of {phrases}")
-    status = WARNING if any(result.unjudged for result in results) else PASSED
-    return status, f"against float64: {phrases}"
 
 
 def check_gradients(run: Run, framework: Framework) -> Result:

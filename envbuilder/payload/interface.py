@@ -348,10 +348,6 @@ class Framework(ABC):
         """Return the largest absolute value in it; NaN if it has one."""
 
     @abstractmethod
-    def arithmetic(self, dtype: str, stated: str) -> Errors:
-        """Compare small computations in ``dtype`` with float64."""
-
-    @abstractmethod
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare losses and gradients of training steps of the real network with float64."""
 

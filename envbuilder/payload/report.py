@@ -22,7 +22,6 @@ REQUIRED = (
     "learning",
     "data copied",
     "device used",
-    "arithmetic",
     "gradients",
     "determinism",
     "origins",

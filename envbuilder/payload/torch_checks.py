@@ -1,4 +1,4 @@
-"""Checks that only PyTorch has: extensions, compile backends, Adam in an autoencoder."""
+"""Checks that only PyTorch has: arithmetic, extensions, compile backends, an autoencoder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, List, Tuple
 from . import start
 from .machine import facts
 from .machine.accelerators import device_of
-from .numerics import compilers
-from .report import PASSED, CheckError, require_none
+from .numerics import arithmetic, compilers
+from .report import PASSED, WARNING, CheckError, require_none
 from .training.dataset import SIDE
 
 if TYPE_CHECKING:
@@ -72,6 +72,23 @@ def check_extension(name: str, timeout: float = IMPORT_TIMEOUT) -> Result:
     ]
     output = "; ".join(last) or "no output"
     raise CheckError(f"{module} cannot be imported (exit {done.returncode}): {output}")
+
+
+def check_arithmetic(run: Run, framework: Torch) -> Result:
+    """Run small computations in every dtype that the device supports.
+
+    Other frameworks are judged by their repeated steps and answers alone: no fault of theirs is
+    known that a case of this kind would show.
+    """
+    stated = run.options.precision
+    errors = partial(arithmetic.errors, framework.torch, run.accelerator)
+    results = [errors(dtype, stated) for dtype in ("float32", *arithmetic.HALVES)]
+    wrong = [phrase for result in results for phrase in result.wrong()]
+    phrases = "; ".join(result.phrase() for result in results)
+    if wrong:
+        raise CheckError(f"wrong numbers against float64: {', '.join(wrong)}; of {phrases}")
+    status = WARNING if any(result.unjudged for result in results) else PASSED
+    return status, f"against float64: {phrases}"
 
 
 def check_vae(run: Run, framework: Torch) -> Result:

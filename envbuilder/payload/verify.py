@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 AFTER_TRAINING = {
     "data copied": checks.check_copied,
-    "arithmetic": checks.check_arithmetic,
     "gradients": checks.check_gradients,
     "determinism": checks.check_determinism,
     "measurements": checks.check_measurements,
 }
-OF_ONE_FRAMEWORK = {"vae": torch_checks.check_vae}
+OF_ONE_FRAMEWORK = {
+    "arithmetic": torch_checks.check_arithmetic,
+    "vae": torch_checks.check_vae,
+}
 
 
 def verify(options: Options, data: dataset.Dataset, events: Events) -> Dict[str, Any]:

@@ -23,7 +23,7 @@ class Row:
 
 
 FRAMEWORKS = {
-    "torch": Row("PyTorch", "torch_", checks=("vae",)),
+    "torch": Row("PyTorch", "torch_", checks=("arithmetic", "vae")),
     "jax": Row("JAX", "jax_"),
     "tensorflow": Row("TensorFlow", "tensorflow_"),
 }

@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 
 from ..interface import Observation, Step
 from ..machine import hardware, threads as thread_counts
 from ..machine.device import first_line, limited
 from ..machine.facts import installed
-from ..numerics import arithmetic
 from ..numerics.precision import LOWERING_VARIABLES
 from ..numerics.reference import Step as Gradients
 from ..report import CheckError
@@ -277,21 +276,6 @@ class Jax(NumpyFramework):
         dtypes = {str(array.dtype) for array in arrays} | float_types(executable)
         observation = profile(self.jax, executable, partial(self.profiled, job, batch))
         return Step(tuple(sorted(devices)), tuple(sorted(dtypes)), observation)
-
-    def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
-        """Run a case, compiled as a whole, with the convolution and the loss of the network."""
-        numpy = self.jax.numpy
-        programs = self._programs
-
-        def loss(scores: Any, labels: List[int]) -> Any:
-            return programs.likelihood(self.jax.nn.log_softmax(scores), numpy.array(labels))
-
-        operators = arithmetic.like_numpy(
-            numpy, convolve=programs.convolve, pool=programs.pool, loss=loss
-        )
-        # Converted by numpy: the device would compile that for every shape.
-        typed = [self.put(values.astype(numpy.dtype(dtype))) for values in inputs]
-        return self.fetch(self.jax.jit(partial(function, operators))(*typed))
 
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
         """Run a training step without dropout."""

@@ -77,9 +77,9 @@ class Programs:
         """Return log-probabilities, and the activations of all layers; no key, no dropout."""
         relu = self.jax.nn.relu
         keys = (None, None) if key is None else self.jax.random.split(key)
-        first = relu(self.convolve(images, weights["conv1.weight"]) + weights["conv1.bias"])
-        second = relu(self.convolve(first, weights["conv2.weight"]) + weights["conv2.bias"])
-        pooled = self._drop(self.pool(second), SHARES[0], keys[0])
+        first = relu(self._convolve(images, weights["conv1.weight"]) + weights["conv1.bias"])
+        second = relu(self._convolve(first, weights["conv2.weight"]) + weights["conv2.bias"])
+        pooled = self._drop(self._pool(second), SHARES[0], keys[0])
         third = relu(pooled.reshape(len(images), -1) @ weights["fc1.weight"] + weights["fc1.bias"])
         scores = self._drop(third, SHARES[1], keys[1]) @ weights["fc2.weight"] + weights["fc2.bias"]
         result = self.jax.nn.log_softmax(scores)
@@ -89,18 +89,15 @@ class Programs:
         self, weights: Dict[str, Any], images: Any, labels: Any, key: Any
     ) -> Tuple[Any, List[Any]]:
         log_probabilities, activations = self._network(weights, images, key)
-        return self.likelihood(log_probabilities, labels), activations
+        of_labels = self._numpy.take_along_axis(log_probabilities, labels[:, None], axis=1)
+        return -of_labels.mean(), activations
 
-    def likelihood(self, log_probabilities: Any, labels: Any) -> Any:
-        """Return the mean negative log-probability of the labels."""
-        return -self._numpy.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
-
-    def convolve(self, images: Any, weight: Any) -> Any:
+    def _convolve(self, images: Any, weight: Any) -> Any:
         """Return a convolution without a bias."""
         convolve = self.jax.lax.conv_general_dilated
         return convolve(images, weight, (1, 1), "VALID", dimension_numbers=IMAGES)
 
-    def pool(self, images: Any) -> Any:
+    def _pool(self, images: Any) -> Any:
         """Return the largest pixel of each window of 2 by 2."""
         size = (1, 2, 2, 1)
         lax = self.jax.lax

@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 from ..interface import (
     PROFILED_STEPS,
     Comparison,
-    Errors,
     Framework,
     Job,
     Scores,
@@ -19,7 +18,7 @@ from ..interface import (
 )
 from ..machine import hardware
 from ..measure import COPY, array_bytes
-from ..numerics import arithmetic, reference
+from ..numerics import reference
 from ..training.dataset import SIDE
 from ..training.train import TEST_BATCH, first_batches
 
@@ -45,13 +44,6 @@ class NumpyFramework(Framework):
     def cut(self, array: Any, first: int, count: int) -> Any:
         """Return a part of an array."""
         return array[first : first + count]
-
-    @abstractmethod
-    def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
-        """Call a function with the framework's ``arithmetic.Operators`` and numpy's inputs.
-
-        They are converted to ``dtype`` and copied to the device; the result is numpy's.
-        """
 
     @abstractmethod
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
@@ -119,10 +111,6 @@ class NumpyFramework(Framework):
     def largest(self, array: Any) -> float:
         """Return the largest absolute value."""
         return float(abs(array).max())
-
-    def arithmetic(self, dtype: str, stated: str) -> Errors:
-        """Compare results of small computations with numpy's float64."""
-        return arithmetic.plain_errors(self.numpy, self.compute, dtype, stated)
 
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare training steps of the network with numpy's float64."""

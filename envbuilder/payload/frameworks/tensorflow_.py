@@ -37,7 +37,7 @@ from ..machine.device import (
     require_undisguised,
     without_kernel,
 )
-from ..numerics import arithmetic, precision
+from ..numerics import precision
 from ..report import CheckError
 from . import tensorflow_job
 from .numpy_ import NumpyFramework
@@ -298,23 +298,6 @@ class TensorFlow(NumpyFramework):
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
         seen = job.census(batch)
         return Step.of(seen, profile(self.tensorflow, partial(self.profiled, job, batch)))
-
-    def compute(self, function: Callable[..., Any], inputs: List[Any], dtype: str) -> Any:
-        """Run a case, operator by operator, with the loss of the network."""
-        tensorflow = self.tensorflow
-        operators = arithmetic.Operators(
-            sum=tensorflow.reduce_sum,
-            mean=tensorflow.reduce_mean,
-            variance=tensorflow.math.reduce_variance,
-            norm=tensorflow.norm,
-            maximum=tensorflow.reduce_max,
-            convolve=partial(tensorflow.nn.conv2d, strides=1, padding="VALID"),
-            pool=lambda images: tensorflow.nn.max_pool2d(images, 2, 2, "VALID"),
-            loss=partial(tensorflow_job.loss_of, tensorflow),
-        )
-        with tensorflow.device(self.place):
-            tensors = [tensorflow.cast(tensorflow.constant(values), dtype) for values in inputs]
-            return function(operators, *tensors).numpy()
 
     def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
         """Run a step of the traced network without dropout; weights are assigned in place."""

@@ -8,7 +8,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from ..interface import (
     PROFILED_STEPS,
     Comparison,
-    Errors,
     Framework,
     Split,
     Step,
@@ -152,10 +151,6 @@ class Torch(Framework):
     def largest(self, array: Any) -> float:
         """Return the largest absolute value."""
         return float(array.abs().max())
-
-    def arithmetic(self, dtype: str, stated: str) -> Errors:
-        """Run every case of ``cases``."""
-        return arithmetic.errors(self.torch, self.accelerator, dtype, stated)
 
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare training steps with the published network in float64 on the CPU."""

@@ -55,7 +55,7 @@ def test_an_overlay_without_a_fault_passes(bench: Bench, few_digits: Words) -> N
 
 
 @pytest.mark.parametrize("sabotage", parameters(TENSORFLOW_STEPS))
-def test_a_fault_of_graphs_alone(bench: Bench, sabotage: Sabotage) -> None:
+def test_a_fault_that_the_repeated_steps_show(bench: Bench, sabotage: Sabotage) -> None:
     overlay = bench.overlay.after("tensorflow", sabotage.name)
     found = bench.verify(overlay, profile="tensorflow-cpu")
     found.require_failed(sabotage.check, sabotage.words)

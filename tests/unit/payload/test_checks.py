@@ -11,7 +11,6 @@ from envbuilder.payload import checks
 from envbuilder.payload.events import Events
 from envbuilder.payload.interface import Comparison, Kernel, Observation, Tensors
 from envbuilder.payload.machine import clock
-from envbuilder.payload.numerics.arithmetic import HALVES
 from envbuilder.payload.numerics.compilers import Outcome
 from envbuilder.payload.numerics.numerics import QUICK_TRIALS, TRIALS
 from envbuilder.payload.options import Options
@@ -299,33 +298,6 @@ def test_kernels_that_a_release_cannot_show_are_no_pass() -> None:
     assert found == (WARNING, f"{where}; {why}")
     with pytest.raises(CheckError, match="lived on gpu"):
         checks.check_device_used(run, ready, ("gpu",), None)
-
-
-@pytest.mark.parametrize("unjudged", ["", "float16"])
-@pytest.mark.parametrize("bad", [(), ("bfloat16",), ("float32", "float16")])
-def test_arithmetic_is_checked_in_every_dtype(bad: tuple[str, ...], unjudged: str) -> None:
-    asked: list[Any] = []
-
-    def errors(dtype: str, stated: str) -> Any:
-        asked.append((dtype, stated))
-        wrong = [f"conv in {dtype}"] if dtype in bad else []
-        left = {"mean": "overflows"} if dtype == unjudged else {}
-        return SimpleNamespace(wrong=lambda: wrong, phrase=lambda: f"{dtype} 1e-7", unjudged=left)
-
-    ready = framework(arithmetic=errors)
-    run = a_run("xpu", precision="tf32")
-    dtypes = ("float32", *HALVES)
-    phrases = "; ".join(f"{dtype} 1e-7" for dtype in dtypes)
-    if bad:
-        with pytest.raises(CheckError) as caught:
-            checks.check_arithmetic(run, ready)
-        named = ", ".join(f"conv in {dtype}" for dtype in dtypes if dtype in bad)
-        assert str(caught.value) == f"wrong numbers against float64: {named}; of {phrases}"
-    else:
-        # What was not judged is no pass.
-        status = WARNING if unjudged else PASSED
-        assert checks.check_arithmetic(run, ready) == (status, f"against float64: {phrases}")
-    assert asked == [(dtype, "tf32") for dtype in dtypes]
 
 
 @pytest.mark.parametrize("quick", [True, False])

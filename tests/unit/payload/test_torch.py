@@ -12,7 +12,7 @@ import pytest
 from envbuilder.payload import checks, torch_checks
 from envbuilder.payload.frameworks import torch_
 from envbuilder.payload.frameworks.torch_ import Torch
-from envbuilder.payload.numerics import compilers
+from envbuilder.payload.numerics import arithmetic, compilers
 from envbuilder.payload.report import PASSED, WARNING, CheckError
 from envbuilder.payload.training import eager
 from tests.support.recorded import replaced
@@ -48,6 +48,36 @@ def test_an_autoencoder_must_learn_from_the_training_images(
     trained.value = [550.0] * 20
     with pytest.raises(CheckError, match="went from 550 to 550"):
         torch_checks.check_vae(run, ready)
+
+
+@pytest.mark.parametrize("unjudged", ["", "float16"])
+@pytest.mark.parametrize("bad", [(), ("bfloat16",), ("float32", "float16")])
+def test_arithmetic_is_checked_in_every_dtype(
+    monkeypatch: pytest.MonkeyPatch, bad: tuple[str, ...], unjudged: str
+) -> None:
+    asked: list[Any] = []
+
+    def errors(torch: Any, accelerator: str, dtype: str, stated: str) -> Any:
+        asked.append((accelerator, dtype, stated))
+        wrong = [f"conv in {dtype}"] if dtype in bad else []
+        left = {"mean": "overflows"} if dtype == unjudged else {}
+        return SimpleNamespace(wrong=lambda: wrong, phrase=lambda: f"{dtype} 1e-7", unjudged=left)
+
+    monkeypatch.setattr(arithmetic, "errors", errors)
+    ready = Torch(TORCH, "cpu")
+    run = a_run("xpu", precision="tf32")
+    dtypes = ("float32", *arithmetic.HALVES)
+    phrases = "; ".join(f"{dtype} 1e-7" for dtype in dtypes)
+    if bad:
+        with pytest.raises(CheckError) as caught:
+            torch_checks.check_arithmetic(run, ready)
+        named = ", ".join(f"conv in {dtype}" for dtype in dtypes if dtype in bad)
+        assert str(caught.value) == f"wrong numbers against float64: {named}; of {phrases}"
+    else:
+        # What was not judged is no pass.
+        status = WARNING if unjudged else PASSED
+        assert torch_checks.check_arithmetic(run, ready) == (status, f"against float64: {phrases}")
+    assert asked == [("xpu", dtype, "tf32") for dtype in dtypes]
 
 
 @pytest.mark.parametrize("name", ["self_device_time_total", "self_cuda_time_total"])
