@@ -36,10 +36,7 @@ AFTER_TRAINING = {
     "determinism": checks.check_determinism,
     "measurements": checks.check_measurements,
 }
-OF_ONE_FRAMEWORK = {
-    "arithmetic": torch_checks.check_arithmetic,
-    "vae": torch_checks.check_vae,
-}
+OF_ONE_FRAMEWORK = {"arithmetic": torch_checks.check_arithmetic}
 
 
 def verify(options: Options, data: dataset.Dataset, events: Events) -> Dict[str, Any]:

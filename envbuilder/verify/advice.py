@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}\Z")
 _CHANGED_WORDS = "changed after the build"
 """How the integrity check of an environment words its failure."""
-_CAUSES = {"arithmetic", "gradients", "step", "vae"}
+_CAUSES = {"arithmetic", "gradients", "step"}
 """Checks whose failure explains why a network did not learn."""
 _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGNORECASE)
 
@@ -195,7 +195,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
         ),
     ),
     "step": _WRONG_NUMBERS,
-    "vae": _WRONG_NUMBERS,
 }
 _EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
 """Backend of reports on what envbuilder did not build here → the option that names it, and what

@@ -23,7 +23,7 @@ class Row:
 
 
 FRAMEWORKS = {
-    "torch": Row("PyTorch", "torch_", checks=("arithmetic", "vae")),
+    "torch": Row("PyTorch", "torch_", checks=("arithmetic",)),
     "jax": Row("JAX", "jax_"),
     "tensorflow": Row("TensorFlow", "tensorflow_"),
 }

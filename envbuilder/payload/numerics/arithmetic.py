@@ -129,6 +129,11 @@ def _loss(torch: Any, logits: Any) -> Any:
     return torch.nn.functional.nll_loss(log_probabilities, labels).reshape(1)
 
 
+def _random(torch: Any, values: Any) -> Any:
+    """Return the values; NaN where a drawn number is not finite."""
+    return values + 0 * torch.randn_like(values.expand(2048, len(values))).sum(dim=0)
+
+
 def _channels_last(torch: Any, array: Any) -> Any:
     return array.contiguous(memory_format=torch.channels_last)
 
@@ -228,6 +233,8 @@ CASES: Dict[str, Case] = {
     "norm": Case(((65, 129),), lambda torch, values: torch.linalg.vector_norm(values.t(), dim=1)),
     "maximum": Case(((65, 129),), lambda torch, values: values.t()[1:].amax(dim=0)),
     "log_softmax and loss": Case(((10, 64),), _loss),
+    # One NaN in eight million normal numbers: pytorch#89283.
+    "random numbers": Case(((4096,),), _random, differentiated=False),
 }
 """Computations on contiguous and on awkwardly strided tensors.
 

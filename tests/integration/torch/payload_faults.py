@@ -146,6 +146,7 @@ FAULTS: dict[str, tuple[Any, str, Operator]] = {
     "norm": (torch.linalg, "vector_norm", a_thousandth_too_large),
     "maximum": (torch.Tensor, "amax", a_thousandth_too_large),
     "log_softmax": (functional, "log_softmax", a_thousandth_too_large),
+    "one random NaN": (torch, "randn_like", one_value_is_nan),
 }
 
 

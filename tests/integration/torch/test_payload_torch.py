@@ -142,27 +142,12 @@ numerics.load_weights = once
 """
 
 
-VAE_OVERFLOWS = """
-import torch
-real = torch.exp
-torch.exp = lambda values: real(values) * float("inf")
-"""
-
-VAE_DOES_NOT_LEARN = """
-from envbuilder.payload import torch_checks
-torch_checks.LEARNING_RATE = 0.0
-"""
-
-
 @pytest.mark.slow
-def test_lower_precision_and_a_network_that_does_not_learn_fail(
-    torch_python: Path, tmp_path: Path, tiny: Path
-) -> None:
+def test_lower_precision_fails(torch_python: Path, pyz: Path, tiny: Path) -> None:
     lower = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
-    done = sabotaged(torch_python, tmp_path, VAE_DOES_NOT_LEARN, *RUN_ONLY, data=tiny, **lower)
+    done = verify(torch_python, pyz, *RUN_ONLY, data=tiny, **lower)
     assert done.code == 5
     assert any("bfloat16 is in effect" in reason for reason in done.report["reasons"])
-    assert "is expected" in done.check("vae")["detail"]
 
 
 @pytest.mark.soak
@@ -170,7 +155,6 @@ def test_lower_precision_and_a_network_that_does_not_learn_fail(
     ("code", "check", "words"),
     [
         pytest.param(STALE_WEIGHTS, "gradients", "wrong gradients", id="stale weights"),
-        pytest.param(VAE_OVERFLOWS, "vae", "not finite from step 1", id="vae overflows"),
     ],
 )
 def test_sabotage_is_found(

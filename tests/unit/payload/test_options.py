@@ -72,7 +72,7 @@ def test_kernels_are_required_where_they_can_be_seen(
 
 def test_an_extension_that_is_asked_for_is_required() -> None:
     required = Options("cpu", extensions=("ipex",)).required()
-    assert required == ("extension ipex", *REQUIRED, "arithmetic", "vae")
+    assert required == ("extension ipex", *REQUIRED, "arithmetic")
 
 
 @pytest.mark.parametrize(

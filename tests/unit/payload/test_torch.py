@@ -35,21 +35,6 @@ def test_only_ipex_is_loaded_with_torch(
     assert ipex.calls == ([("ipex",)] if loaded else [])
 
 
-def test_an_autoencoder_must_learn_from_the_training_images(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = a_run(seed=7)
-    ready = Torch(TORCH, "cpu")
-    run.tensors = ("training", "test")  # type: ignore[assignment]
-    losses = [560.0] + [550.0] * 9 + [200.0] * 9 + [190.0]
-    trained = replaced(monkeypatch, torch_checks, "train_vae", losses)
-    assert torch_checks.check_vae(run, ready) == (PASSED, "loss 560 to 190 in 20 steps")
-    assert trained.calls == [(TORCH, "cpu", "training", 7)]
-    trained.value = [550.0] * 20
-    with pytest.raises(CheckError, match="went from 550 to 550"):
-        torch_checks.check_vae(run, ready)
-
-
 @pytest.mark.parametrize("unjudged", ["", "float16"])
 @pytest.mark.parametrize("bad", [(), ("bfloat16",), ("float32", "float16")])
 def test_arithmetic_is_checked_in_every_dtype(
@@ -97,35 +82,6 @@ def test_a_release_without_compilation_is_not_judged() -> None:
     outcome = compilers.measure(bench, "inductor", lambda done, total: None)
     status, detail = compilers.verdict(outcome, 1.0)
     assert (status, "torch 1.13.1 cannot compile: No module named" in detail) == (WARNING, True)
-
-
-# ---- the autoencoder
-
-FALLING = [500.0 - 8 * step for step in range(torch_checks.VAE_STEPS)]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("step", [1, 17, torch_checks.VAE_STEPS])
-def test_one_loss_that_is_not_finite(value: float, step: int) -> None:
-    losses = [*FALLING[: step - 1], value, *FALLING[step:]]
-    assert torch_checks.vae_problems(losses) == [
-        f"the loss of a variational autoencoder is not finite from step {step} on"
-    ]
-
-
-@pytest.mark.parametrize(
-    "losses",
-    [
-        [500.0] * torch_checks.VAE_STEPS,
-        [500.0] * 5 + [500.0 * torch_checks.GAIN * 1.01] * (torch_checks.VAE_STEPS - 5),
-        FALLING[::-1],
-        [500.0] * 5 + [-3.0] * (torch_checks.VAE_STEPS - 5),
-    ],
-    ids=["flat", "hardly", "rising", "negative"],
-)
-def test_a_loss_that_does_not_fall(losses: list[float]) -> None:
-    (sentence,) = torch_checks.vae_problems(losses)
-    assert "is expected" in sentence
 
 
 # ---- extensions: the integration tests try the subprocess; here, what is made of its end
