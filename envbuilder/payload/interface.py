@@ -16,7 +16,6 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    Mapping,
     Optional,
     Sequence,
     Tuple,
@@ -80,8 +79,6 @@ class Errors:
     tolerance: float
     by_case: Dict[str, float] = field(default_factory=dict)
     lacking: List[str] = field(default_factory=list)
-    unjudged: Mapping[str, str] = field(default_factory=dict)
-    """Cases that this release of the framework is known to get wrong, each with the reason."""
 
     def wrong(self) -> List[str]:
         """Return a phrase for each case outside the tolerance."""
@@ -100,8 +97,7 @@ class Errors:
             f"{max(self.by_case.values()):.1e} (tolerance {self.tolerance:.0e})"
         )
         lacking = f", not offered: {', '.join(self.lacking)}" if self.lacking else ""
-        unjudged = "".join(f", not judged: {n} ({why})" for n, why in self.unjudged.items())
-        return text + lacking + unjudged
+        return text + lacking
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,12 @@ from tests.support.user_index import ask_uv
 MODULES = Path(__file__).with_name("sabotage")
 TORCH_1_13 = Release("torch", "1.13.1", "3.8", OLD)
 TORCH_2_1 = Release("torch", "2.1.2", "3.10", OLD)
-HALF = "not judged: mean of 100,003 numbers"
 PROFILER = {"device used": "cannot read what its profiler records"}
 PROFILES = {"torch": "cpu", "jax": "jax-cpu", "tensorflow-cpu": "tensorflow-cpu"}
-OLDEST = {TORCH_1_13: {"arithmetic": HALF}}
+OLDEST = {TORCH_1_13: {}}
 RARELY = {
     TORCH_2_1: {},
-    Release("torch", "2.0.1", "3.11", OLD): {"arithmetic": HALF},
+    Release("torch", "2.0.1", "3.11", OLD): {},
     Release("torch", "2.4.1", "3.8", ("numpy<2",)): {},
     Release("torch", "2.7.1", "3.9", ("numpy>=2",)): {},
     Release("torch", "2.10.0", "3.12", ("numpy>=2",)): {},
