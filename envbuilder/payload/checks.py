@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import frameworks, measure
 from .machine import clock, contention, threads
-from .numerics import numerics, precision, reference
+from .numerics import numerics, precision
 from .options import COMPILED_ONLY
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError, require_none
 from .training import outside, train
@@ -27,10 +27,6 @@ Result = Tuple[str, str]
 
 LEAST_MOVE = 1e-3
 """Minimum distance that training must move each parameter, relative to the parameter's norm."""
-
-SEEDED_STEPS = 20
-QUICK_SEEDED_STEPS = 5
-"""Steps of the two trainings from one seed."""
 
 
 def check_import(run: Run) -> Result:
@@ -192,41 +188,6 @@ def check_gradients(run: Run, framework: Framework) -> Result:
             f"({limits})"
         )
     return PASSED, f"largest relative error against float64 {error:.1e} ({limits})"
-
-
-def check_determinism(run: Run, framework: Framework) -> Result:
-    """Compare two trainings from one seed; a difference is reported as a warning, not a failure."""
-    steps = QUICK_SEEDED_STEPS if run.options.quick else SEEDED_STEPS
-    batches = framework.batches(run.tensors[0], steps)
-    comparison = compare_seeded(framework, run.options.seed, batches)
-    run.determinism = comparison
-    text = f"two trainings of {steps} steps from one seed"
-    if comparison["equal"]:
-        return PASSED, f"{text} give equal weights"
-    return WARNING, (
-        f"{text} give weights that differ by up to {comparison['largest_difference']:.1e}; "
-        f"{framework.deterministic} makes them equal"
-    )
-
-
-def compare_seeded(framework: Framework, seed: int, batches: List[Any]) -> Dict[str, Any]:
-    """Return the report's ``determinism``: train twice on the same batches and compare the weights.
-
-    Reported, not judged: cuDNN and MPS choose kernels and orders of summation for speed, and equal
-    results must be requested. A difference comes from the random numbers or from the arithmetic;
-    the largest absolute one of two weights is infinite if a weight is not finite.
-    """
-    trained = []
-    for _ in range(2):
-        job = framework.job(seed)
-        for batch in batches:
-            job.train(batch)
-        trained.append(job.weights())
-    largest = 0.0
-    for name, weight in trained[0].items():
-        difference = framework.largest(weight - trained[1][name])
-        largest = max(largest, reference.or_infinite(difference))
-    return {"steps": len(batches), "equal": largest == 0.0, "largest_difference": largest}
 
 
 def check_measurements(run: Run, framework: Framework) -> Result:

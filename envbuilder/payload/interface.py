@@ -245,8 +245,6 @@ class Framework(ABC):
     name: str
     version: str
     accelerator: str
-    deterministic: str
-    """What makes two trainings from one seed equal, as its users write it."""
 
     def extend(self, names: Sequence[str]) -> None:  # noqa: B027 - most have none
         """Load extensions of the framework that change how it trains."""
@@ -338,10 +336,6 @@ class Framework(ABC):
     @abstractmethod
     def norm(self, array: Any) -> float:
         """Return the Euclidean norm of one of ``Job.weights``, or of their difference."""
-
-    @abstractmethod
-    def largest(self, array: Any) -> float:
-        """Return the largest absolute value in it; NaN if it has one."""
 
     @abstractmethod
     def gradients(self, data: Tensors, count: int) -> Comparison:

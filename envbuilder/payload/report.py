@@ -23,7 +23,6 @@ REQUIRED = (
     "data copied",
     "device used",
     "gradients",
-    "determinism",
     "origins",
     "clock",
 )

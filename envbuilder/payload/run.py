@@ -47,7 +47,6 @@ class Run:
     observed: Optional[Observation] = None
     outcomes: List[compilers.Outcome] = field(default_factory=list)
     peak_memory: Optional[int] = None
-    determinism: Optional[Dict[str, Any]] = None
     measurements: Optional[Dict[str, Any]] = None
     baseline: Optional[Dict[str, Any]] = None
     origins: Dict[str, Any] = field(default_factory=dict)
@@ -103,7 +102,6 @@ class Run:
             "training": self._training(),
             "kernels": {"training": self.observed.top() if self.observed else []},
             "compile": [compilers.summary(each, self.tolerance) for each in self.outcomes],
-            "determinism": self.determinism,
             "measurements": self.measurements,
             "contention": self.disturbances,
             "baseline": self.baseline,

@@ -129,13 +129,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
             ("verify",),
         ),
     ),
-    "determinism": (
-        _Step(
-            "The same steps gave different numbers twice. Find out whether the driver or the memory"
-            " is at fault before relying on any result.",
-            ("doctor",),
-        ),
-    ),
     "device": (
         _Step(
             "Find out why {framework} cannot use {device}: a driver, a permission, or the hardware"

@@ -237,20 +237,6 @@ def _training(report: Report) -> Iterator[str]:
         yield "The CPU itself was verified, so there is nothing to compare it with."
     else:
         yield "The same epoch was not run on the CPU, so there is no speed-up to report."
-    same = report.determinism
-    if same and same.equal:
-        yield (
-            f"Two runs with the same seed gave the same weights over {same.steps:,} steps, bit"
-            " for bit."
-        )
-    elif same:
-        by = ""
-        if same.largest_difference is not None:
-            by = f" by at most {same.largest_difference:.1e}"
-        yield (
-            f"Two runs with the same seed differed over {same.steps:,} steps{by}: training is not"
-            " reproducible here."
-        )
 
 
 def rates(measurements: Measurements) -> Iterator[Fact]:

@@ -116,7 +116,6 @@ def whole() -> dict[str, Any]:
         },
         "baseline": {"device": "cpu", **epoch(20.0)},
         "speedup": 10.0,
-        "determinism": {"steps": 20, "equal": True, "largest_difference": 0.0},
         "measurements": {
             "matmul": [
                 {"dtype": "float32", "size": 4096, "flops_per_second": 5e13},

@@ -232,13 +232,13 @@ FORGED = (
     _forged("without a blind test", "without these checks: blind", checks=ALL_CHECKS[1:]),
     _forged(
         "a check that is skipped",
-        "precision: this check was requested, and it did not run",
-        checks=_with({"name": "precision", "status": "skipped", "seconds": 0.0, "detail": ""}),
+        "arithmetic: this check was requested, and it did not run",
+        checks=_with({"name": "arithmetic", "status": "skipped", "seconds": 0.0, "detail": ""}),
     ),
     _forged(
         "a check that failed",
-        "these checks failed: precision",
-        checks=_with({"name": "precision", "status": "failed", "seconds": 0.0, "detail": ""}),
+        "these checks failed: arithmetic",
+        checks=_with({"name": "arithmetic", "status": "failed", "seconds": 0.0, "detail": ""}),
     ),
     _forged(
         "a check of negative duration",

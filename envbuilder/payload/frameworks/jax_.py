@@ -116,7 +116,6 @@ class Jax(NumpyFramework):
 
     name = "jax"
     label_type = "int32"
-    deterministic = "XLA_FLAGS=--xla_gpu_deterministic_ops=true"
 
     def __init__(self, jax: Any, accelerator: str, hidden: str = "") -> None:
         self.jax = jax

@@ -108,10 +108,6 @@ class NumpyFramework(Framework):
         """Return the Euclidean norm."""
         return float(self.numpy.linalg.norm(array.ravel()))
 
-    def largest(self, array: Any) -> float:
-        """Return the largest absolute value."""
-        return float(abs(array).max())
-
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare training steps of the network with numpy's float64."""
         batches = [tuple(map(self.fetch, batch)) for batch in self.batches(data, count)]

@@ -108,7 +108,6 @@ class TensorFlow(NumpyFramework):
 
     name = "tensorflow"
     label_type = "int64"
-    deterministic = "tf.config.experimental.enable_op_determinism()"
 
     def __init__(self, tensorflow: Any, accelerator: str) -> None:
         self.tensorflow = tensorflow

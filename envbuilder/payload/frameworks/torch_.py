@@ -33,7 +33,6 @@ class Torch(Framework):
     """An imported torch that is to use one accelerator."""
 
     name = "torch"
-    deterministic = "torch.use_deterministic_algorithms(True)"
 
     def __init__(self, torch: Any, accelerator: str, ipex: Any = None) -> None:
         self.torch = torch
@@ -147,10 +146,6 @@ class Torch(Framework):
     def norm(self, array: Any) -> float:
         """Return the Euclidean norm."""
         return float(array.norm())
-
-    def largest(self, array: Any) -> float:
-        """Return the largest absolute value."""
-        return float(array.abs().max())
 
     def gradients(self, data: Tensors, count: int) -> Comparison:
         """Compare training steps with the published network in float64 on the CPU."""

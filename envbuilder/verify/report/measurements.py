@@ -168,17 +168,6 @@ class Measurements(Struct, frozen=True, kw_only=True):
     matmul_share: Positive | None = None
 
 
-class Determinism(Struct, frozen=True, kw_only=True):
-    """Two training runs with one seed: whether their weights are equal, and how far they differ.
-
-    A non-finite difference is null.
-    """
-
-    steps: Count
-    equal: bool
-    largest_difference: NotNegative | None = None
-
-
 class Repeated(Struct, frozen=True, kw_only=True):
     """A training step that was repeated outside of the environment, in float64.
 

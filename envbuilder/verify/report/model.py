@@ -18,7 +18,6 @@ from envbuilder.verify.report.measurements import (
     Contention,
     Count,
     Dataset,
-    Determinism,
     Framework,
     Host,
     Measurements,
@@ -171,7 +170,6 @@ class Measured(Struct, frozen=True, kw_only=True):
     compile: tuple[Compiled, ...] = ()
     measurements: Measurements | None = None
     contention: Annotated[dict[str, Contention], Meta(max_length=MOST_TIMED)] = {}
-    determinism: Determinism | None = None
     scaling: Scaling | None = None
     speedup: float | None = None
     baseline: Baseline | None = None

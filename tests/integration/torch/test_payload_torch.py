@@ -113,7 +113,6 @@ def test_what_was_measured_is_believed_by_the_core(quick: Done) -> None:
     # 4.3 TFLOP an epoch of 60,000 images is the figure that is measured and published elsewhere.
     assert measurements.epoch_flops == pytest.approx(4.294e12 / 20, rel=1e-3)
     assert 0 < (measurements.matmul_share or 0) < 1.5
-    assert measured.determinism.equal
 
 
 @pytest.mark.slow
@@ -170,21 +169,16 @@ ONLY_WARNED_OF = """
 import torch
 from envbuilder.payload import measure
 from envbuilder.payload.frameworks.torch_ import Torch
-torch.manual_seed = lambda seed: torch.seed()
 Torch._room = measure._inference = lambda *arguments: 1 / 0
 """
 
 
 @pytest.mark.soak
-def test_ignored_seeds_and_a_measurement_that_fails_are_warned_of(
+def test_a_measurement_that_fails_is_warned_of(
     torch_python: Path, tmp_path: Path, tiny: Path
 ) -> None:
     done = sabotaged(torch_python, tmp_path, ONLY_WARNED_OF, *RUN_ONLY, data=tiny)
     assert (done.code, done.report["reasons"]) == (0, [UNREPEATED])
-    assert done.check("determinism")["status"] == "warning"
-    found = done.report["determinism"]
-    assert found["equal"] is False
-    assert found["largest_difference"] > 0
     measurements = done.report["measurements"]
     assert measurements["bandwidth"]["device"] is measurements["inference"] is None
     assert measurements["matmul"][0]["flops_per_second"] > 0

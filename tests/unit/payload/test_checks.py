@@ -325,28 +325,6 @@ def test_gradients(quick: bool, error: float, passes: bool) -> None:
     assert asked == [("training", count)]
 
 
-@pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("apart", [0.0, 1e-4, float("nan")])
-def test_a_difference_of_two_seeded_runs_is_told_and_not_judged(quick: bool, apart: float) -> None:
-    steps = checks.QUICK_SEEDED_STEPS if quick else checks.SEEDED_STEPS
-    weights = iter([1.0, 1.0 + apart])
-    trained: list[Any] = []
-    ready = framework(
-        batches=lambda data, count: [data] * count,
-        job=lambda seed: framework(train=trained.append, weights=lambda: {"w": next(weights)}),
-        largest=abs,
-        deterministic="a switch",
-    )
-    run = a_run(quick=quick)
-    run.tensors = ("training",)  # type: ignore[assignment]
-    status, detail = checks.check_determinism(run, ready)
-    assert trained == ["training"] * 2 * steps
-    assert (status, detail.startswith(f"two trainings of {steps} steps")) == (
-        (WARNING, True) if apart else (PASSED, True)
-    )
-    assert run.determinism["equal"] is (apart == 0.0)
-
-
 def test_the_precision_is_held_against_what_was_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = replaced(monkeypatch, checks.precision, "problems", [])
     run = a_run(precision="bfloat16")

@@ -23,7 +23,7 @@ DATA = dataset.load(resources.mnist_subset_dir())
 KEYS = {
     "origins",
     "schema", "device", "framework", "precision", "threads", "dataset", "quick", "checks",
-    "training", "kernels", "compile", "determinism", "measurements", "baseline", "speedup",
+    "training", "kernels", "compile", "measurements", "baseline", "speedup",
     "status", "reasons", "warnings", "contention",
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from tests.support.datasets import sized
 from tests.support.pages import whole as page_report
 from tests.support.reports import BUSY, CUDA, QUIET, epoch, loaded, removals, whole
 
-MEASURED = {k: page_report()[k] for k in ("measurements", "determinism", "compile")}
+MEASURED = {k: page_report()[k] for k in ("measurements", "compile")}
 SAMPLES = {
     "quiet": whole(training__epochs=[epoch(20.0), epoch(20.0)], **MEASURED),
     "busy": whole(contention={"epoch 1": BUSY}),

@@ -126,7 +126,7 @@ def test_a_report_that_lies_or_is_damaged_is_refused(data: Any, said: str) -> No
 def test_a_slow_fast_or_bad_epoch_is_still_one(key: str, value: float) -> None:
     found = model.check(spoil(f"training.epochs.0.{key}", value))
     assert (found.status, getattr(found.epochs[0], key)) == ("passed", value)
-    assert found.measurements is found.determinism is None, "as in reports of older payloads"
+    assert found.measurements is None, "as in reports of older payloads"
 
 
 def test_what_envbuilder_knows_is_first_and_no_payload_changes_it() -> None:
@@ -153,12 +153,11 @@ MEASUREMENTS = {
 
 def measuring(path: str, value: Any) -> dict[str, Any]:
     data = {**passing(), "measurements": copy.deepcopy(MEASUREMENTS)}
-    data["determinism"] = {"steps": 20, "equal": True, "largest_difference": 0.0}
     data["training"]["losses"] = [[1, 2.3], [6, None]]
     return spoil(path, value, data)
 
 
-@pytest.mark.parametrize("path", ["measurements", "determinism", *(
+@pytest.mark.parametrize("path", ["measurements", *(
     f"measurements.{key}" for key in MEASUREMENTS
 )])  # fmt: skip
 def test_what_was_not_measured_is_null(path: str) -> None:
@@ -174,9 +173,6 @@ def test_what_was_not_measured_is_null(path: str) -> None:
         ("measurements.launch_seconds", -4e-6),
         ("measurements.peak_memory_bytes", -1),
         ("measurements.matmul_share", -0.5),
-        ("determinism.steps", 0),
-        ("determinism.equal", "yes"),
-        ("determinism.largest_difference", -1.0),
         ("training.losses", [[1, 0.5]] * 201),
         ("training.losses", [[0, 0.5]]),
         ("training.losses", [[1, float("nan")]]),
