@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import frameworks, measure
 from .machine import clock, contention, threads
-from .numerics import numerics, precision
+from .numerics import precision
 from .options import COMPILED_ONLY
 from .report import PASSED, SKIPPED, UNREPEATED, WARNING, CheckError, require_none
-from .training import outside, train
+from .training import outside
 from .training.dataset import SIDE, Dataset
 
 if TYPE_CHECKING:
@@ -174,20 +174,6 @@ def check_precision(run: Run, before: Dict[str, Any], dtypes: Tuple[str, ...]) -
     assert run.precision is not None
     require_none(precision.problems(run.options.precision, before, run.precision, dtypes))
     return PASSED, f"{run.options.precision} throughout"
-
-
-def check_gradients(run: Run, framework: Framework) -> Result:
-    """Require the right loss and gradients from training steps of the real network."""
-    count = numerics.QUICK_TRIALS if run.options.quick else numerics.TRIALS
-    comparison = framework.gradients(run.tensors[0], count)
-    name, error = comparison.worst()
-    limits = f"{name}; {count} steps of {train.BATCH}, tolerance {run.tolerance:.0e}"
-    if not comparison.passed(run.tolerance):
-        raise CheckError(
-            f"training steps give wrong gradients against float64: relative error {error:.2g} "
-            f"({limits})"
-        )
-    return PASSED, f"largest relative error against float64 {error:.1e} ({limits})"
 
 
 def check_measurements(run: Run, framework: Framework) -> Result:

@@ -338,10 +338,6 @@ class Framework(ABC):
         """Return the Euclidean norm of one of ``Job.weights``, or of their difference."""
 
     @abstractmethod
-    def gradients(self, data: Tensors, count: int) -> Comparison:
-        """Compare losses and gradients of training steps of the real network with float64."""
-
-    @abstractmethod
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random square matrices on the device."""
 

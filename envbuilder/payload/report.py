@@ -22,7 +22,6 @@ REQUIRED = (
     "learning",
     "data copied",
     "device used",
-    "gradients",
     "origins",
     "clock",
 )

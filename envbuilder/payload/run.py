@@ -59,7 +59,7 @@ class Run:
 
     @property
     def tolerance(self) -> float:
-        """Return the tolerance of the gradient checks."""
+        """Return the tolerance of gradients in compiled code."""
         return numerics.GRADIENT_TOLERANCE[self.options.precision]
 
     def count(self, name: str, framework: Framework, before: contention.Reading) -> None:

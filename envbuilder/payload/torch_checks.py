@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Tuple
 
 from . import start
 from .machine import facts
-from .numerics import arithmetic, compilers
+from .numerics import arithmetic, compilers, numerics
 from .report import PASSED, CheckError
 
 if TYPE_CHECKING:
@@ -79,7 +79,13 @@ def check_compile(run: Run, framework: Torch, backend: str) -> Result:
     training = run.tensors[0]
     test = run.tensors[1]
     bench = compilers.Bench(
-        torch, run.accelerator, framework.form, training, test, framework.trials, run.tolerance
+        torch,
+        run.accelerator,
+        framework.form,
+        training,
+        test,
+        numerics.trials(torch, training, numerics.TRIALS),
+        run.tolerance,
     )
     outcome = compilers.measure(bench, backend, partial(run.events.progress, f"compile {backend}"))
     run.outcomes.append(outcome)

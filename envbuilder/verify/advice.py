@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}\Z")
 _CHANGED_WORDS = "changed after the build"
 """How the integrity check of an environment words its failure."""
-_CAUSES = {"arithmetic", "gradients", "step"}
+_CAUSES = {"arithmetic", "step"}
 """Checks whose failure explains why a network did not learn."""
 _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGNORECASE)
 
@@ -147,7 +147,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
         ),
     ),
     "extension": _OTHER_PACKAGES,
-    "gradients": _WRONG_NUMBERS,
     "import": _OTHER_PACKAGES,
     "isolation": _FOREIGN_CODE,
     "kernels": (

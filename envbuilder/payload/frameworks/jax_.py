@@ -25,7 +25,6 @@ from ..machine import hardware, threads as thread_counts
 from ..machine.device import first_line, limited
 from ..machine.facts import installed
 from ..numerics.precision import LOWERING_VARIABLES
-from ..numerics.reference import Step as Gradients
 from ..report import CheckError
 from .jax_job import Job, Programs
 from .numpy_ import NumpyFramework
@@ -275,11 +274,6 @@ class Jax(NumpyFramework):
         dtypes = {str(array.dtype) for array in arrays} | float_types(executable)
         observation = profile(self.jax, executable, partial(self.profiled, job, batch))
         return Step(tuple(sorted(devices)), tuple(sorted(dtypes)), observation)
-
-    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> Gradients:
-        """Run a training step without dropout."""
-        (loss, _), gradients = self._programs.gradients(*self.put((weights, images, labels)))
-        return Gradients(float(loss), {name: self.fetch(g) for name, g in gradients.items()})
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices."""

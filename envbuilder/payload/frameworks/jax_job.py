@@ -6,7 +6,6 @@ convolutions of channels-last images no slower than of channels-first ones (0.10
 
 from __future__ import annotations
 
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -50,7 +49,6 @@ class Programs:
         # Compiled for any first index; an array's own slices would be for one each.
         self.cut = jax.jit(jax.lax.dynamic_slice_in_dim, static_argnums=2)
         self.classify = jax.jit(lambda weights, images: self._network(weights, images, None)[0])
-        self.gradients = jax.jit(jax.value_and_grad(partial(self._loss, key=None), has_aux=True))
         self.witnesses = jax.jit(jax.value_and_grad(self._loss, has_aux=True))
         self.masks = jax.jit(self._masks, static_argnums=1)
 

@@ -8,7 +8,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from ..interface import (
     PROFILED_STEPS,
-    Comparison,
     Framework,
     Job,
     Scores,
@@ -18,7 +17,6 @@ from ..interface import (
 )
 from ..machine import hardware
 from ..measure import COPY, array_bytes
-from ..numerics import reference
 from ..training.dataset import SIDE
 from ..training.train import TEST_BATCH, first_batches
 
@@ -44,10 +42,6 @@ class NumpyFramework(Framework):
     def cut(self, array: Any, first: int, count: int) -> Any:
         """Return a part of an array."""
         return array[first : first + count]
-
-    @abstractmethod
-    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
-        """Run a training step without dropout; all arguments and results are numpy's."""
 
     @abstractmethod
     def triad(self, size: int) -> Callable[[], Any]:
@@ -107,13 +101,6 @@ class NumpyFramework(Framework):
     def norm(self, array: Any) -> float:
         """Return the Euclidean norm."""
         return float(self.numpy.linalg.norm(array.ravel()))
-
-    def gradients(self, data: Tensors, count: int) -> Comparison:
-        """Compare training steps of the network with numpy's float64."""
-        batches = [tuple(map(self.fetch, batch)) for batch in self.batches(data, count)]
-        trials = reference.trials(self.numpy, batches)
-        steps = [self.backward(trial.weights, trial.images, trial.labels) for trial in trials]
-        return reference.compare(steps, trials, partial(reference.relative_error, self.numpy))
 
 
 class NumpyJob(Job):

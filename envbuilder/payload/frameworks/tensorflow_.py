@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -41,9 +40,6 @@ from ..numerics import precision
 from ..report import CheckError
 from . import tensorflow_job
 from .numpy_ import NumpyFramework
-
-if TYPE_CHECKING:
-    from ..numerics import reference
 
 
 @dataclass(frozen=True)
@@ -115,8 +111,6 @@ class TensorFlow(NumpyFramework):
         self.numpy = limited("numpy")
         self.version = str(tensorflow.__version__)
         self.place = f"/device:{self.device_type()}:0"
-        self._compared: Optional[tensorflow_job.Network] = None
-        """A network that is compared with numpy's: it is traced once, and used for each step."""
 
     def on_cpu(self) -> TensorFlow:
         """Return TensorFlow for the CPU."""
@@ -297,12 +291,6 @@ class TensorFlow(NumpyFramework):
         """Train operator by operator and look at the tensors, then as a graph, profiled."""
         seen = job.census(batch)
         return Step.of(seen, profile(self.tensorflow, partial(self.profiled, job, batch)))
-
-    def backward(self, weights: Dict[str, Any], images: Any, labels: Any) -> reference.Step:
-        """Run a step of the traced network without dropout; weights are assigned in place."""
-        if self._compared is None:
-            self._compared = tensorflow_job.Network(self.tensorflow, self.place, weights)
-        return self._compared.plain_step(weights, images, labels)
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..numerics.reference import Step
 from ..training import model
 from ..training.dataset import SIDE
 from ..training.train import DEVIATION, EPSILON, GAMMA, LEARNING_RATE, MEAN, RHO
@@ -62,7 +61,6 @@ class Network:
                 name: tensorflow.Variable(value, name=name.replace(".", "_"))
                 for name, value in weights.items()
             }
-        self._plain = self.traced(lambda *batch: self.differentiate(*batch)[:2], *self.batch)
 
     def traced(self, function: Callable[..., Any], *signature: Any) -> Any:
         """Return a function of TensorFlow that runs on the device, traced once for all sizes."""
@@ -97,21 +95,13 @@ class Network:
         return [first, second, pooled, dropped, third, thinned, scores]
 
     def differentiate(
-        self, images: Any, labels: Any, seeds: Optional[Sequence[Any]] = None
+        self, images: Any, labels: Any, seeds: Sequence[Any]
     ) -> Tuple[Any, List[Any], List[Any]]:
         """Return the mean loss, its gradient of each variable, and each layer's output."""
         with self.tensorflow.GradientTape() as tape:
             outputs = self.activations(images, seeds)
             loss = loss_of(self.tensorflow, outputs[-1], labels)
         return loss, tape.gradient(loss, list(self.variables.values())), outputs
-
-    def plain_step(self, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
-        """Assign weights in place; return loss and gradients without dropout, all numpy's."""
-        for name, variable in self.variables.items():
-            variable.assign(weights[name])
-        loss, gradients = self._plain(images, labels)
-        named = zip(self.variables, gradients)  # noqa: B905 - Python 3.8
-        return Step(float(loss), {name: gradient.numpy() for name, gradient in named})
 
 
 class Job(NumpyJob):

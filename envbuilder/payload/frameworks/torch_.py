@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..interface import (
     PROFILED_STEPS,
-    Comparison,
     Framework,
     Split,
     Step,
@@ -17,7 +16,7 @@ from ..interface import (
 from ..machine import device, facts, hardware
 from ..machine.accelerators import ACCELERATORS, build_of, device_of, runtime_of
 from ..measure import COPY, array_bytes
-from ..numerics import arithmetic, numerics, precision, reference
+from ..numerics import precision
 from ..training import eager, model
 
 
@@ -41,8 +40,6 @@ class Torch(Framework):
         self.row = ACCELERATORS[accelerator]
         self.form = model.fastest(accelerator)
         self.version = str(torch.__version__)
-        self.trials: List[reference.Trial] = []
-        """What the gradients were compared with; compile backends are compared with it, too."""
 
     def extend(self, names: Sequence[str]) -> None:
         """Load IPEX; others take effect in compiled code only."""
@@ -146,19 +143,6 @@ class Torch(Framework):
     def norm(self, array: Any) -> float:
         """Return the Euclidean norm."""
         return float(array.norm())
-
-    def gradients(self, data: Tensors, count: int) -> Comparison:
-        """Compare training steps with the published network in float64 on the CPU."""
-        torch = self.torch
-        accelerator = self.accelerator
-        self.trials = numerics.trials(torch, data, count)
-        if self.ipex is not None:
-            steps = [
-                numerics.ipex_step(torch, self.ipex, accelerator, trial) for trial in self.trials
-            ]
-            return reference.compare(steps, self.trials, arithmetic.relative_error)
-        net = numerics.network(torch, self.form).to(device_of(accelerator))
-        return numerics.check(torch, self.form, net, net, self.trials)
 
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices into a third."""

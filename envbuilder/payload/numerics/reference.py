@@ -1,8 +1,7 @@
 """The network's loss and gradients in float64, computed by numpy.
 
-Frameworks other than torch are compared with them inside of an environment, without dropout, and
-the recorded steps of every framework outside of it. Names and shapes of the parameters are those of
-``training.model``.
+Recorded steps are compared with them, outside of the environment. Names and shapes of the
+parameters are those of ``training.model``.
 """
 
 from __future__ import annotations
@@ -125,35 +124,10 @@ def backward(numpy: Any, passed: Forward, active: Any) -> Dict[str, Any]:
     }
 
 
-def step(numpy: Any, weights: Dict[str, Any], images: Any, labels: Any) -> Step:
-    """Return the mean loss of a batch without dropout, and the gradient of each parameter."""
-    passed = forward(numpy, weights, images, labels)
-    return Step(float(passed.loss), backward(numpy, passed, passed.third > 0))
-
-
 def log_softmax(numpy: Any, scores: Any) -> Any:
     """Return the logarithms of the probabilities of each row's classes."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     return shifted - numpy.log(numpy.exp(shifted).sum(axis=1, keepdims=True))
-
-
-def trials(numpy: Any, batches: Sequence[Tuple[Any, Any]]) -> List[Trial]:
-    """Compute one step on each batch: normalised images (N, 28, 28, 1), and labels as integers.
-
-    The weights move from step to step, because a framework may be right at first and then reuse
-    cached ones.
-    """
-    weights = model.initial(numpy, SEED)
-    result = []
-    for images, labels in batches:
-        exact = step(numpy, weights, images, labels)
-        result.append(Trial(images, labels, weights, exact))
-        # Rounded to float32, so that both sides of the next trial begin with equal weights.
-        weights = {
-            name: (value - LEARNING_RATE * exact.gradients[name]).astype(numpy.float32)
-            for name, value in weights.items()
-        }
-    return result
 
 
 def compare(
@@ -172,12 +146,6 @@ def compare(
             relative = error_of(ours[number].gradients[name], exact)
             gradients[name] = max(gradients[name], relative)
     return Comparison(max(losses), gradients)
-
-
-def relative_error(numpy: Any, array: Any, exact: Any) -> float:
-    """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
-    difference = numpy.linalg.norm((numpy.asarray(array, numpy.float64) - exact).ravel())
-    return or_infinite(float(difference / numpy.linalg.norm(exact.ravel())))
 
 
 def or_infinite(error: float) -> float:

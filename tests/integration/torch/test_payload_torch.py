@@ -129,40 +129,12 @@ def test_the_user_s_thread_count_is_honoured(torch_python: Path, pyz: Path) -> N
     assert (threads["framework"], threads["OMP_NUM_THREADS"]) == (1, "1")
 
 
-STALE_WEIGHTS = """
-from envbuilder.payload.numerics import numerics
-load = numerics.load_weights
-seen = []
-def once(torch, net, trial):
-    if id(net) not in seen:
-        seen.append(id(net))
-        load(torch, net, trial)
-numerics.load_weights = once
-"""
-
-
 @pytest.mark.slow
 def test_lower_precision_fails(torch_python: Path, pyz: Path, tiny: Path) -> None:
     lower = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
     done = verify(torch_python, pyz, *RUN_ONLY, data=tiny, **lower)
     assert done.code == 5
     assert any("bfloat16 is in effect" in reason for reason in done.report["reasons"])
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("code", "check", "words"),
-    [
-        pytest.param(STALE_WEIGHTS, "gradients", "wrong gradients", id="stale weights"),
-    ],
-)
-def test_sabotage_is_found(
-    torch_python: Path, tmp_path: Path, tiny: Path, code: str, check: str, words: str
-) -> None:
-    done = sabotaged(torch_python, tmp_path, code, *RUN_ONLY, data=tiny)
-    assert done.code == 5
-    assert done.check(check)["status"] == "failed"
-    assert words in done.check(check)["detail"]
 
 
 ONLY_WARNED_OF = """

@@ -9,10 +9,9 @@ import pytest
 
 from envbuilder.payload import checks
 from envbuilder.payload.events import Events
-from envbuilder.payload.interface import Comparison, Kernel, Observation, Tensors
+from envbuilder.payload.interface import Kernel, Observation, Tensors
 from envbuilder.payload.machine import clock
 from envbuilder.payload.numerics.compilers import Outcome
-from envbuilder.payload.numerics.numerics import QUICK_TRIALS, TRIALS
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import PASSED, SKIPPED, WARNING, CheckError
 from envbuilder.payload.run import Run
@@ -298,31 +297,6 @@ def test_kernels_that_a_release_cannot_show_are_no_pass() -> None:
     assert found == (WARNING, f"{where}; {why}")
     with pytest.raises(CheckError, match="lived on gpu"):
         checks.check_device_used(run, ready, ("gpu",), None)
-
-
-@pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize(("error", "passes"), [(1e-5, True), (0.5, False)])
-def test_gradients(quick: bool, error: float, passes: bool) -> None:
-    asked: list[Any] = []
-
-    def gradients(data: Any, count: int) -> Comparison:
-        asked.append((data, count))
-        return Comparison(0.0, {"conv1.weight": error})
-
-    ready = framework(gradients=gradients)
-    run = a_run(quick=quick)
-    run.tensors = ("training",)  # type: ignore[assignment]
-    count = QUICK_TRIALS if quick else TRIALS
-    limits = f"(conv1.weight; {count} steps of 64, tolerance {run.tolerance:.0e})"
-    if passes:
-        text = f"largest relative error against float64 1.0e-05 {limits}"
-        assert checks.check_gradients(run, ready) == (PASSED, text)
-    else:
-        with pytest.raises(CheckError) as caught:
-            checks.check_gradients(run, ready)
-        wrong = "training steps give wrong gradients against float64: relative error 0.5 "
-        assert str(caught.value) == wrong + limits
-    assert asked == [("training", count)]
 
 
 def test_the_precision_is_held_against_what_was_stated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_compile_advice_does_not_praise_eager_mode_that_failed_too() -> None:
     warned = {"name": "compile inductor", "status": "warning", "seconds": 1, "detail": "wrong"}
     good = advised(changed(checks=[*whole()["checks"], warned]))
     assert good[0].sentence.endswith("Without `torch.compile` the results were right.")
-    bad = failing("gradients")
+    bad = failing("arithmetic")
     bad["checks"].append(warned)
     assert not [a for a in advised(bad) if "were right" in a.sentence]
 
