@@ -68,6 +68,7 @@ def parameters(sabotages: Iterable[Sabotage]) -> list[Any]:
 
 NUMBERS = (
     Sabotage("matmul_a_thousandth_off", "wrong numbers", "arithmetic", "float32 matmul", True),
+    Sabotage("training_without_dropout", "dropout off", "arithmetic", "float32 dropout", True),
     Sabotage("sum_that_ignores_strides", "wrong numbers", "arithmetic", "sum of a strided view"),
     Sabotage("layers_in_bfloat16", "precision lowered", "precision", "bfloat16 took part", True),
     Sabotage("autocast_everywhere", "precision lowered", "precision", "autocast is in effect"),
@@ -108,7 +109,6 @@ STEPS = (
     # Ten more.
     Sabotage("updates_lost_from_step_50", "step wrong", "step", ", in epoch 2, changes", True),
     Sabotage("the_same_order_in_each_epoch", "other data", "step", "took images in a similar"),
-    Sabotage("training_without_dropout", "dropout off", "step", "dropped 0.0%", True),
     Sabotage("evaluation_with_dropout", "dropout off", "run", "the blind test failed"),
     Sabotage("one_dropout_mask", "dropout off", "step", "drops the same again and again"),
     Sabotage("averages_in_bfloat16", "step wrong", "step", "squared"),

@@ -8,6 +8,7 @@ cases are listed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -110,6 +111,12 @@ def _random(torch: Any, values: Any) -> Any:
     return values + 0 * torch.randn_like(values.expand(2048, len(values))).sum(dim=0)
 
 
+def _dropout(torch: Any, values: Any) -> Any:
+    """Return the values; NaN if dropout drops another share than a half, within 10 deviations."""
+    kept = torch.nn.functional.dropout(torch.ones_like(values.expand(16, len(values))), 0.5) != 0
+    return values if abs(float(kept.float().mean()) - 0.5) < 0.02 else values * math.nan
+
+
 def _convolution(
     *shapes: Tuple[int, ...],
     images: Callable[..., Any] = lambda torch, array: array,
@@ -174,6 +181,8 @@ CASES: Dict[str, Case] = {
     ),
     # One NaN in eight million normal numbers: pytorch#89283.
     "random numbers": Case(((4096,),), _random, differentiated=False),
+    # In training, torch's own is used on devices other than the CPU alone.
+    "dropout": Case(((4096,),), _dropout, differentiated=False),
 }
 """Computations that no repeated step shows: on awkwardly strided tensors and in half precision.
 

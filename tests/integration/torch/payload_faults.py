@@ -118,6 +118,7 @@ FAULTS: dict[str, tuple[Any, str, Operator]] = {
     ),
     "float16 conv2d": (functional, "conv2d", partial(a_tenth, dtype=torch.float16)),
     "flipped conv3d": (functional, "conv3d", kernels_without_two_rows),
+    "nothing dropped": (functional, "dropout", lambda real, values, *rest: values),
     "one random NaN": (torch, "randn_like", one_value_is_nan),
 }
 

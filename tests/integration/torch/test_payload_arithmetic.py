@@ -51,6 +51,7 @@ EVERY = ("float32", "bfloat16", "float16")
         ("in place", "in place into a strided view", EVERY),
         ("flipped conv3d", "conv3d", EVERY),
         ("half linear", "linear", ("float16",)),
+        ("nothing dropped", "dropout", EVERY),
         ("one random NaN", "random numbers", EVERY),
     ],
 )
