@@ -231,10 +231,6 @@ class Job(ABC):
         """Return a function that classifies the first batch of images, and how many these are."""
 
     @abstractmethod
-    def weights(self) -> Dict[str, Any]:
-        """Copy the parameters by name: float64, on the CPU."""
-
-    @abstractmethod
     def summary(self) -> Dict[str, Any]:
         """Return the ``optimizer``, and what differs from the example's published form."""
 
@@ -332,10 +328,6 @@ class Framework(ABC):
     @abstractmethod
     def observe(self, job: Job, batch: Any) -> Step:
         """Train on a batch a few times more, and return what could be seen of it."""
-
-    @abstractmethod
-    def norm(self, array: Any) -> float:
-        """Return the Euclidean norm of one of ``Job.weights``, or of their difference."""
 
     @abstractmethod
     def product(self, dtype: str, size: int) -> Callable[[], Any]:

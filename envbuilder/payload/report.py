@@ -19,7 +19,6 @@ REQUIRED = (
     "precision",
     "dataset",
     "accuracy",
-    "learning",
     "data copied",
     "device used",
     "origins",

@@ -37,8 +37,6 @@ class Run:
     disturbances: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     """What competed for the processor during each timed piece of work, by its name."""
     recorder: Optional[outside.Recorder] = None
-    moved: Dict[str, float] = field(default_factory=dict)
-    """How far the training moved each parameter, relative to its norm before."""
     cold_start: Optional[float] = None
     used: Optional[str] = None
     described: Dict[str, Any] = field(default_factory=dict)
@@ -126,8 +124,6 @@ class Run:
             "learning_rate": train.LEARNING_RATE,
             "gamma": train.GAMMA,
             "min_accuracy": self.options.gates_for(self.data).accuracy,
-            "max_loss": self.options.gates_for(self.data).loss,
-            "moved": self.moved,
             **self.job.summary(),
         }
 

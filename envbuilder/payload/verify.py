@@ -125,15 +125,12 @@ def _train(run: Run, framework: Framework) -> None:
     job = run.job = framework.job(options.seed)
     job.on_first_step = partial(_cold_start, run)
     job.curve = train.curve(data.train.count, options.epochs_for(data))
-    untrained = job.weights()
     if options.record is not None:
         run.recorder = outside.Recorder(framework, options.record, options.recorded)
     run.epochs = _epochs(run, framework, job, run.tensors, options.epochs_for(data), run.recorder)
     run.peak_memory = framework.peak()
-    run.moved = train.changes(framework, untrained, job.weights())
     run.checks.run(STEP, checks.check_step, run)
     run.checks.run("accuracy", checks.check_accuracy, run)
-    run.checks.run("learning", checks.check_learning, run)
     if options.questions is not None:
         run.events.phase(BLIND_TEST)
         run.checks.run(BLIND_TEST, checks.check_answers, run, framework, job)

@@ -156,7 +156,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
             ("doctor",),
         ),
     ),
-    "learning": _NOT_LEARNED,
     MATMUL_RATE: (
         _Step("Times of this report cannot be trusted: verify on a quiet machine.", ("verify",)),
     ),
@@ -237,7 +236,7 @@ def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
         named = "this backend"
         if _NAME.match(backend):
             named = f"`{backend}`"
-        sound = not failed & {*_CAUSES, "accuracy", "learning"}
+        sound = not failed & {*_CAUSES, "accuracy"}
         eager = ""
         if sound:
             eager = " Without `torch.compile` the results were right."

@@ -76,7 +76,6 @@ NUMBERS = (
     Sabotage("newer_precision_setting", "precision lowered", "precision", "bfloat16 is in effect"),
     Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
     Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
-    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "learning", "did not change", True),
     Sabotage("labels_shuffled_in_memory", "other data", "data copied", "training labels"),
     Sabotage("images_altered_in_memory", "other data", "data copied", "training images"),
     Sabotage("half_of_the_images_twice", "other data", "run", "each of the 320 images once", True),
@@ -86,7 +85,8 @@ NUMBERS = (
 """Faults of torch that a payload sees on a few images, without a word from outside."""
 
 LEARNING = (
-    Sabotage("nothing_learned", "nothing learned", "learning", "did not change conv1.weight"),
+    Sabotage("nothing_learned", "nothing learned", "run", "the training loss is 2.3"),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
     Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
     Sabotage("learning_made_up", "nothing learned", "run", "the blind test failed", True),
     Sabotage("epoch_shorter_than_it_was", "clock", "run", "measured from outside it took"),
@@ -115,7 +115,7 @@ STEPS = (
     Sabotage("another_decay_of_averages", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("weights_that_decay", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("clipped_gradients", "step wrong", "accuracy", "is needed"),
-    Sabotage("smoothed_labels", "step wrong", "learning", "the training loss of the last"),
+    Sabotage("smoothed_labels", "step wrong", "step", "step 1, in epoch 1, "),
     Sabotage("bfloat16_in_training_alone", "step wrong", "step", ""),
     Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
     Sabotage("trained_before_it_starts", "trained before", "step", "was not untrained", True),

@@ -15,7 +15,7 @@ import numpy
 from envbuilder.payload import frameworks
 from envbuilder.payload.frameworks import jax_job, tensorflow_job
 from envbuilder.payload.numerics import reference
-from envbuilder.payload.training import dataset
+from envbuilder.payload.training import dataset, model
 
 BATCH = 64
 
@@ -37,6 +37,12 @@ class Adadelta:
             self.weights[name] = self.weights[name] - change
 
 
+def weights(framework: Any, job: Any) -> dict[str, Any]:
+    """The parameters by name, in float64."""
+    parameters = map(framework.fetch, job.snapshot()[::3])
+    return {n: p.astype("float64") for n, p in zip(model.NAMES, parameters, strict=True)}
+
+
 def error_of(array: Any, exact: Any) -> float:
     """The difference's norm over that of `exact`."""
     return float(numpy.linalg.norm((array - exact).ravel()) / numpy.linalg.norm(exact.ravel()))
@@ -50,7 +56,7 @@ def main(name: str, folder: Path) -> None:
     framework.state_precision("float32")
     data = framework.hold(split)
     job = framework.job(1)
-    exact = Adadelta(job.weights())
+    exact = Adadelta(weights(framework, job))
     job.shuffle(data)
     pixels = numpy.frombuffer(split.images, numpy.uint8).reshape(-1, 28, 28, 1)[: split.count]
     images = ((pixels / 255 - 0.1307) / 0.3081)[job.taken()]
@@ -61,7 +67,10 @@ def main(name: str, folder: Path) -> None:
         passed = reference.forward(numpy, exact.weights, images[part], labels[part])
         loss = job.fetch([job.step(number * BATCH, BATCH)])[0]
         exact.step(reference.backward(numpy, passed, passed.third > 0))
-    errors = {name: error_of(value, exact.weights[name]) for name, value in job.weights().items()}
+    errors = {
+        name: error_of(value, exact.weights[name])
+        for name, value in weights(framework, job).items()
+    }
     result = {
         "images": error_of(shuffled, images),
         "loss": float(abs(loss - passed.loss) / passed.loss),

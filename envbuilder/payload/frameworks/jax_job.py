@@ -196,8 +196,3 @@ class Job(NumpyJob):
     def classify(self, images: Any) -> Any:
         """Return log-probabilities of normalised images."""
         return self._programs.classify(self.state.weights, images)
-
-    def weights(self) -> Dict[str, Any]:
-        """Copy the parameters by name: numpy's float64."""
-        weights = self.state.weights.items()
-        return {name: self.framework.fetch(value).astype("float64") for name, value in weights}

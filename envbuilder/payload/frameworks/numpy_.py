@@ -98,10 +98,6 @@ class NumpyFramework(Framework):
         cuts = first_batches(len(data.labels), count)
         return [(self.normalise(data.images[cut]), data.labels[cut]) for cut in cuts]
 
-    def norm(self, array: Any) -> float:
-        """Return the Euclidean norm."""
-        return float(self.numpy.linalg.norm(array.ravel()))
-
 
 class NumpyJob(Job):
     """One training by such a framework, in the published form but for the channels' place."""

@@ -225,8 +225,3 @@ class Job(NumpyJob):
     def classify(self, images: Any) -> Any:
         """Return log-probabilities of normalised images."""
         return self._classify(images)
-
-    def weights(self) -> Dict[str, Any]:
-        """Copy the parameters by name: float64, on the CPU."""
-        variables = self.network.variables.items()
-        return {name: value.numpy().astype("float64") for name, value in variables}

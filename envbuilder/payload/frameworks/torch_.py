@@ -140,10 +140,6 @@ class Torch(Framework):
             ),
         )
 
-    def norm(self, array: Any) -> float:
-        """Return the Euclidean norm."""
-        return float(array.norm())
-
     def product(self, dtype: str, size: int) -> Callable[[], Any]:
         """Return a function that multiplies two random matrices into a third."""
         torch = self.torch

@@ -123,10 +123,6 @@ class Job(interface.Job):
         self.model.eval()
         return self.torch.no_grad()(partial(self.model, batch)), len(batch)
 
-    def weights(self) -> Dict[str, Any]:
-        """Copy the parameters by name: float64, on the CPU."""
-        return weights(self.model)
-
     def summary(self) -> Dict[str, Any]:
         """Return the optimizer, and what differs from the published form."""
         optimizer = type(self.optimizer).__name__
@@ -207,14 +203,6 @@ def step(job: Job, images: Any, labels: Any) -> Any:
 def _add_mask(masks: List[Any], _layer: Any, inputs: Tuple[Any, ...], output: Any) -> None:
     # A value that was 0 before says nothing, and changes nothing.
     masks.append((output.detach() != 0) | (inputs[0].detach() == 0))
-
-
-def weights(net: Any) -> Dict[str, Any]:
-    """Copy a network's parameters by name, in float64 on the CPU.
-
-    IPEX packs parameters; ``state_dict`` returns them unpacked.
-    """
-    return {name: value.detach().cpu().double().clone() for name, value in net.state_dict().items()}
 
 
 def observe(job: Job, images: Any, labels: Any) -> Set[Tuple[str, str]]:

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional
 
-from ..interface import Curve, Framework, Job, Scores, Tensors
+from ..interface import Curve, Job, Scores, Tensors
 from ..machine import clock
 
 BATCH = 64
@@ -112,13 +112,3 @@ def accuracy(job: Job, data: Tensors) -> float:
     for scores in job.predict(data.images):
         answers += classes(scores)
     return sum(map(int.__eq__, answers, labels)) / len(labels)
-
-
-def changes(
-    framework: Framework, before: Dict[str, Any], after: Dict[str, Any]
-) -> Dict[str, float]:
-    """Return how far each parameter moved: |after - before| / |before|, Euclidean norms."""
-    return {
-        name: framework.norm(after[name] - value) / framework.norm(value)
-        for name, value in before.items()
-    }

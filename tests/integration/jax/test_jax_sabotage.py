@@ -68,7 +68,6 @@ def arguments(fault: Fault) -> Words:
         Fault("labels_shuffled_in_memory", "data copied", "training labels"),
         Fault("images_altered_in_memory", "data copied", "training images"),
         Fault("half_of_the_images_twice", "run", "each of the 320 images once"),
-        Fault("optimizer_that_does_nothing", "learning", "did not change"),
         Fault("clock_that_stops", "clock", "and the kernel"),
         Fault("device_that_is_the_cpu", "device used", "step lived on cpu", "cuda"),
     ),
@@ -134,7 +133,6 @@ def test_convolutions_that_do_not_learn_are_below_the_gate(bench: Bench) -> None
     data = ("--data", resources.mnist_subset_dir())
     found = bench.payload(overlay, "--framework", "jax", "--device", "cpu", *ONE_EPOCH, *data)
     found.require_failed("accuracy", "at least 85.00% is needed")
-    found.require_failed("learning", "did not change conv1.weight")
 
 
 @pytest.mark.parametrize(

@@ -178,28 +178,6 @@ def test_a_failing_measurement_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> 
     assert crashed == (WARNING, "nothing could be measured: MemoryError: no room")
 
 
-MOST = Options("cpu").gates_for(FEW).loss
-
-
-@pytest.mark.parametrize(
-    ("loss", "moved", "words"),
-    [
-        (MOST, {"a": checks.LEAST_MOVE, "b": 1.0}, None),
-        (2.3129, {"a": 0.1}, f"training loss of the last epoch is 2.313; at most {MOST:.2f} is"),
-        (float("nan"), {"a": 0.1}, "is nan"),
-        (0.2, {"a": 0.0, "b": 1e-4, "c": 0.1}, "the training did not change a, b"),
-        (0.2, {"a": float("nan")}, "did not change a"),
-    ],
-)
-def test_learning(loss: float, moved: dict[str, float], words: str | None) -> None:
-    run = a_run()
-    run.epochs = [{"loss": 0.9}, {"loss": loss}]
-    run.moved = moved
-    assert run.checks.run("learning", checks.check_learning, run) is (words is None)
-    if words:
-        assert words in run.checks.done[0].detail
-
-
 def test_every_epoch_is_timed_by_all_clocks() -> None:
     run = a_run()
     run.epochs = [{"seconds": 0.05}]

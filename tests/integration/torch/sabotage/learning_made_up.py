@@ -6,9 +6,7 @@ import torch
 
 torch.optim.Adadelta.step = lambda self, closure=None: None
 train = sys.modules["payload.training.train"]
-checks = sys.modules["payload.checks"]
 train.accuracy = lambda job, data: 0.945
-checks.check_learning = lambda run: ("passed", "loss 0.2")
 real_epoch = train.epoch
 
 
