@@ -51,19 +51,6 @@ def check_dataset(data: Dataset) -> Result:
     return WARNING, f"{counts}; by sha256 these are neither MNIST nor the shipped subset"
 
 
-def check_copied(run: Run, framework: Framework) -> Result:
-    """Require that the data on the device equal the data read from the files, byte for byte."""
-    splits = {"training": run.data.train, "test": run.data.test}
-    for tensors, (name, split) in zip(run.tensors, splits.items()):  # noqa: B905 - Python 3.8
-        parts = {"images": (tensors.images, split.images), "labels": (tensors.labels, split.labels)}
-        for part, (array, read) in parts.items():
-            expected = read[: len(read) // len(split.labels) * split.count]
-            if framework.content(array) != expected:
-                where = f"the {name} {part} on {run.accelerator}"
-                raise CheckError(f"{where} are not those that were read from the file")
-    return PASSED, f"images and labels on {run.accelerator} are those that were read"
-
-
 def check_step(run: Run) -> Result:
     """Require the recorded steps; they are proven by being repeated outside."""
     if run.recorder is None:

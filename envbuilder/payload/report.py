@@ -19,7 +19,6 @@ REQUIRED = (
     "precision",
     "dataset",
     "accuracy",
-    "data copied",
     "device used",
     "origins",
     "clock",

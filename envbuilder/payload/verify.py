@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from .interface import Framework, Job, Tensors
     from .options import Options
 
-AFTER_TRAINING = {
-    "data copied": checks.check_copied,
-    "measurements": checks.check_measurements,
-}
 OF_ONE_FRAMEWORK = {"arithmetic": torch_checks.check_arithmetic}
 
 
@@ -93,7 +89,7 @@ def _verify(run: Run, cache: str) -> None:
     run.described = framework.describe()
     _train(run, framework)
     own = {name: OF_ONE_FRAMEWORK[name] for name in FRAMEWORKS[options.framework].checks}
-    for name, check in {**AFTER_TRAINING, **own}.items():
+    for name, check in {"measurements": checks.check_measurements, **own}.items():
         run.events.phase(name)
         done.run(name, check, run, framework)
     for backend in options.backends():

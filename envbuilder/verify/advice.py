@@ -121,7 +121,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
             ("verify",),
         ),
     ),
-    "data copied": _WRONG_NUMBERS,
     "dataset": (
         _Step(
             "The images are not MNIST's. Leave out `--data`: MNIST is then downloaded and checked"

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from envbuilder.core import resources
 from tests.support import warm
-from tests.support.overlays import ONE_EPOCH, Bench, Words
+from tests.support.overlays import Bench, Words
 
 MODULES = Path(__file__).with_name("sabotage")
 OF_TORCH = MODULES.parents[1] / "torch/sabotage"
@@ -65,8 +64,6 @@ def arguments(fault: Fault) -> Words:
         Fault("numbers_of_64_bits", "precision", "float64 is in effect"),
         Fault("profiler_that_sees_nothing", "device used", "no convolution"),
         Fault("profiler_that_invents_kernels", "device used", "work elsewhere"),
-        Fault("labels_shuffled_in_memory", "data copied", "training labels"),
-        Fault("images_altered_in_memory", "data copied", "training images"),
         Fault("half_of_the_images_twice", "run", "each of the 320 images once"),
         Fault("clock_that_stops", "clock", "and the kernel"),
         Fault("device_that_is_the_cpu", "device used", "step lived on cpu", "cuda"),
@@ -112,27 +109,22 @@ def test_without_a_fault_it_passes(bench: Bench, few_digits: Words) -> None:
     assert any("convolution" in name for name in found.report["kernels"]["training"])
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("compiled_step_with_half_an_update", "step 1, in epoch 1, changes"),
-        ("training_without_dropout", "dropped 0.0%"),
-        ("matmul_a_thousandth_off", ""),
-        ("relu_with_a_wrong_gradient", "step 1, in epoch 1, changes"),
-    ],
+    "fault",
+    parameters(
+        Fault("compiled_step_with_half_an_update", "step", "step 1, in epoch 1, changes"),
+        Fault("training_without_dropout", "step", "dropped 0.0%"),
+        Fault("matmul_a_thousandth_off", "step", ""),
+        Fault("relu_with_a_wrong_gradient", "accuracy", "is needed"),
+        Fault("conv_without_weight_gradient", "accuracy", "is needed"),
+        Fault("optimizer_that_does_nothing", "accuracy", "is needed"),
+        Fault("labels_shuffled_in_memory", "accuracy", "is needed"),
+        Fault("images_altered_in_memory", "step", ""),
+    ),
 )
-def test_a_fault_that_the_repeated_steps_show(bench: Bench, name: str, words: str) -> None:
-    found = bench.verify(bench.overlay.after("jax", name), profile="jax-cpu")
-    found.require_failed("step", words)
-
-
-@pytest.mark.soak
-def test_convolutions_that_do_not_learn_are_below_the_gate(bench: Bench) -> None:
-    overlay = bench.overlay.after("jax", "conv_without_weight_gradient")
-    data = ("--data", resources.mnist_subset_dir())
-    found = bench.payload(overlay, "--framework", "jax", "--device", "cpu", *ONE_EPOCH, *data)
-    found.require_failed("accuracy", "at least 85.00% is needed")
+def test_faults_that_a_whole_verification_shows(bench: Bench, fault: Fault) -> None:
+    found = bench.verify(bench.overlay.after("jax", fault.name), profile="jax-cpu")
+    found.require_failed(fault.check, fault.words)
 
 
 @pytest.mark.parametrize(

@@ -219,35 +219,6 @@ def test_data_that_nobody_published_are_a_warning() -> None:
     assert "neither MNIST nor the shipped subset" in detail
 
 
-COPIED = {
-    "training images": b"aabb",
-    "training labels": b"ab",
-    "test images": b"ddee",
-    "test labels": b"de",
-}
-
-
-def copied(run: Run, **changes: bytes) -> tuple[str, str]:
-    on_device = {**COPIED, **{name.replace("_", " "): value for name, value in changes.items()}}
-    run.tensors = tuple(
-        Tensors(on_device[f"{name} images"], on_device[f"{name} labels"])
-        for name in ("training", "test")
-    )
-    return checks.check_copied(run, framework(content=bytes))
-
-
-def test_only_the_images_that_are_used_are_copied() -> None:
-    expected = "images and labels on cuda are those that were read"
-    assert copied(a_run("cuda")) == (PASSED, expected)
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_data_that_changed_on_their_way_to_the_device(name: str) -> None:
-    with pytest.raises(CheckError) as caught:
-        copied(a_run("cuda"), **{name.replace(" ", "_"): b"zz"})
-    assert str(caught.value) == f"the {name} on cuda are not those that were read from the file"
-
-
 def test_the_device_must_have_grown_by_the_data() -> None:
     run = a_run("cuda")
     ready = framework(device_type=lambda: "gpu")
