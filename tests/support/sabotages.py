@@ -68,6 +68,7 @@ def parameters(sabotages: Iterable[Sabotage]) -> list[Any]:
 
 NUMBERS = (
     Sabotage("matmul_a_thousandth_off", "wrong numbers", "arithmetic", "float32 matmul", True),
+    Sabotage("conv_without_weight_gradient", "gradient wrong", "arithmetic", "conv2d", True),
     Sabotage("training_without_dropout", "dropout off", "arithmetic", "float32 dropout", True),
     Sabotage("sum_that_ignores_strides", "wrong numbers", "arithmetic", "sum of a strided view"),
     Sabotage("layers_in_bfloat16", "precision lowered", "precision", "bfloat16 took part", True),
@@ -94,7 +95,6 @@ LEARNING = (
 """Faults that a whole verification sees."""
 
 STEPS = (
-    Sabotage("conv_without_weight_gradient", "gradient wrong", "step", "changes conv", True),
     Sabotage("layer_without_gradient", "gradient wrong", "step", "changes conv1"),
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("every_second_update_skipped", "step wrong", "step", "step 2, in epoch 1,"),
