@@ -77,12 +77,12 @@ NUMBERS = (
     Sabotage("newer_precision_setting", "precision lowered", "precision", "bfloat16 is in effect"),
     Sabotage("profiler_that_sees_nothing", "profiler lies", "device used", "no convolution", True),
     Sabotage("profiler_that_invents_kernels", "profiler lies", "device used", "work elsewhere"),
-    Sabotage("half_of_the_images_twice", "other data", "run", "each of the 320 images once", True),
     Sabotage("clock_that_stops", "clock", "run", "the clock that times the work moved by -", True),
 )
 """Faults of torch that a payload sees on a few images, without a word from outside."""
 
 LEARNING = (
+    Sabotage("half_of_the_images_twice", "other data", "run", "each image once", True),
     Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
     Sabotage("images_altered_in_memory", "other data", "step", ""),
     Sabotage("tested_on_training_data", "labels leak", "run", "the payload reported", True),
@@ -187,7 +187,7 @@ TENSORFLOW_LEARNING = (
     Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed"),
     Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
     Sabotage("images_altered_in_memory", "other data", "step", ""),
-    Sabotage("half_of_the_images_twice", "other data", "run", "each of the 3000 images once"),
+    Sabotage("half_of_the_images_twice", "other data", "run", "each image once"),
     Sabotage("tested_on_training_data", "labels leak", "run", "the payload reported"),
 )
 

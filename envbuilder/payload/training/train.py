@@ -93,13 +93,6 @@ def _fetched(job: Job, loss: Any) -> float:
     return job.fetch([loss])[0]
 
 
-def require_every_image(job: Job, count: int) -> None:
-    """Raise RuntimeError unless the last epoch trained on each of ``count`` images once."""
-    # Sorted in Python: the framework's own sort belongs to what is being checked.
-    if sorted(job.taken()) != list(range(count)):
-        raise RuntimeError(f"the training did not take each of the {count} images once")
-
-
 def classes(scores: Scores) -> List[int]:
     """Return the most probable class of each image."""
     return [row.index(max(row)) for row in scores]

@@ -79,14 +79,3 @@ def test_accuracy(right: bytes, expected: float) -> None:
     scores = [[[0.1, 0.9, 0.0], [0.9, 0.1, 0.0]], [[0.0, 0.1, 0.9]]]
     job: Any = SimpleNamespace(predict=lambda images: iter(scores), labels=lambda data: list(right))
     assert train.accuracy(job, Tensors(None, None)) == expected
-
-
-@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 2, 2], [1, 2, 3], []])
-def test_an_epoch_that_leaves_images_out_is_none(order: list[int]) -> None:
-    with pytest.raises(RuntimeError, match="each of the 3 images once"):
-        train.require_every_image(SimpleNamespace(taken=lambda: order), 3)
-
-
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
-def test_an_epoch_takes_every_image_once(order: list[int]) -> None:
-    train.require_every_image(SimpleNamespace(taken=lambda: order), 3)
