@@ -23,6 +23,8 @@ CLASSES = {
     "changed after the build",
     "payload ends",
     "step wrong",
+    "trained before",
+    "answers wrong",
 }
 HELPERS = {"forged_report.py"}
 
