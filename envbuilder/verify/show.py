@@ -21,7 +21,7 @@ from envbuilder.core.text import (
     times,
 )
 from envbuilder.payload.frameworks import title
-from envbuilder.payload.report import STEP
+from envbuilder.payload.report import BLIND_TEST, STEP
 from envbuilder.verify import view
 from envbuilder.verify.advice import advise
 from envbuilder.verify.report import comparison, model
@@ -55,6 +55,7 @@ def sections(report: Report) -> list[Section]:
     measurements = report.measurements or Measurements()
     losses = report.training.losses if report.training else ()
     return [
+        Section(title="In short", facts=list(answers(report))),
         Section(title="What did the work", facts=facts(report)),
         Section(
             title="Checks",
@@ -71,6 +72,33 @@ def sections(report: Report) -> list[Section]:
         _compiled(report),
         devices(report.scaling),
     ]
+
+
+_QUESTIONS = {
+    "Did it train?": ("device used", "accuracy", BLIND_TEST),
+    "Were the numbers right?": ("precision", "arithmetic", STEP),
+}
+"""What a reader wants to know first, and the checks that answer it; arithmetic is PyTorch's."""
+
+
+def answers(report: Report) -> Iterator[Fact]:
+    """Yield whether the device trained, whether its numbers were right, and how fast it was."""
+    statuses = {check.name: check.status for check in report.checks}
+    for question, names in _QUESTIONS.items():
+        found = {statuses.get(name, "absent") for name in names}
+        answer = "yes"
+        if "failed" in found:
+            answer = "no"
+        elif statuses.get(names[-1]) not in {"passed", "warning"}:
+            answer = "not shown"
+        yield Fact(question, answer)
+    first, warm = report.epoch_seconds
+    if first is None:
+        return
+    share = report.measurements.matmul_share if report.measurements else None
+    reached = f"{percent(share, 0)} of the rate of its matrix products" if share else ""
+    doubt = "" if report.speed_counts else "speed not judged"
+    yield Fact("How fast was it?", f"{duration(warm or first)} an epoch", _listed(reached, doubt))
 
 
 def figures(report: Report) -> Iterator[Fact]:

@@ -30,6 +30,7 @@ def shown() -> str:
 def test_a_whole_report_shows_everything(shown: str) -> None:
     seen = Seen(shown)
     headings = [
+        "In short",
         "What did the work",
         "Checks",
         "Epochs",
@@ -46,6 +47,8 @@ def test_a_whole_report_shows_everything(shown: str) -> None:
     assert places == sorted(places)
     for said in (
         "A GPU (cuda) did the work, its numbers agree with a float64 reference, and the network",
+        "Did it train? yes Were the numbers right? yes",
+        "How fast was it? 1.25 s an epoch 25 % of the rate of its matrix products",
         "1.25 s warm, median of 2",
         "Against the CPU 10.0×",
         "98.90 % 97.50 % needed",
@@ -96,6 +99,33 @@ def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
     assert "None" not in text
     assert len(text.encode()) < 80_000
     Seen(text)
+
+
+# What a reader wants to know first
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "trained", "right"),
+    [
+        ("blind test", "failed", "no", "yes"),
+        ("blind test", "skipped", "not shown", "yes"),
+        ("arithmetic", "failed", "yes", "no"),
+        ("step", "skipped", "yes", "not shown"),
+    ],
+)
+def test_what_no_check_showed_is_no_yes(name: str, status: str, trained: str, right: str) -> None:
+    data = whole()
+    checks = [{**c, "status": status} if c["name"] == name else c for c in data["checks"]]
+    report = model.check({**data, "checks": checks, "status": "failed"})
+    found = list(show.answers(report))
+    assert [fact.value for fact in found] == [trained, right, "1.25 s an epoch"]
+
+
+def test_a_speed_that_was_not_judged_says_so() -> None:
+    *_, speed = show.answers(model.check(changed(speed="not_judged")))
+    assert speed.note.endswith("speed not judged")
+    untrained = model.check(failing("device", "no driver", training=None))
+    assert "How fast was it?" not in {fact.label for fact in show.answers(untrained)}
 
 
 # The verdict
