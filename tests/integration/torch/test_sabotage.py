@@ -142,6 +142,14 @@ def test_steps_that_are_not_the_published_ones(bench: Bench, sabotage: Sabotage)
 
 
 @soak
+def test_dropout_that_stays_on_gives_no_answers(bench: Bench) -> None:
+    """Its answers differ each time: from the accuracy reported, or from the network's alone."""
+    found = bench.verify(bench.overlay.after_torch("evaluation_with_dropout"))
+    assert (found.code, found.report["status"]) == (5, "failed")
+    assert "the blind test" in found.report["reasons"][0]
+
+
+@soak
 def test_a_compile_backend_with_wrong_gradients_counts_for_nothing(
     bench: Bench, few_digits: Words
 ) -> None:
