@@ -84,7 +84,7 @@ def check_compile(run: Run, framework: Torch, backend: str) -> Result:
         framework.form,
         training,
         test,
-        numerics.trials(torch, training, numerics.TRIALS),
+        numerics.trials(torch, training),
         run.tolerance,
     )
     outcome = compilers.measure(bench, backend, partial(run.events.progress, f"compile {backend}"))

@@ -105,7 +105,7 @@ def check_compile(setting: Setting, data: dataset.Dataset) -> Dict[str, Any]:
         setting.form,
         training,
         eager.tensors(torch, data.test.first(TESTED), setting.device),
-        numerics.trials(torch, training, numerics.TRIALS),
+        numerics.trials(torch, training),
         tolerance,
     )
     outcome = compilers.measure(bench, backend, lambda done, total: None)

@@ -9,12 +9,10 @@ cases are listed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Tuple
 
-from ..interface import Errors
 from ..machine.accelerators import device_of
-from . import reference
 
 SEED = 1
 SCALE = 0.25
@@ -38,6 +36,35 @@ LACKING = (
 """Phrases, in lower case, with which torch reports that a device lacks an operator."""
 
 MANY_CHANNELS = (1 << 16) + 1
+
+
+@dataclass
+class Errors:
+    """Largest error of each case in one dtype, and the cases that did not run."""
+
+    dtype: str
+    tolerance: float
+    by_case: Dict[str, float] = field(default_factory=dict)
+    lacking: List[str] = field(default_factory=list)
+
+    def wrong(self) -> List[str]:
+        """Return a phrase for each case outside the tolerance."""
+        return [
+            f"{self.dtype} {name} (relative error {error:.1e})"
+            for name, error in self.by_case.items()
+            if not error <= self.tolerance
+        ]
+
+    def phrase(self) -> str:
+        """Return a short summary of the cases that ran."""
+        if not self.by_case:
+            return f"no {self.dtype} on this device"
+        text = (
+            f"{self.dtype} {len(self.by_case)} cases, largest relative error "
+            f"{max(self.by_case.values()):.1e} (tolerance {self.tolerance:.0e})"
+        )
+        lacking = f", not offered: {', '.join(self.lacking)}" if self.lacking else ""
+        return text + lacking
 
 
 @dataclass(frozen=True)
@@ -88,7 +115,12 @@ def _run(torch: Any, case: Case, place: str, rounded: str, dtype: str) -> List[A
 def relative_error(ours: Any, exact: Any) -> float:
     """Return the difference's norm over that of ``exact``; infinite if anything is not finite."""
     difference = (ours.detach().to("cpu").double() - exact.detach()).norm()
-    return reference.or_infinite(float(difference / exact.detach().norm()))
+    return or_infinite(float(difference / exact.detach().norm()))
+
+
+def or_infinite(error: float) -> float:
+    """Return an error; infinity instead of NaN, which every comparison would let pass."""
+    return error if math.isfinite(error) else math.inf
 
 
 def _matmul_chunks(torch: Any, whole: Any) -> Any:

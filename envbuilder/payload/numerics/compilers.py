@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from ..interface import PROFILED_STEPS, Comparison, Observation, Tensors
+from ..interface import PROFILED_STEPS, Observation, Tensors
 from ..machine import clock, device, facts
 from ..machine.accelerators import device_of
 from ..report import PASSED, WARNING
 from ..training import eager, model, train
-from . import arithmetic, numerics, reference
+from . import arithmetic, numerics
 
 BACKENDS = ("inductor", "zentorch")
 INFERENCE_SAMPLES = 20
@@ -70,7 +70,7 @@ class Bench:
     form: model.Form
     training: Tensors
     test: Tensors
-    trials: List[reference.Trial]
+    trials: List[numerics.Trial]
     tolerance: float
 
     def wait(self, result: Any = None) -> None:
@@ -84,7 +84,7 @@ class Outcome:
 
     backend: str
     error: Optional[str] = None
-    gradients: Dict[str, Comparison] = field(default_factory=dict)
+    gradients: Dict[str, numerics.Comparison] = field(default_factory=dict)
     output_error: Optional[float] = None
     """Of the compiled network's outputs."""
     updated_output_error: Optional[float] = None
@@ -189,10 +189,10 @@ def _output_error(bench: Bench, net: Any, images: Any, output: Any) -> float:
 def _measure_training(bench: Bench, outcome: Outcome) -> None:
     torch = bench.torch
     torch._dynamo.reset()
-    plain = eager.prepare(torch, bench.accelerator, bench.form, reference.SEED)
+    plain = eager.prepare(torch, bench.accelerator, bench.form, numerics.SEED)
     # The generated code draws the dropout masks.
     form = replace(bench.form, byte_masks=False)
-    compiled = eager.prepare(torch, bench.accelerator, form, reference.SEED)
+    compiled = eager.prepare(torch, bench.accelerator, form, numerics.SEED)
     compiled.model = _compiled(bench, outcome.backend, compiled.model)
     batches = [
         (model.arrange(torch, images, bench.form), labels)

@@ -6,34 +6,10 @@ parameters are those of ``training.model``.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, Sequence, Tuple
 
-from ..interface import Comparison
 from ..training import model
-
-SEED = 1
-LEARNING_RATE = 0.1
-"""Of the plain descent from one trial to the next."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training step without dropout: its loss and the gradient of each parameter."""
-
-    loss: float
-    gradients: Dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One step to repeat: a batch on the device, the weights before it, and the exact result."""
-
-    images: Any
-    labels: Any
-    weights: Dict[str, Any]
-    exact: Step
 
 
 @dataclass(frozen=True)
@@ -128,32 +104,6 @@ def log_softmax(numpy: Any, scores: Any) -> Any:
     """Return the logarithms of the probabilities of each row's classes."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     return shifted - numpy.log(numpy.exp(shifted).sum(axis=1, keepdims=True))
-
-
-def compare(
-    ours: List[Step], steps: List[Trial], error_of: Callable[[Any, Any], float]
-) -> Comparison:
-    """Return the largest errors of ``ours``, one step per trial.
-
-    ``error_of`` compares a gradient with the exact one.
-    """
-    losses = [0.0]
-    gradients = dict.fromkeys(steps[0].exact.gradients, 0.0)
-    for number, trial in enumerate(steps):
-        error = abs(ours[number].loss - trial.exact.loss) / abs(trial.exact.loss)
-        losses.append(or_infinite(error))
-        for name, exact in trial.exact.gradients.items():
-            relative = error_of(ours[number].gradients[name], exact)
-            gradients[name] = max(gradients[name], relative)
-    return Comparison(max(losses), gradients)
-
-
-def or_infinite(error: float) -> float:
-    """Return an error; infinity instead of NaN, which every comparison would let pass."""
-    return error if math.isfinite(error) else math.inf
-
-
-# ---- convolution and max-pool
 
 
 def convolve(images: Any, weight: Any) -> Any:

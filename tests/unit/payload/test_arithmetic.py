@@ -5,9 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from envbuilder.payload.interface import Errors
 from envbuilder.payload.numerics import arithmetic
-from envbuilder.payload.numerics.arithmetic import CASES, TOLERANCE
+from envbuilder.payload.numerics.arithmetic import CASES, TOLERANCE, Errors
 from tests.support.recorded import replaced
 
 
@@ -82,3 +81,7 @@ def test_the_faults_of_mps_have_cases_of_their_own() -> None:
     names = " ".join(CASES)
     for words in ("channel slice", "strided weight", "of a chunk", "groups", "conv3d", "channels"):
         assert words in names
+
+
+def test_what_is_not_finite_is_infinitely_wrong() -> None:
+    assert [arithmetic.or_infinite(error) for error in (0.5, math.nan)] == [0.5, math.inf]

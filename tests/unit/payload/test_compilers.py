@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from envbuilder.payload.interface import Comparison
 from envbuilder.payload.numerics.compilers import WEIGHT_CACHE, Outcome, explain, summary, verdict
+from envbuilder.payload.numerics.numerics import Comparison
 from envbuilder.payload.report import PASSED, WARNING
 
 RIGHT = Comparison(1e-8, {"conv1.weight": 2e-6, "fc1.weight": 1e-7})
