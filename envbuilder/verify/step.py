@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from envbuilder.core.errors import Hint, VerifyError
-from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import model
 from envbuilder.payload.training.dataset import CLASSES, SIDE, Split
 from envbuilder.payload.training.train import (
@@ -34,6 +33,7 @@ from envbuilder.payload.training.train import (
     RHO,
     steps_of,
 )
+from envbuilder.verify import reference
 from envbuilder.verify.report.measurements import Repeated
 
 if TYPE_CHECKING:

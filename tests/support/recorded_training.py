@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy
 
-from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import model, outside, train
 from envbuilder.payload.training.dataset import SIDE, Split
+from envbuilder.verify import reference
 
 Arrays = dict[str, Any]
 

@@ -14,8 +14,8 @@ import numpy
 
 from envbuilder.payload import frameworks
 from envbuilder.payload.frameworks import jax_job, tensorflow_job
-from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import dataset, model
+from envbuilder.verify import reference
 
 BATCH = 64
 

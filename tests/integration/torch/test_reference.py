@@ -11,8 +11,8 @@ import pytest
 
 from envbuilder import payload
 from envbuilder.core import resources
-from envbuilder.payload.numerics import reference
 from envbuilder.payload.training import dataset, model
+from envbuilder.verify import reference
 from tests.conftest import ran, succeeded
 
 

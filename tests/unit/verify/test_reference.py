@@ -5,14 +5,14 @@ from typing import Any
 import numpy
 import pytest
 
-from envbuilder.payload.numerics import reference
-from envbuilder.payload.numerics.reference import (
+from envbuilder.payload.training import model
+from envbuilder.verify import reference
+from envbuilder.verify.reference import (
     convolution_gradients,
     convolve,
     pool,
     pool_gradient,
 )
-from envbuilder.payload.training import model
 
 
 def batch(count: int) -> tuple[Any, Any]:

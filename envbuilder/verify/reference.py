@@ -1,25 +1,26 @@
 """The network's loss and gradients in float64, computed by numpy.
 
 Recorded steps are compared with them, outside of the environment. Names and shapes of the
-parameters are those of ``training.model``.
+parameters are those of `training.model`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, Sequence, Tuple
+from typing import Any
 
-from ..training import model
+from envbuilder.payload.training import model
 
 
 @dataclass(frozen=True)
 class Forward:
     """What a forward pass computed, as far as the backward pass needs it; all in float64."""
 
-    weights: Dict[str, Any]
+    weights: dict[str, Any]
     images: Any
     labels: Any
-    scales: Tuple[Any, Any]
+    scales: tuple[Any, Any]
     """What the two dropouts multiplied values by: 0, or the inverse of the share they keep."""
     first: Any
     second: Any
@@ -40,16 +41,19 @@ class Forward:
 
 
 def forward(
-    numpy: Any, weights: Dict[str, Any], images: Any, labels: Any, masks: Sequence[Any] = ()
+    numpy: Any, weights: dict[str, Any], images: Any, labels: Any, masks: Sequence[Any] = ()
 ) -> Forward:
-    """Compute the network's result for a batch; ``masks`` are those of the two dropouts.
+    """Compute the network's result for a batch; `masks` are those of the two dropouts.
 
-    ``images`` are (N, 28, 28, 1), normalised; everything is converted to float64. Without masks
+    `images` are (N, 28, 28, 1), normalised; everything is converted to float64. Without masks
     nothing is dropped.
     """
     exact = {name: value.astype(numpy.float64) for name, value in weights.items()}
     images = images.astype(numpy.float64)
-    scales = [mask / (1 - share) for mask, share in zip(masks, model.SHARES)] or [1.0, 1.0]  # noqa: B905
+    scales = [mask / (1 - share) for mask, share in zip(masks, model.SHARES, strict=False)] or [
+        1.0,
+        1.0,
+    ]
     first = convolve(images, exact["conv1.weight"]) + exact["conv1.bias"]
     second = convolve(numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
     pooled, chosen = pool(numpy, numpy.maximum(second, 0))
@@ -73,8 +77,8 @@ def forward(
     )
 
 
-def backward(numpy: Any, passed: Forward, active: Any) -> Dict[str, Any]:
-    """Return the loss's gradient of each parameter; ``active`` are the units of fc1 above 0."""
+def backward(numpy: Any, passed: Forward, active: Any) -> dict[str, Any]:
+    """Return the loss's gradient of each parameter; `active` are the units of fc1 above 0."""
     exact = passed.weights
     count = len(passed.labels)
     # Each name is the loss's gradient of what it is in the forward pass.
@@ -112,7 +116,7 @@ def convolve(images: Any, weight: Any) -> Any:
     return sum(images[window] @ weight[row, column] for row, column, window in windows)
 
 
-def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> Tuple[Any, Any]:
+def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> tuple[Any, Any]:
     """Return the gradients of the images and of the weight of a convolution."""
     of_images = numpy.zeros_like(images)
     of_weight = numpy.zeros_like(weight)
@@ -125,7 +129,7 @@ def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) 
     return of_images, of_weight
 
 
-def pool(numpy: Any, images: Any) -> Tuple[Any, Any]:
+def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
     """Return the largest pixel of each window of 2 by 2, and which of the four it is.
 
     Of equal pixels it is the first, row by row, as in torch.
@@ -140,7 +144,7 @@ def pool(numpy: Any, images: Any) -> Tuple[Any, Any]:
 
 
 def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
-    """Return the gradient of the images of ``pool``: all of it goes to the chosen pixels."""
+    """Return the gradient of the images of `pool`: all of it goes to the chosen pixels."""
     count, rows, columns, channels = cotangent.shape
     windows = numpy.zeros((*cotangent.shape, 4), cotangent.dtype)
     numpy.put_along_axis(windows, chosen, cotangent[..., None], axis=4)
@@ -148,7 +152,7 @@ def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
     return windows.transpose(0, 1, 4, 2, 5, 3).reshape(count, rows * 2, columns * 2, channels)
 
 
-def _windows(images: Any, weight: Any) -> Iterator[Tuple[int, int, Tuple[slice, slice, slice]]]:
+def _windows(images: Any, weight: Any) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
     """Yield each position in the kernel, and the pixels that meet it."""
     rows = images.shape[1] - weight.shape[0] + 1
     columns = images.shape[2] - weight.shape[1] + 1
