@@ -14,7 +14,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from envbuilder.core import decoding
-from envbuilder.core.errors import HostError, InvalidError, VerifyError, counted, printable
+from envbuilder.core.errors import (
+    BUILD_FAILED,
+    HostError,
+    InvalidError,
+    VerifyError,
+    counted,
+    printable,
+)
 from envbuilder.core.text import amount, percent
 from envbuilder.fleet.model import (
     LONGEST_REASON,
@@ -113,6 +120,9 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
                 detail=f"stopped after {amount(result.seconds)} s",
             ),
         )
+    if result.exit_code == BUILD_FAILED:
+        detail = f"it could not keep its report; {judged.entry.detail}"
+        return replace(judged, entry=replace(judged.entry, detail=detail))
     return judged
 
 
@@ -134,7 +144,12 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
     """Raise `VerifyError` if the exit code contradicts the report."""
     if report is None and result.exit_code == 0:
         raise VerifyError("it passed, and has no report")
-    if report is not None and (report.status != "failed") != (result.exit_code == 0):
+    if report is None:
+        return
+    is_other = result.exit_code == 0
+    if report.status != "failed":
+        is_other = result.exit_code not in {0, BUILD_FAILED}
+    if is_other:
         raise VerifyError(
             f"the verification ended with {result.exit_code}, and its report says {report.status}"
         )

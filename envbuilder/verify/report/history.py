@@ -144,12 +144,13 @@ _ELSEWHERE = (
 def kind(report: Report) -> tuple[str, ...]:
     """Return what a report must have in common with a predecessor.
 
-    Profile, backend, device name and whether it was quick; for an external interpreter
+    Profile, backend, framework, device name and whether it was quick; for an external interpreter
     (`verify --python`) also its path.
     """
     return (
         report.profile or "",
         report.backend or "",
+        report.framework.name or "",
         report.device.name or "",
         "quick" if report.partial else "full",
         (report.artifact.ref or "") if report.backend == "external" else "",

@@ -77,6 +77,12 @@ def test_less_than_verified(
     assert (entry.outcome, entry.detail, entry.device) == (outcome, detail, "AMD EPYC (cpu)")
 
 
+def test_a_node_that_could_not_keep_its_report_is_verified() -> None:
+    entry = judged(result(exit_code=1)).entry
+    detail = "it could not keep its report; accuracy 98.40 %"
+    assert (entry.outcome, entry.detail) == ("verified", detail)
+
+
 @pytest.mark.parametrize(
     ("code", "message", "outcome", "detail"),
     [

@@ -108,6 +108,7 @@ def test_last_is_the_newest_that_passed_of_the_same_kind(tmp_path: Path) -> None
     assert last(tmp_path, known__backend="docker") == "20261120T000005Z"
     assert last(tmp_path, **CUDA) == "20261120T000006Z"
     assert last(tmp_path, device__name="AMD") is None
+    assert last(tmp_path, framework__name="jax") is None
     found = history.last(tmp_path, profile="cpu", backend="venv", quick=False)
     assert found.report.time == "20261120T000002Z", "before the run the device is not known"
 
