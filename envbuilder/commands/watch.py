@@ -7,6 +7,7 @@ one command and is removed afterwards: the environment itself has no part of it.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import resource
@@ -33,6 +34,7 @@ from envbuilder.core.errors import (
     redacted_words,
 )
 from envbuilder.core.publishable import git
+from envbuilder.core.settings import DEFAULT
 from envbuilder.payload.machine import contention
 from envbuilder.profiles.backends import makes_image
 from envbuilder.verify.report import history
@@ -84,7 +86,7 @@ class Watching(Struct, frozen=True, kw_only=True):
         folder = container.project_folder(project, Path.cwd())
         running = Running(in_container=makes_image(build.backend))
         started = text.stamp_now()
-        commit = source(folder)
+        commit = source(folder, settings.environment)
         prefix = environment.plan.artifact.ref
         owner: tuple[int, int] | None = None
         if makes_image(build.backend):
@@ -113,7 +115,6 @@ class Watching(Struct, frozen=True, kw_only=True):
                 lock=environment.plan.lock,
                 project=commit,
                 requested=self.device or build.profile.expects.device,
-                expected_kernels=build.profile.expects.kernels,
                 exit_code=exit_code,
                 seconds=running.seconds,
                 machine=running.machine,
@@ -178,7 +179,9 @@ def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
     """Return what a report has in common with those it is compared with."""
     if watched is None:
         return None
-    return watched.profile, watched.backend, watched.requested, watched.command
+    place = watched.project.folder, watched.project.environment
+    frameworks = {process.framework for process in judge.training(watched)}
+    return watched.profile, watched.backend, watched.requested, watched.command, place, *frameworks
 
 
 def _succeeded(path: Path) -> model.Watched | None:
@@ -359,15 +362,22 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
         return
 
 
-def source(project: Path) -> model.Source:
-    """Return the project's commit and whether nothing in it differs; empty outside of git.
+def source(project: Path, environment: str = DEFAULT) -> model.Source:
+    """Return a project with its commit, and whether nothing in it differs; no commit without git.
 
     git starts no monitor of the clone's files. A filter that the clone's configuration names may
-    run, as the project's code does right after.
+    run, as the project's code does right after; a clone around the project must be the user's own.
     """
     trusted = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
-    commit = git(project, *trusted, "rev-parse", "HEAD")
-    state = git(project, *trusted, "status", "--porcelain") if commit else None
+    clones = (folder for folder in (project, *project.parents) if (folder / ".git").exists())
+    clone = next(clones, project)
+    commit = git(clone, *trusted, "rev-parse", "HEAD")
+    state = None
+    if commit:
+        state = git(clone, *trusted, "status", "--porcelain", "--", str(project))
     return model.Source(
-        commit=commit.strip() if commit else None, is_clean=None if state is None else not state
+        folder=hashlib.sha256(os.fsencode(project)).hexdigest()[:16],
+        environment="" if environment == DEFAULT else environment,
+        commit=commit.strip() if commit else None,
+        is_clean=None if state is None else not state,
     )

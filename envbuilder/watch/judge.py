@@ -6,32 +6,33 @@ What a signed report says follows from that: what ran on what, and what it does 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean, median
 
 from msgspec.structs import replace
 
-from envbuilder.core.errors import clipped, counted, first, printable
+from envbuilder.core.errors import clipped, first, printable
 from envbuilder.core.text import duration, percent
 from envbuilder.watch import training as rules
-from envbuilder.watch.model import MOST_ROWS, Finding, Observed, Watched
-from envbuilder.watch.training import MOSTLY, NAME, SENTENCE, Run, device_share, finding, is_on
+from envbuilder.watch.model import MOST_ROWS, Finding, Machine, Observed, Watched
+from envbuilder.watch.training import (
+    MOSTLY,
+    NAME,
+    NONE_THERE,
+    SENTENCE,
+    Run,
+    device_share,
+    finding,
+    is_on,
+    totals,
+)
 
 FEWER_STEPS = 0.5
 """Of the busiest rank's: ranks that train together take the same steps, up to uneven ends."""
-LONG_STEP = 0.02
-"""Seconds: shorter steps are bound by Python, which neither a GPU nor threads can help."""
 LONG_TRAINING = 20.0
 """Seconds of training for which means from outside say something about it."""
-LOW_UTILIZATION = 0.3
 THROTTLED = 0.05
 OTHERS = 0.25
 """Share of the CPUs' time that other programs took."""
-FEW_THREADS = 0.4
-"""Of the CPUs: by default, a thread for each core, which has two of them."""
-IPEX = "torch_ipex::"
-"""Operators of the one extension that trainings use: zentorch is for inference."""
 
 
 Rule = Callable[[Run], Iterator[Finding]]
@@ -39,26 +40,7 @@ Rule = Callable[[Run], Iterator[Finding]]
 
 def judged(watched: Watched) -> Watched:
     """Return a report with its verdict and its findings, the largest loss first."""
-    trained = training(watched)
-    requested = clipped(watched.requested, NAME)
-    shares = []
-    for process in trained:
-        share = device_share(process, requested)
-        if share is not None:
-            shares.append(share)
-    on_device = fmean(shares) >= MOSTLY if shares else None
-    cpus = _cpus(watched)
-    cpus_each = cpus
-    if not _in_turn(watched):
-        cpus_each //= len(trained)
-    run = Run(
-        watched=watched,
-        trained=trained,
-        requested=requested,
-        cpus=cpus,
-        cpus_each=cpus_each,
-        on_device=on_device,
-    )
+    run = _run(watched)
     findings: list[Finding] = []
     for rule in RULES:
         findings += rule(run)
@@ -67,7 +49,75 @@ def judged(watched: Watched) -> Watched:
     findings.sort(key=lambda each: -each.lost)
     if another_environment(watched):
         watched = replace(watched, fingerprint="", lock="")
-    return replace(watched, on_device=on_device, findings=tuple(findings[:MOST_ROWS]))
+    return replace(watched, on_device=run.on_device, findings=tuple(findings[:MOST_ROWS]))
+
+
+def _run(watched: Watched) -> Run:
+    """Return a command as rules judge it: its trainings add up by their work and their times."""
+    requested = clipped(watched.requested, NAME)
+    weighed = _weighed(watched)
+    whole = on_device = 0.0
+    for process, weight in weighed:
+        share = device_share(process, requested)
+        if share is not None:
+            whole += weight
+            on_device += weight * share
+    least = NONE_THERE * sum(weight for _, weight in weighed)
+    trained = tuple(process for process, weight in weighed if weight >= least)
+    machine = watched.machine
+    cpus = _cpus(machine)
+    at_once = _at_once(trained)
+    needed = 0
+    for process in trained:
+        needed += process.threads or 1 if is_on("cpu", requested) else 1
+        needed += process.loader.workers if process.loader else 0
+    needed = min(-(-needed * at_once // max(len(trained), 1)), machine.cpus)
+    others = (machine.other_seconds or 0.0) / (watched.seconds * machine.cpus or math.inf)
+    others = min(others, 1.0)
+    if others < OTHERS or machine.cpus * (1 - others) >= min(needed, cpus):
+        others = 0.0
+    return Run(
+        watched=watched,
+        trained=trained,
+        requested=requested,
+        cpus=cpus,
+        cpus_each=max(cpus // at_once, 1),
+        needed=needed,
+        others=others,
+        on_device=on_device >= MOSTLY * whole if whole else None,
+    )
+
+
+def _weighed(watched: Watched) -> list[tuple[Observed, float]]:
+    """Return the trainings with their weights: their matrix work, by sampled steps, or seconds.
+
+    Seconds if one's work was not seen, as that of compiled code.
+    """
+    trained = training(watched)
+    weights = []
+    for process in trained:
+        flops = sum(row.flops for row in process.work)
+        weights.append(flops * (process.steps or 1) / (process.windows or 1))
+    if not all(weights):
+        weights = [process.training_seconds or process.seconds for process in trained]
+    return list(zip(trained, weights, strict=True))
+
+
+def _lasted(trained: Sequence[Observed]) -> float:
+    """Return for how long any of some processes took steps."""
+    total = 0.0
+    until = 0.0
+    for process in sorted(trained, key=lambda process: process.began):
+        end = process.began + process.training_seconds
+        total += max(end - max(process.began, until), 0.0)
+        until = max(end, until)
+    return total
+
+
+def _at_once(trained: Sequence[Observed]) -> int:
+    """Return how many of some processes took steps at a time."""
+    seconds = sum(process.training_seconds for process in trained)
+    return max(round(seconds / (_lasted(trained) or math.inf)), 1)
 
 
 def training(watched: Watched) -> tuple[Observed, ...]:
@@ -89,31 +139,22 @@ def environment(watched: Watched) -> str:
     other = another_environment(watched)
     if other:
         return f"another environment: {other}"
+    if watched.project.environment:
+        return f"profile {watched.profile}, environment {watched.project.environment}"
     return f"profile {watched.profile}"
 
 
-def _in_turn(watched: Watched) -> bool:
-    """Return whether trainings ran one after another, as far as that can be told."""
-    lasted = 0.0
-    for process in training(watched):
-        if process.rank is not None:
-            return False
-        lasted += process.seconds
-    return lasted <= watched.seconds
-
-
 def speed(watched: Watched) -> tuple[float, str] | None:
-    """Return how fast the training was, of all ranks together, and in what; None if not seen."""
+    """Return how fast the training was, of all processes together, and in what; None if not seen.
+
+    What they did at once adds up; what they did in turn took the time of all.
+    """
     trained = [p for p in training(watched) if p.training_seconds > 0]
-    is_in_turn = _in_turn(watched)
-    length = sum(p.training_seconds for p in trained)
+    seconds = _lasted(trained)
     for unit in ("tokens", "samples"):
-        total = 0.0
-        for process in trained:
-            seconds = length if is_in_turn else process.training_seconds
-            total += (getattr(process, unit) or 0) / seconds
-        if total > 0:
-            return total, unit
+        total = sum(getattr(process, unit) or 0 for process in trained)
+        if total and seconds:
+            return total / seconds, unit
     steps = max(((p.steps or 0) / p.training_seconds for p in trained), default=0.0)
     return (steps, "steps") if steps > 0 else None
 
@@ -143,16 +184,14 @@ def framework(watched: Watched) -> str:
 
 def _most(watched: Watched, field: str) -> str:
     """Return the value of a field that most matrix work has, else most parameters."""
-    work = Counter[str]()
-    sizes = Counter[str]()
-    for process in training(watched):
-        for row in process.work:
-            work[getattr(row, field)] += row.flops
-        for placed in process.parameters:
-            sizes[getattr(placed, field)] += placed.bytes
-    for value, number in (*work.most_common(1), *sizes.most_common(1)):
-        if number:
-            return value
+    pairs: list[tuple[str, float]] = []
+    for process, weight in _weighed(watched):
+        rows = totals((getattr(row, field), row.flops) for row in process.work)
+        rows = rows or totals((getattr(row, field), row.bytes) for row in process.parameters)
+        whole = sum(size for _, size in rows)
+        pairs += [(value, weight * size / whole) for value, size in rows]
+    for value, _ in totals(pairs):
+        return value
     return "unknown"
 
 
@@ -180,10 +219,10 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
     return of_run
 
 
-def _cpus(watched: Watched) -> int:
+def _cpus(machine: Machine) -> int:
     """Return how many CPUs the command could use, by its quota."""
-    quota = watched.machine.quota
-    return max(min(watched.machine.cpus, math.ceil(quota)) if quota else watched.machine.cpus, 1)
+    quota = machine.quota
+    return max(min(machine.cpus, math.ceil(quota)) if quota else machine.cpus, 1)
 
 
 def _ranks(run: Run) -> dict[int, Observed]:
@@ -195,24 +234,27 @@ def _ranks(run: Run) -> dict[int, Observed]:
 
 
 def _idle_ranks(run: Run) -> Iterator[Finding]:
-    """Yield that ranks did less than the others."""
+    """Yield that ranks did less than the others.
+
+    Evidence: their steps. A rank that takes none has another role, as an actor beside a learner,
+    and one whose model has other tensors, too.
+    """
     ranks = _ranks(run)
+    trained = [p for p in ranks.values() if p.steps]
     # What was killed early wrote its steps when it began.
-    steps: dict[int, int] = {}
-    for rank, process in ranks.items():
-        if process.steps is not None and (process.finished or process.seconds >= LONG_TRAINING):
-            steps[rank] = process.steps
-    highest = max(steps.values(), default=0)
-    idle = [rank for rank, n in steps.items() if n < FEWER_STEPS * highest]
+    trained = [p for p in trained if p.finished or p.seconds >= LONG_TRAINING]
+    most = max(((p.steps or 0, p.trainable or 0) for p in trained), default=(0, 0))
+    trained = [p for p in trained if (p.steps or 0) < FEWER_STEPS * most[0]]
+    idle = [p for p in trained if p.trainable == most[1]]
     if idle:
-        least = steps[idle[0]]
+        least = idle[0].steps or 0
         yield finding(
             "idle rank",
-            f"Rank {first(list(map(str, idle)), 4)} took {least:,} steps, others up to"
-            f" {highest:,}.",
+            f"Rank {first([str(p.rank) for p in idle], 4)} took {least:,} steps, others up to"
+            f" {most[0]:,}.",
             "Give every rank the same number of batches (`DistributedSampler`), and look at what"
             " this rank waits for or skips.",
-            len(idle) / len(ranks) * (1 - least / highest),
+            len(idle) / len(ranks) * (1 - least / most[0]),
         )
 
 
@@ -237,127 +279,35 @@ def _shared_devices(run: Run) -> Iterator[Finding]:
             )
 
 
-def unused_kernels(watched: Watched) -> list[str]:
-    """Return the operators that the profile promises and nobody saw; none where none were seen.
-
-    Of compiled code none are seen, and under the script's own profiler neither.
-    """
-    names = []
-    for process in training(watched):
-        if process.work:
-            names += [row.operator for row in process.work]
-            names += [f"{space}::" for space in process.namespaces]
-    if not names:
-        return []
-    return [prefix for prefix in watched.expected_kernels if not _is_used(prefix, names)]
-
-
-def _is_used(prefix: str, names: Sequence[str]) -> bool:
-    return any(name.startswith(prefix) for name in names)
-
-
-def _extension(run: Run) -> Iterator[Finding]:
-    """Yield that operators of IPEX are not used, though the profile promises them."""
-    if IPEX in unused_kernels(run.watched):
-        yield finding(
-            "extension",
-            f"No operator of the extension that profile {run.watched.profile} promises was"
-            f" seen: {IPEX}.",
-            "Write `import intel_extension_for_pytorch as ipex` and `model, optimizer ="
-            " ipex.optimize(model, optimizer=optimizer)`.",
-            0.1,  # not measured: what the extension promises
-        )
-
-
-def _others(watched: Watched) -> float:
-    """Return the share of the CPUs' time that other programs took."""
-    of_all = watched.seconds * max(watched.machine.cpus, 1)
-    if of_all:
-        return min((watched.machine.other_seconds or 0.0) / of_all, 1.0)
-    return 0.0
-
-
-def _data(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that the training waited for its data, unless that is other programs' doing."""
-    needed = 0
-    for each in run.trained:
-        needed += 1
-        if each.loader:
-            needed += each.loader.workers
-    others = _others(run.watched)
-    if others < OTHERS or run.watched.machine.cpus * (1 - others) >= needed:
-        yield from rules.waiting(process, run)
-
-
-def _has_long_steps(run: Run) -> bool:
-    """Return whether steps are long enough, and the training, to be judged from outside."""
-    lengths = [p.training_seconds / p.steps for p in run.trained if p.steps and p.steps > 1]
-    if not lengths or median(lengths) < LONG_STEP:
-        return False
-    return max(p.training_seconds for p in run.trained) >= LONG_TRAINING
-
-
-def _utilization(run: Run) -> Iterator[Finding]:
-    """Yield that the GPU idles."""
-    counted_gpus = [gpu for gpu in run.watched.machine.gpus if gpu.utilization is not None]
-    if is_on("cpu", run.requested) or not counted_gpus or not run.on_device:
-        return
-    busiest = max(counted_gpus, key=lambda gpu: gpu.utilization or 0.0)
-    share = busiest.utilization or 0.0
-    if share < LOW_UTILIZATION and _has_long_steps(run):
-        yield finding(
-            "utilization",
-            f"The work was on {run.requested}, but its kernels ran in"
-            f" {percent(share, 0)} of the time (GPU {busiest.index}, {busiest.name}).",
-            "Try a larger batch, `torch.compile(model)`, and `.item()` or `print` in every"
-            " hundredth step only.",
-            1 - share,
-        )
-
-
 def _quota(run: Run) -> Iterator[Finding]:
     """Yield that a CPU quota stopped the command."""
     machine = run.watched.machine
-    of_all = run.watched.seconds * max(machine.cpus, 1) or math.inf
+    # Linux counts it of each CPU that had something to run.
+    of_all = run.watched.seconds * (run.needed or machine.cpus) or math.inf
     throttled = machine.throttled_seconds or 0.0
-    if throttled / of_all >= THROTTLED:
+    share = min(throttled / of_all, 1.0)
+    if share >= THROTTLED:
         quota = ""
         if machine.quota:
             quota = f" of {machine.quota:.3g} CPUs"
         yield finding(
             "quota",
-            f"The CPU quota{quota} stopped the command for {percent(throttled / of_all, 0)} of the"
-            f" CPUs' time ({duration(throttled)}).",
+            f"The CPU quota{quota} stopped the command for {percent(share, 0)} of its CPUs' time"
+            f" ({duration(throttled)}).",
             f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={run.cpus}`.",
-            throttled / of_all,
+            share,
         )
 
 
 def _load(run: Run) -> Iterator[Finding]:
-    """Yield that other programs took much of the CPUs' time."""
-    others = _others(run.watched)
-    if run.trained and others >= OTHERS:
+    """Yield that other programs took CPUs that the training needed."""
+    if run.trained and run.others:
         yield finding(
             "load",
-            f"Other programs used {percent(others, 0)} of this machine's CPUs"
+            f"Other programs used {percent(run.others, 0)} of this machine's CPUs"
             f" ({duration(run.watched.machine.other_seconds or 0.0)} of CPU time).",
             "Measure again on a quiet machine before the rate is compared.",
-            others / 2,
-        )
-
-
-def _threads(run: Run) -> Iterator[Finding]:
-    """Yield that the framework uses few threads."""
-    threads = sum(p.threads or 0 for p in run.trained)
-    if not is_on("cpu", run.requested) or not run.on_device or not _has_long_steps(run):
-        return
-    if 0 < threads < FEW_THREADS * run.cpus:
-        yield finding(
-            "threads",
-            f"The framework used {counted(threads, 'thread')} on {counted(run.cpus, 'CPU')}.",
-            f"Set `OMP_NUM_THREADS={max(run.cpus // len(run.trained), 1)}`; torchrun sets it to 1"
-            " unless it is set.",
-            (1 - threads / run.cpus) / 2,
+            run.others / 2,
         )
 
 
@@ -380,21 +330,19 @@ RULES: tuple[Rule, ...] = (
     _each(rules.fallbacks),
     _each(rules.doubles),
     _each(rules.gradients),
+    _each(rules.updates),
+    _each(rules.modules),
     _each(rules.losses),
-    _each(_data),
+    _each(rules.waiting),
     _idle_ranks,
     _shared_devices,
-    _extension,
-    _utilization,
     _quota,
     _load,
-    _threads,
     _environment,
 )
 """All that is judged. A rule yields findings, which every report, terminal and page shows."""
 CAUSES = {
+    "no update": frozenset({"gradients"}),
     "not learning": frozenset({"gradients", "no update"}),
-    "round trip": frozenset({"split"}),
-    "utilization": frozenset({"data", "split", "device", "fallback", "round trip", "load"}),
 }
 """Kind of a finding → those whose consequence it is: with one of these, it is left out."""

@@ -32,6 +32,8 @@ Name = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
+"""Seconds since 1970."""
 _Rows = Meta(max_length=MOST_ROWS)
 _T = TypeVar("_T")
 
@@ -56,6 +58,13 @@ class Work(Struct, frozen=True, kw_only=True):
     dtype: Name
     flops: Count
     seconds: Seconds
+    inferred: Count = 0
+    """FLOP of it under `no_grad`: of a teacher, an actor, an evaluation."""
+
+    @property
+    def with_gradients(self) -> int:
+        """FLOP of what is learned from."""
+        return max(self.flops - self.inferred, 0)
 
 
 class Copy(Struct, frozen=True, kw_only=True):
@@ -71,7 +80,7 @@ class Copy(Struct, frozen=True, kw_only=True):
     shape: Name = ""
     where: Name = ""
     again: Count = 0
-    """Calls whose tensor, the very object, was copied to that device before in the same step."""
+    """Calls whose tensor had been on that device before in the same step."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -118,6 +127,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     peak_rss: Count = 0
     optimizers: Count | None = None
     steps: Count | None = None
+    began: Moment = 0.0
+    """At its first step; where none is seen, when the framework was imported."""
     training_seconds: Seconds = 0.0
     """From the first step to the last one."""
     samples: Count | None = None
@@ -130,23 +141,29 @@ class Observed(Struct, frozen=True, kw_only=True):
     overhead_seconds: Seconds = 0.0
     """Estimated time that observing took."""
     parameters: Annotated[tuple[Placed, ...], _Rows] = ()
-    gradients: Annotated[tuple[Placed, ...], _Rows] = ()
-    activations: Annotated[tuple[Placed, ...], _Rows] = ()
-    """Results of matrix work; like gradients and batches, sums over the sampled steps."""
-    batches: Annotated[tuple[Placed, ...], _Rows] = ()
-    """As the loader gave them."""
     trainable: Count | None = None
     """Parameters of optimizers that require gradients."""
     without_gradient: Count | None = None
-    """Those of them that had none in any sampled step."""
+    """Those of them that had none in any step that was looked at."""
+    gradient_looks: Count = 0
+    """Steps in which gradients were looked at: many at first, until all had one."""
+    newest_gradient: Count = 0
+    """The look that saw a parameter's first gradient last: late, if parts are used in turn."""
     checked_updates: Count = 0
     """Sampled steps in which some parameters were compared with those before."""
     unchanged_updates: Count = 0
-    """Those of them in which none of these parameters changed."""
+    """The last ones of them, in which none of these changed though they had a gradient."""
+    changed_at: Count = 0
+    """The last step that was seen to change one of them."""
+    classes: Count = 0
+    """Different labels that cross entropy got in sampled steps."""
+    labels: Count = 0
+    evaluating: Count = 0
+    """Sampled steps of models that drop out or normalize batches, all of them after `eval()`."""
+    single: Count = 0
+    """Sampled steps in which each model got one sample."""
     work: Annotated[tuple[Work, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
-    namespaces: Annotated[tuple[Name, ...], _Rows] = ()
-    """Of operators that are not the framework's own: `zentorch`, `torch_ipex`, `flash_attn`."""
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
     """Operators that the framework said ran on the CPU because the device has none."""
     autocast: Autocast = Autocast()
@@ -179,6 +196,10 @@ class Machine(Struct, frozen=True, kw_only=True):
 class Source(Struct, frozen=True, kw_only=True):
     """The project's commit, and whether its files were those of the commit at the start."""
 
+    folder: Name = ""
+    """A digest of its path."""
+    environment: Name = ""
+    """Which of its environments; empty for `default`."""
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")] | None = None
     is_clean: bool | None = None
 
@@ -213,8 +234,6 @@ class Watched(Struct, frozen=True, kw_only=True):
     project: Source = Source()
     requested: Name
     """The kind of device the work should be on (`cuda`)."""
-    expected_kernels: Annotated[tuple[Name, ...], _Rows] = ()
-    """Prefixes of operators that the profile promises."""
     exit_code: int
     seconds: Seconds
     machine: Machine

@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Any, Literal
 
 from envbuilder.core import text
-from envbuilder.core.errors import counted, first, printable
+from envbuilder.core.errors import counted, printable
 from envbuilder.core.text import amount, duration, memory, percent
 from envbuilder.verify import view
 from envbuilder.verify.view import Fact
 from envbuilder.watch import judge, model
-from envbuilder.watch.training import totals
+from envbuilder.watch.training import WAITING, WAITING_TOTAL, totals
 
 ADVICE = "This is advice and no proof: it is what a hook saw in the script, which could lie."
 MOST_SHOWN = 6
@@ -54,22 +54,19 @@ def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterato
         yield Fact("Processes", counted(len(trained), "process"))
     yield Fact("Work", _shares(trained, "work", "flops"), "of matrix work")
     yield Fact("Parameters", _shares(trained, "parameters"))
-    yield Fact("Gradients", _shares(trained, "gradients"))
-    yield Fact("Activations", _shares(trained, "activations"))
-    yield Fact("Batches", _shares(trained, "batches"), "as loaded")
-    yield Fact("Copies", _copies(trained))
     if longest.steps:
         yield Fact("Steps", f"{longest.steps:,}", duration(longest.training_seconds))
     if rate := judge.speed(watched):
         yield Fact("Rate", f"{amount(rate[0])} {rate[1]}/s")
     if loader := longest.loader:
         share = percent(loader.waited / seconds)
-        yield Fact("Waiting for data", share, counted(loader.workers, "worker"))
+        note = counted(loader.workers, "worker")
+        if WAITING * seconds <= loader.waited < WAITING_TOTAL:
+            note += ", too short to judge"
+        yield Fact("Waiting for data", share, note)
     losses = [loss for _, loss in longest.losses if loss is not None]
     if losses:
         yield Fact("Loss", f"{amount(losses[0])} → {amount(losses[-1])}")
-    yield Fact("Not used", first(judge.unused_kernels(watched), 4), "operators of the extension")
-    yield Fact("Expensive operators", _expensive(trained), "by the host's time")
     for device in longest.devices:
         if device.peak:
             yield Fact(f"Memory of {device.device}", memory(device.peak), "peak")
@@ -96,24 +93,6 @@ def _largest(pairs: Iterable[tuple[str, float]]) -> str:
     sums = totals(pairs)
     total = sum(size for _, size in sums)
     return ", ".join(f"{name} {percent(size / total, 0)}" for name, size in sums[:MOST_SHOWN])
-
-
-def _copies(trained: Sequence[model.Observed]) -> str:
-    """Return the copies of the most bytes."""
-    every = chain.from_iterable(process.copies for process in trained)
-    shown = []
-    for copy in sorted(every, key=lambda copy: -copy.bytes)[:3]:
-        where = ""
-        if copy.where:
-            where = f" at {copy.where}"
-        shown.append(f"{copy.source} → {copy.target} {memory(copy.bytes)}{where}")
-    return ", ".join(shown)
-
-
-def _expensive(trained: Sequence[model.Observed]) -> str:
-    """Return the operators that took most of the host's time in sampled steps."""
-    rows = chain.from_iterable(process.work for process in trained)
-    return _largest((row.operator.removeprefix("aten::"), row.seconds) for row in rows)
 
 
 def unseen(watched: model.Watched) -> list[str]:

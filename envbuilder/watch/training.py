@@ -50,16 +50,25 @@ COPY_BYTES = 1024
 """Smaller tensors are labels and metrics."""
 COPY_RATE = 1e10
 """Bytes per second from ordinary memory over PCIe."""
-WITHOUT_GRADIENT = 0.25
-"""Share of trainable parameters; poolers and experts that a task does not use stay below."""
+LEAST_LOOKS = 16
+"""Steps without a parameter's gradient: experts get theirs sooner."""
+IN_TURN = 0.5
+"""Share of these steps after which no parameter gets its first gradient, unless more will."""
+SHORT_STEP = 0.02
+"""Seconds: a longer step of one sample has enough to do."""
+EVALUATING_LOST = 0.2
+SINGLE_LOST = 0.5
+"""Neither is measured."""
 LEAST_UPDATES = 2
 LEAST_WINDOWS = 2
-"""Steps that must agree: a schedule may begin or end with a rate of zero."""
+"""Steps that must agree."""
 LEAST_LOSSES = 64
 LEAST_STEPS = 200
-CHANCE = tuple(map(math.log, (*range(2, 11), 100, 1000)))
-"""Cross entropy of guessing. A run that goes on from a checkpoint is flat too, but elsewhere."""
+LABELS = 3
+"""Of each class, to know their number."""
 NEAR_CHANCE = 0.04
+STILL = 0.99
+"""A loss that ends below this share of guessing has begun to fall."""
 STEADY = 0.05
 """Deviation of the losses over their mean; it is larger once some samples are known."""
 LARGEST_LOSS = 1e30
@@ -108,7 +117,11 @@ class Run(Struct, frozen=True, kw_only=True):
     cpus: int
     """How many CPUs the command may use."""
     cpus_each: int
-    """How many of them each training may use."""
+    """How many of them each of those may use that train at once."""
+    needed: int
+    """How many of them these keep busy, with their loaders."""
+    others: float
+    """Share of the machine's CPUs that other programs used; 0 if there were enough for all."""
     on_device: bool | None
 
 
@@ -267,19 +280,23 @@ def _is_double(row: Work | Placed) -> bool:
 
 
 def autocast(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that autocast or a scaler of gradients is used, and that the work is in float32."""
+    """Yield that autocast or a scaler of gradients is used, and that the work is in float32.
+
+    Evidence: dtypes of the work with gradients. Wrong if autocast is meant for a teacher or an
+    evaluation: silent where it had its effect on work without gradients.
+    """
     asked = process.autocast
     steps = process.steps or 0
     half = [dtype for dtype in asked.dtypes if dtype != "float32"]
     # A region that is entered in validation only does what it should.
     is_used = asked.scaled or (half and asked.entered >= steps * MOSTLY)
-    share = share_of(process.work, "flops", lambda row: row.dtype == "float32")
-    if not is_used or share is None or share < UNSCALED:
+    is_inferring = any(row.inferred and row.dtype in half for row in process.work)
+    share = share_of(process.work, "with_gradients", lambda row: row.dtype == "float32")
+    if not is_used or is_inferring or share is None or share < UNSCALED:
         return
-    entered = f"autocast ({', '.join(half) or 'float32'}) was entered {asked.entered:,} times"
     done = "gradients were scaled"
     if asked.entered:
-        done = entered
+        done = f"autocast ({', '.join(asked.dtypes)}) was entered {asked.entered:,} times"
     name = _torch(run.requested)
     yield finding(
         "autocast",
@@ -292,7 +309,11 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def waiting(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that the training waited for its data."""
+    """Yield that the training waited for its data.
+
+    Evidence: the time until its loaders gave each batch. Wrong about the cause where other programs
+    had the CPUs: that is said.
+    """
     loader = process.loader
     if loader is None or not loader.batches or not process.training_seconds:
         return
@@ -301,103 +322,120 @@ def waiting(process: Observed, run: Run) -> Iterator[Finding]:
     if share < WAITING or each < WAITING_BATCH or loader.waited < WAITING_TOTAL:
         return
     most = min(run.cpus_each, MOST_WORKERS)
+    busy = ""
+    if run.others:
+        busy = f" Other programs used {percent(run.others, 0)} of the CPUs meanwhile."
     yield finding(
         "data",
         f"The training waited {percent(share, 0)} of its time for data: {duration(each)} for each"
         f" of {loader.batches:,} batches, with {counted(loader.workers, 'worker')} in the loader"
-        f" and {counted(run.cpus_each, 'CPU')}.",
+        f" and {counted(run.cpus_each, 'CPU')}.{busy}",
         _LOADING[(loader.workers > 0) + (loader.workers >= most)].format(most=most),
         share,
     )
 
 
 def copies(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that a tensor was copied to the device twice, or left it only to come back."""
-    seconds = process.window_seconds or math.inf
-    large = [c for c in process.copies if c.calls and c.bytes >= COPY_BYTES * c.calls]
-    twice = [copy for copy in large if copy.again]
-    if twice:
-        worst = max(twice, key=_needless)
+    """Yield that tensors were copied to the device although they were there.
+
+    Evidence: the very tensor was copied there before in the same step, or came from one there that
+    still exists. Wrong if the copy there was freed meanwhile.
+    """
+    needless = [c for c in process.copies if c.again and c.bytes >= COPY_BYTES * c.calls]
+    needless = [copy for copy in needless if is_on(copy.target, run.requested)]
+    if needless:
+        worst = max(needless, key=_needless)
         same = [c for c in process.copies if (c.target, c.shape) == (worst.target, worst.shape)]
-        size = sum(map(_needless, twice))
+        size = sum(map(_needless, needless))
         yield finding(
             "copied twice",
-            f"A tensor {worst.shape} was copied from {worst.source} to {worst.target} more than"
-            f" once a step, {_at(same)}: {sum(copy.again for copy in twice):,} needless copies"
-            f" ({memory(size)}){_in_steps(process)}.",
+            f"A tensor {worst.shape} was copied from {worst.source} to {worst.target}, where it had"
+            f" been in the same step, {_at(same)}: {sum(copy.again for copy in needless):,}"
+            f" needless copies ({memory(size)}){_in_steps(process)}.",
             "Copy a batch once, at the start of the step, `batch = batch.to(device)`, and use that"
-            " variable from there on.",
-            size / COPY_RATE / seconds,
+            " variable from there on, without `.cpu()` or `.numpy()`.",
+            size / COPY_RATE / (process.window_seconds or math.inf),
         )
-    for copy in large:
-        back = [other for other in process.copies if _returns(other, copy)]
-        if back and is_on(copy.source, run.requested):
-            size = sum(each.bytes for each in (copy, *back))
-            yield finding(
-                "round trip",
-                f"A tensor {copy.shape} was copied from {copy.source} to {copy.target} and back,"
-                f" {_at([copy, *back])}: {memory(size)}{_in_steps(process)}.",
-                "Leave it on the device: call neither `.cpu()` nor `.numpy()` on what the model"
-                " still needs, and use the framework's own functions for what lies between.",
-                size / COPY_RATE / seconds,
-            )
-            return
 
 
-def _needless(copy: Copy) -> int:
+def _needless(copy: Copy) -> float:
     """Return the bytes that were copied although they were there."""
-    return copy.again * copy.bytes // copy.calls
-
-
-def _returns(copy: Copy, left: Copy) -> bool:
-    """Return whether a copy may bring back a tensor that left: as often, from the line or below.
-
-    A batch goes to the device before a prediction of the same shape leaves it.
-    """
-    file, line = _spot(copy)
-    file_left, line_left = _spot(left)
-    return (
-        (copy.source, copy.target, copy.shape) == (left.target, left.source, left.shape)
-        and MOSTLY <= copy.calls / left.calls <= 1 / MOSTLY
-        and file == file_left
-        and 0 < line_left <= line
-    )
-
-
-def _spot(copy: Copy) -> tuple[str, int]:
-    """Return file and line of a copy; line 0 if unknown."""
-    file, _, line = copy.where.rpartition(":")
-    return file, int(line) if line.isdecimal() and len(line) < 9 else 0
+    return copy.again / max(copy.calls, 1) * copy.bytes
 
 
 def gradients(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that parameters get no gradient, or that steps change nothing."""
+    """Yield that parameters get no gradient.
+
+    Evidence: none in any step that was looked at, of which there were many. Wrong where libraries
+    keep gradients elsewhere, then steps change parameters; and where parts are used in turn, then
+    some get their first gradient late.
+    """
     trainable = process.trainable or 0
-    without = process.without_gradient or 0
-    checked = process.checked_updates
-    share = 0.0
-    if trainable:
-        share = min(without / trainable, 1.0)
-    # Libraries that shard parameters keep gradients elsewhere; what changes has some.
-    is_moving = share == 1 and checked > process.unchanged_updates
-    if share >= WITHOUT_GRADIENT and process.windows >= LEAST_WINDOWS and not is_moving:
+    without = min(process.without_gradient or 0, trainable)
+    looks = process.gradient_looks
+    if not without or looks < LEAST_LOOKS or process.newest_gradient > IN_TURN * looks:
+        return
+    if without == trainable and process.changed_at:
+        return
+    yield finding(
+        "gradients",
+        f"{without:,} of {trainable:,} trainable parameter tensors had no gradient in"
+        f" {counted(looks, 'step')} that were looked at.",
+        "Look for `.detach()`, `.data`, `.item()` or `torch.no_grad()` between them and the loss,"
+        " and for another model's parameters in the optimizer. What the task does not use, or uses"
+        " later, needs none.",
+        without / trainable,
+    )
+
+
+def updates(process: Observed, _: Run) -> Iterator[Finding]:
+    """Yield that steps change nothing.
+
+    Evidence: in the last comparisons, which go back over most of the training, no number changed
+    that had a gradient. Wrong if it is one of several optimizers', which may have its turn later.
+    """
+    share = 1 - min(process.changed_at / max(process.steps or 0, 1), 1.0)
+    still = process.unchanged_updates
+    if still < LEAST_UPDATES or share < MOSTLY or (process.optimizers or 1) > 1:
+        return
+    none = "None"
+    if process.changed_at:
+        none = f"After step {process.changed_at:,}, none"
+    yield finding(
+        "no update",
+        f"{none} of {still:,} compared steps of the optimizer changed any of the parameters"
+        " that were looked at.",
+        "Look at `optimizer.param_groups`: a learning rate that is zero or too small for the dtype,"
+        " or the parameters of another model.",
+        share,
+    )
+
+
+def modules(process: Observed, _: Run) -> Iterator[Finding]:
+    """Yield that models were trained as they are evaluated, or with one sample at a time.
+
+    Evidence: all models that an optimizer trains, in every sampled step. Wrong if either is meant;
+    texts, and long steps of one sample, are taken to be.
+    """
+    windows = process.windows
+    if process.evaluating == windows >= LEAST_WINDOWS:
         yield finding(
-            "gradients",
-            f"{without:,} of {trainable:,} trainable parameter tensors had no gradient in any of"
-            f" {counted(process.windows, 'sampled step')}.",
-            "Look for `.detach()`, `.data`, `.item()` or `torch.no_grad()` between them and the"
-            " loss, and for another model's parameters in the optimizer; do not give it frozen"
-            " ones.",
-            share,
+            "eval mode",
+            f"The model was trained after `eval()`{_in_steps(process)}: without dropout, and with"
+            " the stored means of its batch norms.",
+            "Unless that is meant, call `model.train()` before each epoch, and after each"
+            " evaluation.",
+            EVALUATING_LOST,
         )
-    elif checked >= LEAST_UPDATES and process.unchanged_updates == checked:
+    steps = process.steps or 0
+    length = process.training_seconds / max(steps, 1)
+    is_single = process.single == windows >= LEAST_WINDOWS and not process.tokens
+    if is_single and 0 < (process.samples or 0) <= steps and length < SHORT_STEP:
         yield finding(
-            "no update",
-            f"None of {checked:,} compared steps of the optimizer changed any of the parameters"
-            " that were looked at.",
-            "Look at `optimizer.param_groups`: a learning rate that is zero or too small for the"
-            " dtype, or the parameters of another model.",
-            _USELESS,
+            "single sample",
+            f"Each of {steps:,} steps had one sample, and took {duration(length)}.",
+            "Unless that is meant, give `DataLoader` a `batch_size`: without, it is 1.",
+            SINGLE_LOST,
         )
 
 
@@ -423,7 +461,11 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def losses(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that the loss was not finite, or that it stands where guessing would."""
+    """Yield that the loss was not finite, or that it stands where guessing would.
+
+    Evidence: the logarithm of the number of classes that cross entropy saw. Wrong if a training
+    learns nothing at first, and is long at that; silent while the loss falls at all.
+    """
     pairs = sorted(process.losses, key=lambda pair: pair[0])
     lost = [step for step, loss in pairs if loss is None]
     if lost:
@@ -439,21 +481,25 @@ def losses(process: Observed, _: Run) -> Iterator[Finding]:
         )
         return
     values = [loss for _, loss in pairs if loss is not None and abs(loss) < LARGEST_LOSS]
-    # Losses of adversaries stand still if all is well; those of words fall from far above.
-    if len(values) < LEAST_LOSSES or process.tokens or (process.optimizers or 1) > 1:
+    classes = process.classes
+    # Losses of adversaries stand still if all is well.
+    if len(values) < LEAST_LOSSES or (process.optimizers or 1) > 1:
+        return
+    if classes < 2 or process.labels < LABELS * classes:
         return
     quarter = len(values) // 4
     begin = fmean(values[:quarter])
     end = fmean(values[-quarter:])
-    noise = pstdev(values[:quarter]) / math.sqrt(quarter)
-    mean = fmean(values)
-    is_chance = any(abs(mean - chance) <= NEAR_CHANCE * chance for chance in CHANCE)
-    is_steady = pstdev(values) <= STEADY * abs(mean)
-    if pairs[-1][0] >= LEAST_STEPS and is_chance and is_steady and end >= begin - 2 * noise:
+    guessing = math.log(classes)
+    fell = end < STILL * min(begin, guessing)
+    is_chance = abs(begin - guessing) <= NEAR_CHANCE * guessing
+    is_steady = pstdev(values) <= STEADY * guessing
+    if pairs[-1][0] >= LEAST_STEPS and is_chance and is_steady and not fell:
         yield finding(
             "not learning",
             f"The loss stands still: {amount(begin)} at the beginning and {amount(end)} at the end"
-            f" of {pairs[-1][0]:,} steps, about that of guessing.",
+            f" of {pairs[-1][0]:,} steps, about that of guessing one of {classes:,} classes,"
+            f" {amount(guessing)}.",
             "If this is not a run that goes on from an earlier one: look at the learning rate, at"
             " the labels, and whether the loss gets logits.",
             STANDING_STILL_LOST,

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from envbuilder.commands import watch
 from envbuilder.core import process
 from envbuilder.core.errors import ToolError
-from envbuilder.watch import model
 from tests.conftest import ran
 
 
 def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
-    assert watch.source(tmp_path) == model.Source()
+    assert watch.source(tmp_path).commit is None
     git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org")
     for command in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "x")):
         subprocess.run([*git, *command], check=True)
@@ -30,7 +30,10 @@ def test_the_commit_and_whether_it_is_what_ran(tmp_path: Path) -> None:
     assert (clean.is_clean, len(clean.commit or "")) == (True, 40)
     (tmp_path / "train.py").touch()
     (tmp_path / ".git/config").write_text("[core]\nfsmonitor = touch ran\n")
-    assert watch.source(tmp_path) == model.Source(commit=clean.commit, is_clean=False)
+    assert watch.source(tmp_path) == replace(clean, is_clean=False)
+    (tmp_path / "below").mkdir()
+    below = watch.source(tmp_path / "below")
+    assert (below.commit, below.is_clean) == (clean.commit, True)
     assert not (tmp_path / "ran").exists()
 
 

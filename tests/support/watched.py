@@ -58,12 +58,11 @@ def observed(**changes: Any) -> Observed:
         window_seconds=0.5,
         overhead_seconds=0.2,
         parameters=(placed(),),
-        gradients=(placed(),),
-        activations=(placed(size=1 << 20),),
-        batches=(placed("cpu", size=501_760),),
         trainable=6,
         without_gradient=0,
+        gradient_looks=64,
         checked_updates=6,
+        changed_at=1190,
         work=(
             work(),
             Work(operator="aten::add", device="cpu", dtype="float32", flops=0, seconds=0.001),
@@ -80,8 +79,6 @@ def on_cpu(**changes: Any) -> Observed:
         **{
             "devices": (Device(device="cpu"),),
             "parameters": (placed("cpu"),),
-            "gradients": (placed("cpu"),),
-            "activations": (placed("cpu"),),
             "work": (work("cpu"),),
             "copies": (),
             **changes,

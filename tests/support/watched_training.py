@@ -6,6 +6,7 @@ python watched_training.py FAULT [DEVICE]
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 import warnings
@@ -18,9 +19,11 @@ sys.path.append(str(Path(__file__).parent))
 
 FAULT = sys.argv[1] if len(sys.argv) > 1 else "none"
 DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cpu"
-MORE = {"random labels": 400, "no gradients": 1500, "other model": 1500, "host bound": 900}
+MORE = {"random labels": 400, "no gradients": 1500, "other model": 1500, "heads in turn": 1500}
+MORE |= dict.fromkeys(("teacher", "rate zero from step 17", "eval left on", "one sample"), 1500)
 STEPS = MORE.get(FAULT, 60)
 """Two sampled steps lie up to a second apart, which is long on a fast machine."""
+TURNS = itertools.count()
 CASTS = "cpu" if DEVICE == "other" else DEVICE
 """The device of autocast; there is none for a device of tests."""
 
@@ -52,6 +55,11 @@ class Net(nn.Module):
         super().__init__()
         self.backbone = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU())
         self.head = nn.Linear(512, 10)
+        self.heads = nn.ModuleList()
+        if FAULT == "heads in turn":
+            self.heads.extend([self.head, *(nn.Linear(512, 10) for _ in range(15))])
+        if FAULT == "eval left on":
+            self.backbone.append(nn.Dropout(0.1))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         frozen = torch.no_grad() if FAULT == "no gradients" else contextlib.nullcontext()
@@ -59,6 +67,11 @@ class Net(nn.Module):
         whole = torch.autocast(CASTS, enabled=False) if lost else contextlib.nullcontext()
         with frozen, whole:
             features = self.backbone(inputs)
+        if self.heads:
+            return self.heads[next(TURNS) // 20 % 16](features)
+        if FAULT == "teacher":
+            with torch.no_grad(), torch.autocast(CASTS, torch.bfloat16):
+                self.backbone(inputs)
         if FAULT == "layer left":
             return self.head(features.cpu()).to(DEVICE)
         return self.head(features)
@@ -97,12 +110,15 @@ def main() -> None:  # noqa: C901 (a script, from top to bottom)
         net = net.double()
     if FAULT == "frozen backbone":
         net.backbone.requires_grad_(False)
+    if FAULT == "eval left on":
+        net.eval()
     place = "cpu" if FAULT == "left on the CPU" else DEVICE
     optimizer = optimizer_of(net)
     slow = {"slow reading": 2e-3, "slow workers": 4e-3}.get(FAULT, 0.0)
+    size = 1 if FAULT == "one sample" else 64
     workers = 1 if FAULT in {"slow workers", "workers"} else 0
     data = torch.utils.data.DataLoader(
-        Rows(64 * STEPS, slow), batch_size=64, num_workers=workers, shuffle=True
+        Rows(size * STEPS, slow), batch_size=size, num_workers=workers, shuffle=True
     )
     casts = FAULT in {"autocast", "autocast lost", "scaled"}
     dtype = torch.float16 if FAULT == "scaled" else torch.bfloat16
@@ -112,8 +128,6 @@ def main() -> None:  # noqa: C901 (a script, from top to bottom)
             net(inputs.to(place))
         inputs = inputs.to(place)  # noqa: PLW2901
         labels = labels.to(place)  # noqa: PLW2901
-        if FAULT == "host bound":
-            time.sleep(0.03)
         if FAULT == "copied twice":
             inputs = inputs.cpu().to(place)  # noqa: PLW2901
         if FAULT == "float64":
@@ -133,6 +147,8 @@ def main() -> None:  # noqa: C901 (a script, from top to bottom)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+        if FAULT == "rate zero from step 17" and step == 17:
+            optimizer.param_groups[0]["lr"] = 0.0
         if FAULT == "evaluation" and step % 20 == 0:
             with torch.no_grad():
                 for seen, _ in data:

@@ -18,13 +18,16 @@ QUIET = model.Machine(cpus=2)
 FAULTS = [
     ("left on the CPU", "other", ["device"], "model.to"),
     ("layer left", "other", ["split"], "watched_training.py:"),
-    ("copied twice", "other", ["round trip"], "watched_training.py:"),
+    ("copied twice", "other", ["copied twice"], "watched_training.py:"),
     ("sent twice", "other", ["copied twice"], "watched_training.py:"),
     ("float64", "cpu", ["float64"], "model.double"),
     ("autocast lost", "cpu", ["autocast"], "torch.autocast"),
     ("no gradients", "cpu", ["gradients"], "no_grad"),
     ("other model", "cpu", ["gradients"], "6 of 6"),
     ("rate zero", "cpu", ["no update"], "learning rate"),
+    ("rate zero from step 17", "cpu", ["no update"], "After step"),
+    ("eval left on", "cpu", ["eval mode"], "model.train()"),
+    ("one sample", "cpu", ["single sample"], "batch_size"),
     ("fallback", "cpu", ["fallback"], "linalg_qr"),
     ("not a number", "cpu", ["not finite"], "at step 3"),
     ("random labels", "cpu", ["not learning"], "stands still"),
@@ -33,6 +36,8 @@ FAULTS = [
 ]
 """Fault of watched_training.py, where it should run, what is found, and words of it."""
 HONEST = ("none", "autocast", "frozen backbone", "accumulation", "evaluation", "workers")
+IN_TURN = ("heads in turn", "teacher")
+"""Honest ones of which a few steps show a part."""
 
 
 def plain(python: Path, *arguments: str, training: Path = TRAINING) -> str:

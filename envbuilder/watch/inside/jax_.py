@@ -73,6 +73,7 @@ class _Watch:
         self._all: Dict[Tuple[str, str], int] = {}
         self._devices: List[Dict[str, Any]] = []
         self._readings = 0
+        self._read: Deque[Any] = deque(maxlen=8)
 
     def at_event(self, event: str, seconds: float, **details: object) -> None:
         """Begin to look at arrays with the first compilation."""
@@ -89,7 +90,10 @@ class _Watch:
             return
         if _LOSS.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno)):
             names = [name for name, bound in frame.f_locals.items() if bound is array]
-            if not names or any(map(_LOSS.search, names)):
+            # What is read again is a constant.
+            is_new = not any(seen() is array for seen in self._read)
+            self._read.append(weakref.ref(array))
+            if is_new and (not names or any(map(_LOSS.search, names))):
                 self._readings += 1
                 self._record.add_loss(self._readings, float(value))
 

@@ -21,7 +21,8 @@ MOST_SECONDS = 3.0
 MOST_KEYS = 4096
 """Kinds of operators that are counted apart; the user's script may make any number."""
 _COPIES = ("aten::_to_copy", "aten::copy_")
-_OWN_SPACES = ("", "aten", "prim", "profiler", "c10d", "c10d_functional", "inductor")
+_LOSSES = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+_WORK = ("operator", "device", "dtype", "flops", "seconds", "inferred")
 _COPY = ("source", "target", "where", "shape", "bytes", "calls", "again")
 _FALLBACK = re.compile(
     r"[Oo]perator '?([\w:.]{3,80})'? .{0,60}fall back to run on the CPU"
@@ -84,14 +85,16 @@ class Operators:
     """The counts of all sampled steps of a process."""
 
     def __init__(self, torch: Any) -> None:
+        self._torch = torch
         self._tensor = torch.Tensor
-        self._grad_mode = torch.is_grad_enabled
-        self._activations: Dict[Any, int] = {}
-        self._spaces: Set[str] = set()
+        self._roots: Dict[int, Tuple[Any, int]] = {}
+        """Outermost modules of this step that run with gradients, and how many samples each got."""
+        self._labels: Set[int] = set()
+        self.seen: Dict[str, int] = dict.fromkeys(("classes", "labels", "evaluating", "single"), 0)
         self._work: Dict[Any, Any] = {}
         self._copies: Dict[Any, Any] = {}
         self.copied: Dict[Any, Any] = {}
-        """What was copied to which device in this step, weakly."""
+        """Tensor and a device that had it in this step → the tensor, and the one there, weakly."""
 
     def operators(
         self, function: Any, arguments: Any, options: Any, out: Any, seconds: float
@@ -102,16 +105,51 @@ class Operators:
         if tensor is None:
             return
         name = function._schema.name
-        space = name.partition("::")[0]
-        if space not in _OWN_SPACES and len(self._spaces) < 64:
-            self._spaces.add(space[:200])
         if name in _COPIES:
             self._count_copy(name, arguments, tensor)
         dtype = str(tensor.dtype).replace("torch.", "")
         flops = _flops(function, arguments, options, out)
-        _add(self._work, (name, device_name(tensor.device), dtype), (flops, seconds))
-        if flops and self._grad_mode():  # not in backward
-            add_bytes(self._activations, tensor)
+        is_learning = self._torch.is_grad_enabled()
+        is_inferring = not is_learning and self._torch._C._current_graph_task_id() < 0
+        more = (flops, seconds, flops * is_inferring)
+        _add(self._work, (name, device_name(tensor.device), dtype), more)
+        if is_learning and flops:
+            self._keep_root()
+        if is_learning and name in _LOSSES and type(arguments[1]) is self._tensor:
+            labels = arguments[1].flatten().tolist()
+            self.seen["labels"] += len(labels)
+            self._labels.update(label for label in labels if label >= 0)  # others are ignored
+
+    def _keep_root(self) -> None:
+        root: Any = None
+        frame: Any = sys._getframe(3)
+        while frame is not None:
+            if frame.f_code is self._torch.nn.Module._call_impl.__code__:
+                root = frame
+            frame = frame.f_back
+        if root is not None:
+            module = root.f_locals["self"]
+            samples, _ = sized(tensors_in(self._tensor, root.f_locals["args"]))
+            self._roots[id(module)] = module, samples
+
+    def end_step(self, trained: Set[int]) -> None:
+        """Count a sampled step by the modules that it ran, of those with trained parameters."""
+        kinds = (
+            self._torch.nn.modules.batchnorm._BatchNorm,
+            self._torch.nn.modules.dropout._DropoutNd,
+        )
+        sizes: Set[int] = set()
+        modules: List[Any] = []
+        for root, samples in self._roots.values():
+            if not trained.isdisjoint(map(id, root.parameters())):
+                sizes.add(samples)
+                modules += root.modules()
+        self._roots.clear()
+        # A dropout of nothing is the same after `eval()`.
+        is_changed = any(isinstance(m, kinds) and getattr(m, "p", 1) for m in modules)
+        self.seen["classes"] = len(self._labels)
+        self.seen["evaluating"] += is_changed and not any(m.training for m in modules)
+        self.seen["single"] += sizes == {1}
 
     def _count_copy(self, name: str, arguments: Any, out: Any) -> None:
         source = arguments[0] if name == _COPIES[0] else arguments[1]
@@ -126,16 +164,17 @@ class Operators:
         size = source.numel() * source.element_size()
         moved = id(source), key[1]
         # Another one may have got the id of one that is gone, and none is kept for this.
-        again = self.copied.get(moved, lambda: None)() is source
+        same, origin = self.copied.get(moved, (lambda: None, bool))
+        again = same() is source and origin() is not None
         _add(self._copies, key, (size, 1, int(again)))
-        self.copied[moved] = weakref.ref(source)
+        self.copied[moved] = weakref.ref(source), weakref.ref(source)
+        self.copied[id(out), key[0]] = weakref.ref(out), weakref.ref(source)
 
     def fields(self, rows: Callable[..., List[Dict[str, Any]]]) -> Dict[str, Any]:
         """Return the counts as fields of the record."""
         return {
-            "activations": rows(self._activations, "device", "dtype", "bytes"),
-            "namespaces": sorted(self._spaces),
-            "work": rows(self._work, "operator", "device", "dtype", "flops", "seconds"),
+            **self.seen,
+            "work": rows(self._work, *_WORK),
             "copies": rows(self._copies, *_COPY),
         }
 

@@ -42,19 +42,17 @@ class Record:
         self._unseen = unseen
         self._elsewhere = {name: elsewhere(name) for name in folder.split(os.pathsep)}
         """Folder of a hook → the environment of this process, if another one is watched there."""
-        self.complete: Callable[[], Dict[str, Any]] = dict
-        """Returns what is only known when the file is written."""
         self._reset()
+        # What multiprocessing starts ends by `_exit`, too.
         atexit.register(self.write, True)
-        # Its processes end without what is registered above.
+        for name in ("_exit", "execv", "execve"):
+            self.wrap(os, name, before=lambda *_: self.write(True))
         self._util: Any = importlib.import_module("multiprocessing.util")
-        self._util.register_after_fork(
-            self, lambda r: r._util.Finalize(None, r.write, (True,), None, 0)
-        )
         os.register_at_fork(after_in_child=partial(self._reset, is_forked=True))
 
     def _reset(self, is_forked: bool = False) -> None:
         self.began = self.written = time.perf_counter()
+        self.started = time.time()
         self.pause = SOON
         self.interval = INTERVAL
         self.overhead = 0.0
@@ -63,6 +61,8 @@ class Record:
         self.losses: List[List[Any]] = []
         self.every = 1
         self.unseen = list(self._unseen)
+        self.complete: Callable[[], Dict[str, Any]] = dict
+        """Returns what is only known when the file is written; after a fork, few frameworks can."""
 
     def note(self, sentence: str) -> None:
         """Note what could not be observed, once."""
@@ -96,7 +96,7 @@ class Record:
         is_first = not self.overhead
         self.overhead = self.overhead + took
         interval = self.interval
-        self.interval = min(self.interval * 1.5, LONGEST)
+        self.interval = min(self.interval * 2, LONGEST)
         # What the first one loads, the others have.
         if is_first:
             return interval
@@ -135,7 +135,8 @@ class Record:
         fields = self.complete()
         parent = getattr(self._util.process, "parent_process", lambda: None)()
         # What loads data for another process has nothing to tell.
-        if (self.is_forked or parent is not None) and not fields.get("steps"):
+        is_child = self.is_forked or parent is not None
+        if is_child and not fields.get("steps") and not fields.get("parameters"):
             return
         rank = os.environ.get("RANK", "")
         content = {
@@ -144,6 +145,7 @@ class Record:
             "pid": self.pid,
             "rank": int(rank) if rank.isdigit() and len(rank) < 8 else None,
             "finished": finished,
+            "began": self.started,
             "seconds": time.perf_counter() - self.began,
             "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
             "overhead_seconds": self.overhead,
@@ -151,8 +153,8 @@ class Record:
             "unseen": self.unseen,
             **fields,
         }
-        # A process may use two frameworks.
-        name = "%d-%s.json" % (self.pid, self.framework)
+        # A process may use two frameworks, and be replaced by another one with its number.
+        name = "%d-%s-%d.json" % (self.pid, self.framework, self.started * 1000)
         for folder, environment in self._elsewhere.items():
             path = os.path.join(os.path.dirname(folder), "out", name)
             # Of its own name: threads and forked processes may write at once.

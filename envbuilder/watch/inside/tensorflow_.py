@@ -73,16 +73,21 @@ class _Watch:
         self._batch = -1
         self._samples = 0
         self._size = self._next_size = 0
+        self._labels: Dict[str, int] = {}
         self._counters: List[Any] = []
         """Each optimizer's number of steps, which outlives it."""
         self._first: Optional[float] = None
         self._last = self._due = self._read = 0.0
         self._before: List[Any] = []
-        self._checked = self._unchanged = 0
+        self._checked = self._unchanged = self._changed_at = 0
 
     def at_data(self, iterator: Any, *arguments: Any) -> None:
-        """Take the size of batches, where it is known before there is one."""
+        """Take the size of batches and the labels, where they are known before there is a batch."""
         self._next_size = iterator.data_adapter.batch_size or 0
+        for labels in getattr(iterator.data_adapter, "_inputs", ())[1:2]:
+            if getattr(getattr(labels, "dtype", None), "kind", "") in ("i", "u"):
+                some = labels.ravel()[:SMALL].tolist()
+                self._labels = {"classes": len(set(some)), "labels": len(some)}
 
     def at_fit(self, callbacks: Any, *arguments: Any) -> None:
         """Take the last batches that were prepared as those of this training."""
@@ -146,7 +151,10 @@ class _Watch:
         now = [self._tensorflow.reshape(v, [-1])[:SMALL].numpy() for v in chosen]
         if self._before and len(self._before) == len(now):
             self._checked += 1
-            self._unchanged += all(a.tobytes() == b.tobytes() for a, b in zip(self._before, now))
+            self._unchanged += 1
+            if any(a.tobytes() != b.tobytes() for a, b in zip(self._before, now)):
+                self._unchanged = 0
+                self._changed_at = self._steps
         self._before = now
 
     def complete(self) -> Dict[str, Any]:
@@ -167,6 +175,8 @@ class _Watch:
             "parameters": self._rows(self._placed, "device", "dtype", "bytes"),
             "checked_updates": self._checked,
             "unchanged_updates": self._unchanged,
+            "changed_at": self._changed_at,
+            **self._labels,
         }
 
     def _devices(self) -> List[Dict[str, Any]]:

@@ -30,8 +30,11 @@ COUNTED = (
     "tokens",
     "windows",
     "window_seconds",
+    "gradient_looks",
+    "newest_gradient",
     "checked_updates",
     "unchanged_updates",
+    "changed_at",
 )
 """Fields of the record that are counted from 0."""
 COMPILED = "training steps: if any, they were compiled with their optimizer"
@@ -120,7 +123,7 @@ def _scaling(torch: Any, watch: _Watch) -> None:
 
     def entered(context: Any) -> None:
         if getattr(context, "_enabled", False):
-            watch.autocast["entered"] += 1
+            watch.autocast["entered"] += watch.torch.is_grad_enabled()
             dtype = str(getattr(context, "fast_dtype", "")).replace("torch.", "")
             if dtype not in watch.autocast["dtypes"]:
                 watch.autocast["dtypes"].append(dtype)
@@ -164,7 +167,6 @@ class _Watch:
         self._tensors = partial(self._counting.tensors_in, torch.Tensor)
         self.fallbacks: Set[str] = set()
         self._reset()
-        record.complete = self.complete
         os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
@@ -172,6 +174,7 @@ class _Watch:
         # in that, as those of several parts of a model do.
         self.optimizers: Any = weakref.WeakKeyDictionary()
         self.steps = 0
+        self.record.complete = self.complete
         self.fields: Dict[str, Any] = dict.fromkeys(COUNTED, 0)
         self.first: Optional[float] = None
         # The last step; when there is more to do after one than to count it.
@@ -187,13 +190,12 @@ class _Watch:
         self.counts = self._counting.Operators(self.torch)
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
         self.lengths: Deque[float] = collections.deque(maxlen=31)
-        self.before: List[Tuple[Any, Any]] = []
+        self.before: List[Tuple[Any, Any, Any]] = []
         self.compares = True
         self.trainable: Set[int] = set()
-        self.had_gradient: Set[int] = set()
+        self.without: Set[int] = set()
+        """Those that had no gradient so far."""
         self.placed: Dict[Any, int] = {}
-        self.gradients: Dict[Any, int] = {}
-        self.batches: Dict[Any, int] = {}
 
     def gives_way(self) -> bool:
         """End looking if this step is being compiled or captured; return whether it is.
@@ -220,8 +222,6 @@ class _Watch:
             self.pending.pop(0)
             if self.mode is not None:
                 self.mode.is_over = True
-        for tensor in tensors if self.sampled else ():
-            self._counting.add_bytes(self.batches, tensor)
 
     def take_loss(self, loss: Any) -> None:
         """Keep a step's first loss, which is scaled later if gradients are scaled."""
@@ -247,36 +247,59 @@ class _Watch:
         """Keep some parameters as they were."""
         if self.optimizers.get(optimizer, self.steps) == self.steps:
             # Of all sizes: in half precision, a small rate changes none of the small ones.
-            chosen = sorted(self._trainable(optimizer), key=lambda p: -p.numel())
+            # A rate of zero may freeze some of them.
+            chosen = self._trainable(optimizer, "lr") or self._trainable(optimizer)
+            chosen.sort(key=lambda p: -p.numel())
             chosen = chosen[:: -(-len(chosen) // MOST_SAMPLED) or 1]
             with self._paused():
-                self.before = [(p, self._sample(p)) for p in chosen]
+                rows = [(parameter, self._touched(parameter)) for parameter in chosen]
+                self.before = [(p, touched, self._shard(p)[touched].clone()) for p, touched in rows]
 
-    def _sample(self, parameter: Any) -> Any:
+    def _shard(self, tensor: Any) -> Any:
         # Of the whole of a sharded one, operators would wait for ranks that look at other steps.
-        shard = self.torch.atleast_1d(getattr(parameter, "_local_tensor", parameter).detach())
-        return shard[: max(SMALL * len(shard) // shard.numel(), 1)].clone()
+        return self.torch.atleast_1d(getattr(tensor, "_local_tensor", tensor).detach())
 
-    def _trainable(self, optimizer: Any) -> List[Any]:
+    def _touched(self, parameter: Any) -> Any:
+        """Return rows that have a gradient: of an embedding, some. A slice if none is known."""
+        shard = self._shard(parameter)
+        most = max(SMALL * len(shard) // shard.numel(), 1)
+        gradient = parameter.grad
+        if gradient is None:
+            return slice(most)
+        if gradient.is_sparse:
+            return gradient._indices()[0, :most]
+        gradient = self._shard(gradient)
+        rows = gradient[(slice(None), *[0] * (gradient.dim() - 1))].nonzero()[:most, 0]
+        return rows if len(rows) else slice(0)
+
+    def _trainable(self, optimizer: Any, needed: str = "params") -> List[Any]:
         """Return the parameters that may change here: shards can be empty."""
         return [
             p
             for group in optimizer.param_groups
+            if group.get(needed)
             for p in group["params"]
             if p.requires_grad and getattr(p, "_local_tensor", p).numel()
         ]
+
+    def _see_gradients(self, optimizer: Any) -> None:
+        """Look which parameters have a gradient, which may be gone when the step is over."""
+        trainable = self._trainable(optimizer)
+        self.without |= set(map(id, trainable)) - self.trainable
+        self.trainable.update(map(id, trainable))
+        having = self.without.intersection(id(p) for p in trainable if p.grad is not None)
+        self.without -= having
+        if having:
+            self.fields["newest_gradient"] = self.fields["gradient_looks"]
 
     def after_step(self, optimizer: Any, now: float) -> None:
         """Count a step; end the sampled one, and begin another if it is time to."""
         if optimizer not in self.optimizers:
             self.fields["optimizers"] += 1
-        if self.sampled:  # gradients may be gone when the step is over
-            trainable = self._trainable(optimizer)
-            self.trainable.update(map(id, trainable))
-            for parameter in (p for p in trainable if p.grad is not None):
-                self.had_gradient.add(id(parameter))
-                self._counting.add_bytes(self.gradients, parameter.grad)
         is_over = self.optimizers.get(optimizer, 0) == self.steps
+        if self.sampled or self.without or not self.trainable:
+            self.fields["gradient_looks"] += is_over
+            self._see_gradients(optimizer)
         self.steps += is_over
         self.optimizers[optimizer] = self.steps
         if not is_over:
@@ -294,6 +317,7 @@ class _Watch:
             self._place()
         if sampled:
             more = max(length - self._usual(length), 0.0)
+            self.counts.end_step(self.trainable)
             self.fields["windows"] += 1
             self.fields["window_seconds"] += length
             self.due = time.perf_counter() + self.record.rest(more)
@@ -366,11 +390,17 @@ class _Watch:
     def _compare(self) -> None:
         before = self.before
         self.before = []
-        pairs = [(p, old) for p, old in before if p.device == old.device]
-        if pairs and self.steps > 1:  # a schedule may begin with a rate of zero
-            same = all(self.torch.equal(self._sample(p), old) for p, old in pairs)
+        is_changed = had_gradient = False
+        for parameter, rows, old in before:
+            if parameter.device == old.device:
+                is_changed |= not self.torch.equal(self._shard(parameter)[rows], old)
+                had_gradient |= not isinstance(rows, slice)
+        if self.steps > 1 and (had_gradient or is_changed):  # a schedule may begin with 0
             self.fields["checked_updates"] += 1
-            self.fields["unchanged_updates"] += same
+            self.fields["unchanged_updates"] += 1
+            if is_changed:
+                self.fields["unchanged_updates"] = 0
+                self.fields["changed_at"] = self.steps
 
     def _place(self) -> None:
         """Note where the parameters of all optimizers are."""
@@ -379,6 +409,14 @@ class _Watch:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     self._counting.add_bytes(self.placed, parameter)
+
+    def _lasted(self) -> Dict[str, float]:
+        if self.first is None:
+            return {}
+        return {
+            "began": self.record.started + self.first - self.record.began,
+            "training_seconds": self.last - self.first,
+        }
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
@@ -389,13 +427,11 @@ class _Watch:
             "devices": self._counting.devices(self.torch),
             "steps": self.steps,
             **self.fields,
-            "training_seconds": self.last - self.first if self.first is not None else 0.0,
+            **self._lasted(),
             "loader": self.loader if self.loader["batches"] else None,
             "trainable": len(self.trainable),
-            "without_gradient": len(self.trainable - self.had_gradient),
+            "without_gradient": len(self.without),
             "parameters": rows(self.placed, "device", "dtype", "bytes"),
-            "gradients": rows(self.gradients, "device", "dtype", "bytes"),
-            "batches": rows(self.batches, "device", "dtype", "bytes"),
             **self.counts.fields(rows),
             "fallbacks": sorted(self.fallbacks),
             "autocast": self.autocast,

@@ -121,11 +121,6 @@ def test_steps_that_are_captured_stay_whole_and_are_said_to_be_unseen(watch: Wat
     assert any("CUDA graph" in sentence for sentence in process.unseen)
 
 
-def test_an_idle_rank_is_named(watch: Watch) -> None:
-    report, _ = watch("-m", "torch.distributed.run", "--nproc-per-node", "2", FORMS, "idle", "cuda")
-    assert watching.kinds(report) == ["idle rank"]
-
-
 @pytest.mark.parametrize("form", LIBRARIES)
 def test_a_library_left_on_the_cpu_is_named(form: str, watch: Watch) -> None:
     report, _ = watch(FORMS, form, "cpu")
@@ -139,7 +134,6 @@ def test_a_library_left_on_the_cpu_is_named(form: str, watch: Watch) -> None:
         ("none", []),
         ("float64", ["float64"]),
         ("not a number", ["not finite"]),
-        ("random labels", ["not learning"]),
     ],
 )
 def test_of_jax_a_fault_is_named_and_no_other(fault: str, named: list[str], watch: Watch) -> None:
@@ -153,12 +147,3 @@ def test_jax_that_is_left_on_the_cpu_is_named(watch: Watch) -> None:
     script += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     report, _ = watch("-c", script, JAX, "none")
     assert watching.kinds(report) == ["device"]
-
-
-@pytest.mark.quiet
-def test_a_gpu_that_waits_for_the_host_is_named(watch: Watch) -> None:
-    """Counted by NVML, for all programs of the machine: nothing else may run."""
-    report, _ = watch(watching.TRAINING, "host bound", "cuda")
-    (gpu,) = report.machine.gpus
-    assert gpu.watts
-    assert watching.kinds(report) == ["utilization"], report.findings

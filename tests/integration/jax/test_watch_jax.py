@@ -13,7 +13,6 @@ FAULTS = [
     ("none", "cuda", ["device"], "jax.devices()"),
     ("float64", "cpu", ["float64"], "np.float32"),
     ("not a number", "cpu", ["not finite"], "at step 1"),
-    ("random labels", "cpu", ["not learning"], "stands still"),
 ]
 """Fault, the device that is asked for, what is found, and words of it."""
 

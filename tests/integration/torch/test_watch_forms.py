@@ -115,11 +115,10 @@ def test_steps_of_a_compiled_model_are_looked_at(torch_prefix: Path, tmp_path: P
 
 
 @pytest.mark.soak
-def test_an_idle_rank_is_named(torch_prefix: Path, tmp_path: Path) -> None:
+def test_a_rank_that_never_trains_is_no_idle_rank(torch_prefix: Path, tmp_path: Path) -> None:
     report, done = watching.watched(torch_prefix / "bin/python", tmp_path, _argv("idle"))
     assert done.returncode == 0, done.stderr
-    assert watching.kinds(report) == ["idle rank"]
-    assert "Rank 1 took 0 steps" in report.findings[0].says
+    assert report.findings == ()
 
 
 @pytest.mark.soak
@@ -131,5 +130,6 @@ def test_what_ends_at_once_leaves_its_last_part(
     assert done.returncode == code
     assert len(done.stdout.splitlines()) == 40
     (trained,) = report.processes
-    assert not trained.finished
+    assert trained.finished == (form == "leaves")
+    assert trained.steps == 40 or form == "killed"
     assert report.findings == ()

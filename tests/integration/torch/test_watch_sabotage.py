@@ -9,7 +9,7 @@ import pytest
 from tests.support import watching
 
 HONEST = [*((kind, "cpu") for kind in watching.HONEST), ("none", "other")]
-OFTEN = {"layer left", "copied twice", "no gradients", "autocast lost"}
+OFTEN = {"layer left", "copied twice", "no gradients", "autocast lost", "eval left on"}
 """Those that CI runs; the others are soak's."""
 
 
@@ -56,3 +56,13 @@ def test_an_honest_training_is_not_blamed_and_computes_the_same(
     assert trained.finished
     assert done.stdout == watching.plain(_python(torch_prefix), kind, device)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", watching.IN_TURN)
+def test_a_training_whose_parts_have_their_turns_is_not_blamed(
+    kind: str, torch_prefix: Path, tmp_path: Path
+) -> None:
+    argv = (str(watching.TRAINING), kind)
+    report, done = watching.watched(_python(torch_prefix), tmp_path, argv)
+    assert (done.returncode, report.findings) == (0, ())

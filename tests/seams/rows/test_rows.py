@@ -1,4 +1,4 @@
-"""Each fault of the list: what is wanted holds, or is expected to fail until it is mended."""
+"""Each fault of the list: what is wanted holds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ import pytest
 from tests.seams.rows import ROWS, Row, World, advice, deciding, folders, results, sources, watching
 
 MODULES = (deciding, sources, folders, results, watching, advice)
-NOT_MENDED = """
-9.1 9.2 9.3 9.4 9.6 9.7 9.8
-"""
-LATER = frozenset(NOT_MENDED.split())
-"""Rows that are not mended yet; whoever mends one removes it here."""
-
-
 LONG = """
 1.1 1.3 1.5 1.7 1.10 2.2 2.4 2.6 2.6b 2.8 2.9 2.11 3.1 3.2 3.3 3.4 3.5 4.3 5.3 5.4 5.6 6.4
 7.6 7.7 8.3 8.5 9.6 9.7 10.2 10.4 11.4 11.5 11.8 11.9 D18 U1 U1b U10
@@ -38,12 +31,4 @@ def test_what_is_wanted_holds(row: Row, world: World) -> None:
         row.wanted(world)
     except AssertionError as error:
         steps = "\n".join(world.history)
-        if row.id in LATER:
-            pytest.xfail(f"{row.id} is mended later")
         raise AssertionError(f"row {row.id} ({row.degree})\n{error}\n\n{steps}") from None
-    if row.id in LATER:
-        pytest.fail(f"row {row.id} holds: remove it from LATER")
-
-
-def test_what_is_later_is_a_row() -> None:
-    assert set(ROWS) >= LATER

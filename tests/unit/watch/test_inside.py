@@ -84,8 +84,8 @@ def test_each_framework_of_a_process_has_its_part(
     (tmp_path / "out").mkdir()
     for framework in ("torch", "tensorflow"):
         record.Record(framework, "2.0", str(tmp_path / "hook")).write(finished=True)
-    names = names_in(tmp_path / "out")
-    assert names == {f"{os.getpid()}-torch.json", f"{os.getpid()}-tensorflow.json"}
+    names = sorted(name.split("-")[:2] for name in names_in(tmp_path / "out"))
+    assert names == [[str(os.getpid()), "tensorflow"], [str(os.getpid()), "torch"]]
 
 
 def test_what_cannot_be_written_is_not_tried_at_each_step(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ class Tensor:
 
 def test_what_is_copied_is_not_kept_alive() -> None:
     """A script that moves activations away to free memory must get it."""
-    counted = operators.Operators(SimpleNamespace(Tensor=Tensor, is_grad_enabled=bool))
+    counted = operators.Operators(SimpleNamespace(Tensor=Tensor))
     source = Tensor("cuda")
     gone = weakref.ref(source)
     for _ in range(2):
