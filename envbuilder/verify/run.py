@@ -364,7 +364,9 @@ def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
         judged["status"] = "failed"
         data = {**data, "status": "failed", "reasons": [f"{STEP}: {proof.problem}"]}
     checks = [c | judged if c["name"] == STEP else c for c in data["checks"]]
-    return {**data, "checks": checks, "steps": msgspec.to_builtins(proof.steps)}
+    blind_test = {**data["blind_test"], "error": proof.answers_error}
+    steps = msgspec.to_builtins(proof.steps)
+    return {**data, "checks": checks, "steps": steps, "blind_test": blind_test}
 
 
 def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, Any]:
