@@ -219,7 +219,7 @@ def test_masks_that_an_epoch_repeats_are_no_proof(tmp_path: Path) -> None:
     split = digits(2 * IMAGES)
     train_and_record(tmp_path, split, (0, 1, 2, 3), 2, Faults(kept=repeated))
     record = step._Record(tmp_path, split, "jax", numpy)
-    of_steps = [step._repeat(record, number)[2] for number in range(4)]
+    of_steps = [step._repeat(record, number, 1e-4)[2] for number in range(4)]
     assert list(step._dropouts(of_steps[:2])) == []
     assert set(step._dropouts(of_steps[:3])) == {
         "dropout 1 drops the same again and again",
