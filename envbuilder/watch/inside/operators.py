@@ -64,6 +64,11 @@ def is_compiled() -> bool:
     return bool(counters and counters.counters["frames"].get("ok"))
 
 
+def is_capturing(cuda: Any) -> bool:
+    """Return whether a CUDA graph is captured: waiting for the device would break that."""
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
 def see_fallbacks(names: Set[str], record: Any) -> None:
     """Add the operators to which warnings say that they fell back to the CPU."""
 
@@ -115,10 +120,12 @@ class Operators:
         _add(self._work, (name, device_name(tensor.device), dtype), more)
         if is_learning and flops:
             self._keep_root()
-        if is_learning and name in _LOSSES and type(arguments[1]) is self._tensor:
+        is_loss = is_learning and name in _LOSSES and not is_capturing(self._torch.cuda)
+        if is_loss and type(arguments[1]) is self._tensor:
             labels = arguments[1].flatten().tolist()
+            labels = [label for label in labels if label >= 0]  # others are ignored
             self.seen["labels"] += len(labels)
-            self._labels.update(label for label in labels if label >= 0)  # others are ignored
+            self._labels.update(labels)
 
     def _keep_root(self) -> None:
         root: Any = None
@@ -134,10 +141,8 @@ class Operators:
 
     def end_step(self, trained: Set[int]) -> None:
         """Count a sampled step by the modules that it ran, of those with trained parameters."""
-        kinds = (
-            self._torch.nn.modules.batchnorm._BatchNorm,
-            self._torch.nn.modules.dropout._DropoutNd,
-        )
+        of_torch = self._torch.nn.modules
+        kinds = of_torch.batchnorm._BatchNorm, of_torch.dropout._DropoutNd
         sizes: Set[int] = set()
         modules: List[Any] = []
         for root, samples in self._roots.values():

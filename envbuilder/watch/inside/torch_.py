@@ -198,14 +198,10 @@ class _Watch:
         self.placed: Dict[Any, int] = {}
 
     def gives_way(self) -> bool:
-        """End looking if this step is being compiled or captured; return whether it is.
-
-        A look would wait for the device, which ends the capture of a CUDA graph with an error.
-        """
+        """End looking if this step is being compiled or captured; return whether it is."""
         if self._is_compiling():
             return True
-        cuda = self.torch.cuda
-        if not (cuda.is_initialized() and cuda.is_current_stream_capturing()):
+        if not self._counting.is_capturing(self.torch.cuda):
             return False
         self.record.note(CAPTURED)
         self.sampled = False
