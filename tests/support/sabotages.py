@@ -212,7 +212,7 @@ TENSORFLOW_LEARNING = (
     Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
     Sabotage("images_altered_in_memory", "other data", "step", ""),
     Sabotage("half_of_the_images_twice", "other data", "run", "each image once"),
-    Sabotage("tested_on_training_data", "labels leak", "run", "the payload reported"),
+    Sabotage("tested_on_training_data", "labels leak", "accuracy", "is needed"),
 )
 
 DEATHS = (
@@ -375,10 +375,10 @@ EVERY: tuple[Sabotage, ...] = (
 )
 
 TENSORFLOW_STEPS = (
-    Sabotage("training_without_dropout", "dropout off", "step", "dropped 0.0%"),
+    Sabotage("training_without_dropout", "dropout off", "step", ""),
     Sabotage("graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes"),
-    Sabotage("conv_without_weight_gradient", "gradient wrong", "step", "changes conv1"),
-    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "step", "changes conv1"),
+    Sabotage("conv_without_weight_gradient", "gradient wrong", "run", "the training loss is"),
+    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "run", "the training loss is"),
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("matmul_a_thousandth_off", "wrong numbers", "step", ""),
     Sabotage("convolutions_in_bfloat16", "wrong numbers", "step", ""),
