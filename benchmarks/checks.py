@@ -98,7 +98,7 @@ def judge_all() -> None:
         of_answers = proof.problem.startswith("the blind test")
         if proof.problem and not of_answers:
             failed.append("step")
-        if of_answers or not proof.answers_error <= step.MOST_ANSWER_ERROR["cpu"]:
+        if of_answers or not proof.answers_error <= step.LIMITS["cpu"].answers:
             failed.append("answers")
         return proof
 
