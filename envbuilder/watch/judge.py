@@ -225,58 +225,30 @@ def _cpus(machine: Machine) -> int:
     return max(min(machine.cpus, math.ceil(quota)) if quota else machine.cpus, 1)
 
 
-def _ranks(run: Run) -> dict[int, Observed]:
-    """Return the processes of a group by rank."""
-    # A rank's own children inherit its number, and do less than it.
-    ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
-    ranks = {p.rank: p for p in ordered if p.rank is not None}
-    return dict(sorted(ranks.items()))
-
-
 def _idle_ranks(run: Run) -> Iterator[Finding]:
     """Yield that ranks did less than the others.
 
     Evidence: their steps. A rank that takes none has another role, as an actor beside a learner,
     and one whose model has other tensors, too.
     """
-    ranks = _ranks(run)
-    trained = [p for p in ranks.values() if p.steps]
+    # A rank's own children inherit its number, and do less than it.
+    ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
+    ranks = {p.rank: p for p in ordered if p.rank is not None}
     # What was killed early wrote its steps when it began.
-    trained = [p for p in trained if p.finished or p.seconds >= LONG_TRAINING]
+    trained = [p for p in ranks.values() if p.finished or p.seconds >= LONG_TRAINING]
+    trained = [p for p in trained if p.steps]
     most = max(((p.steps or 0, p.trainable or 0) for p in trained), default=(0, 0))
-    trained = [p for p in trained if (p.steps or 0) < FEWER_STEPS * most[0]]
-    idle = [p for p in trained if p.trainable == most[1]]
+    idle = [p for p in trained if p.trainable == most[1] and (p.steps or 0) < FEWER_STEPS * most[0]]
     if idle:
         least = idle[0].steps or 0
         yield finding(
             "idle rank",
-            f"Rank {first([str(p.rank) for p in idle], 4)} took {least:,} steps, others up to"
+            f"Rank {first(sorted(str(p.rank) for p in idle), 4)} took {least:,} steps, others up to"
             f" {most[0]:,}.",
             "Give every rank the same number of batches (`DistributedSampler`), and look at what"
             " this rank waits for or skips.",
             len(idle) / len(ranks) * (1 - least / most[0]),
         )
-
-
-def _shared_devices(run: Run) -> Iterator[Finding]:
-    """Yield that ranks share a device."""
-    used: dict[str, list[str]] = {}
-    for rank, process in _ranks(run).items():
-        rows = [row for row in process.parameters if row.device != "cpu"]
-        visible = [device for device in process.devices if device.device != "cpu"]
-        # Each may see one device only, its own or its part of one, under the same name.
-        if rows and len(visible) > 1:
-            most = max(rows, key=lambda row: row.bytes)
-            used.setdefault(most.device, []).append(str(rank))
-    for device, sharing in used.items():
-        if len(sharing) > 1:
-            yield finding(
-                "shared device",
-                f"Ranks {first(sharing, 8)} trained on the same device, {device}.",
-                'Choose it by the rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`, and'
-                " start no more ranks than there are devices.",
-                1 - 1 / len(sharing),
-            )
 
 
 def _quota(run: Run) -> Iterator[Finding]:
@@ -287,12 +259,9 @@ def _quota(run: Run) -> Iterator[Finding]:
     throttled = machine.throttled_seconds or 0.0
     share = min(throttled / of_all, 1.0)
     if share >= THROTTLED:
-        quota = ""
-        if machine.quota:
-            quota = f" of {machine.quota:.3g} CPUs"
         yield finding(
             "quota",
-            f"The CPU quota{quota} stopped the command for {percent(share, 0)} of its CPUs' time"
+            f"The CPU quota stopped the command for {percent(share, 0)} of its CPUs' time"
             f" ({duration(throttled)}).",
             f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={run.cpus}`.",
             share,
@@ -304,8 +273,7 @@ def _load(run: Run) -> Iterator[Finding]:
     if run.trained and run.others:
         yield finding(
             "load",
-            f"Other programs used {percent(run.others, 0)} of this machine's CPUs"
-            f" ({duration(run.watched.machine.other_seconds or 0.0)} of CPU time).",
+            f"Other programs used {percent(run.others, 0)} of this machine's CPUs.",
             "Measure again on a quiet machine before the rate is compared.",
             run.others / 2,
         )
@@ -335,7 +303,6 @@ RULES: tuple[Rule, ...] = (
     _each(rules.losses),
     _each(rules.waiting),
     _idle_ranks,
-    _shared_devices,
     _quota,
     _load,
     _environment,

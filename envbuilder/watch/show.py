@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -85,12 +85,7 @@ def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterato
 def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
     """Return the devices and dtypes of a table's rows with their shares, the largest first."""
     rows = chain.from_iterable(getattr(process, table) for process in trained)
-    return _largest((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
-
-
-def _largest(pairs: Iterable[tuple[str, float]]) -> str:
-    """Return the names with the largest sums, and their shares of all."""
-    sums = totals(pairs)
+    sums = totals((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
     total = sum(size for _, size in sums)
     return ", ".join(f"{name} {percent(size / total, 0)}" for name, size in sums[:MOST_SHOWN])
 

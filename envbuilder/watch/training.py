@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from envbuilder.core.errors import clipped, counted, first
-from envbuilder.core.text import amount, duration, memory, percent, rate
+from envbuilder.core.text import amount, duration, memory, percent
 from envbuilder.payload.machine.accelerators import ACCELERATORS
 from envbuilder.watch.model import Copy, Finding, Observed, Placed, Watched, Work
 
@@ -189,19 +189,13 @@ def devices(process: Observed, run: Run) -> Iterator[Finding]:
     def is_elsewhere(row: Work | Placed) -> bool:
         return not is_on(row.device, requested)
 
-    work = list(filter(is_elsewhere, process.work))
-    placed = list(filter(is_elsewhere, process.parameters))
-    flops = sum(row.flops for row in work)
-    size = sum(row.bytes for row in placed)
+    rows: list[Work | Placed] = [*process.work, *process.parameters]
+    places = first(list(dict.fromkeys(row.device for row in rows if is_elsewhere(row))), 3)
+    work = share_of(process.work, "flops", is_elsewhere) or 0.0
     parameters = share_of(process.parameters, "bytes", is_elsewhere) or 0.0
-    what = []
-    if flops:
-        of_work = share_of(process.work, "flops", is_elsewhere)
-        what.append(f"{_percent(of_work)} of the matrix work ({rate(flops, 'FLOP')})")
-    if size:
-        what.append(f"{_percent(parameters)} of the parameters ({memory(size)})")
-    rows: list[Work | Placed] = [*work, *placed]
-    places = first(list(dict.fromkeys(row.device for row in rows)), 3)
+    size = sum(row.bytes for row in process.parameters) * parameters
+    shares = {"matrix work": work, "parameters": parameters}
+    what = [f"{percent(part)} of the {name}" for name, part in shares.items() if part]
     measured = f"{' and '.join(what)} on {places}{_in_steps(process)}"
     # A layer may have nearly all of the work, and another still be where it should.
     is_left = not process.parameters or parameters > 1 - NONE_THERE
@@ -214,15 +208,12 @@ def devices(process: Observed, run: Run) -> Iterator[Finding]:
         leaving = [copy for copy in process.copies if not is_on(copy.target, requested)]
         if leaving:
             says += f"; tensors leave {requested} {_at(leaving)}"
-        lost = 1 - share
-        if process.window_seconds:
-            lost = sum(row.seconds for row in work) / process.window_seconds
         yield finding(
             "split",
             f"{says}.",
             f'Move the whole model once all its layers exist, `model.to("{_torch(requested)}")`,'
             " before the optimizer is made, and no layer elsewhere after it.",
-            lost,
+            max(work, parameters),
         )
 
 
@@ -230,11 +221,6 @@ def _in_steps(process: Observed) -> str:
     if process.windows:
         return f", in {counted(process.windows, 'sampled step')}"
     return ""
-
-
-def _percent(share: float | None) -> str:
-    """Return a share in per cent, with decimals where it would round to nothing."""
-    return percent(share, 0 if share is None or share >= NONE_THERE else 2)
 
 
 def _torch(requested: str) -> str:
@@ -260,17 +246,12 @@ def doubles(process: Observed, _: Run) -> Iterator[Finding]:
     )
     if share < DOUBLE:
         return
-    advice = "convert data with `.astype(np.float32)`."
-    if process.framework == "torch":
-        advice = (
-            "convert data from NumPy with `tensor.float()` and use neither `model.double()` nor"
-            " `torch.set_default_dtype(torch.float64)`."
-        )
     yield finding(
         "float64",
-        f"{_percent(share)} of the {what} in float64{_in_steps(process)}: twice the time and"
+        f"{percent(share, 0)} of the {what} in float64{_in_steps(process)}: twice the time and"
         " memory of float32, and on most GPUs far more.",
-        f"Unless this precision is needed, {advice}",
+        "Unless this precision is needed, convert data from NumPy, `.astype(np.float32)` or"
+        " `tensor.float()`, and use no `model.double()` and no default dtype of float64.",
         share * DOUBLE_LOST,
     )
 
@@ -294,14 +275,11 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
     share = share_of(process.work, "with_gradients", lambda row: row.dtype == "float32")
     if not is_used or is_inferring or share is None or share < UNSCALED:
         return
-    done = "gradients were scaled"
-    if asked.entered:
-        done = f"autocast ({', '.join(asked.dtypes)}) was entered {asked.entered:,} times"
     name = _torch(run.requested)
     yield finding(
         "autocast",
         f"{percent(share, 0)} of the matrix work stayed in float32{_in_steps(process)}, although"
-        f" {done} in {counted(steps, 'step')}.",
+        f" the script uses autocast or a scaler of gradients.",
         f'Compute the model and the loss inside `with torch.autocast("{name}",'
         " dtype=torch.bfloat16):`, on the device of the model.",
         share * AUTOCAST_LOST,
@@ -345,12 +323,11 @@ def copies(process: Observed, run: Run) -> Iterator[Finding]:
     needless = [copy for copy in needless if is_on(copy.target, run.requested)]
     if needless:
         worst = max(needless, key=_needless)
-        same = [c for c in process.copies if (c.target, c.shape) == (worst.target, worst.shape)]
         size = sum(map(_needless, needless))
         yield finding(
             "copied twice",
             f"A tensor {worst.shape} was copied from {worst.source} to {worst.target}, where it had"
-            f" been in the same step, {_at(same)}: {sum(copy.again for copy in needless):,}"
+            f" been in the same step, {_at(needless)}: {sum(copy.again for copy in needless):,}"
             f" needless copies ({memory(size)}){_in_steps(process)}.",
             "Copy a batch once, at the start of the step, `batch = batch.to(device)`, and use that"
             " variable from there on, without `.cpu()` or `.numpy()`.",
@@ -443,17 +420,12 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield that operators ran on the CPU because the device has none."""
     if not process.fallbacks:
         return
-    seconds = 0.0  # the host waits for it
-    for row in process.work:
-        if row.operator in process.fallbacks:
-            seconds += row.seconds
-    names = first(process.fallbacks, 4)
-    says = f"{names} ran on the CPU, because {run.requested} has no such operator"
-    if seconds:
-        says += f": {duration(seconds)} there{_in_steps(process)}"
+    # The host waits for it.
+    seconds = sum(row.seconds for row in process.work if row.operator in process.fallbacks)
     yield finding(
         "fallback",
-        f"{says}.",
+        f"{first(process.fallbacks, 4)} ran on the CPU, because {run.requested} has no such"
+        f" operator: {duration(seconds)} there{_in_steps(process)}.",
         f"Write this part with other operators, move it out of the step, or try a newer"
         f" {process.framework}: each such call waits for the device and copies forth and back.",
         seconds / (process.window_seconds or math.inf),

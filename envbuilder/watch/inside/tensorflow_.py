@@ -78,7 +78,7 @@ class _Watch:
         """Each optimizer's number of steps, which outlives it."""
         self._first: Optional[float] = None
         self._last = self._due = self._read = 0.0
-        self._before: List[Any] = []
+        self._before: List[bytes] = []
         self._checked = self._unchanged = self._changed_at = 0
 
     def at_data(self, iterator: Any, *arguments: Any) -> None:
@@ -148,11 +148,11 @@ class _Watch:
         """Compare some variables with those at the last look, and see where all of them are."""
         self._place()
         chosen = sorted(self._values(), key=lambda v: math.prod(v.shape))[:MOST_SAMPLED]
-        now = [self._tensorflow.reshape(v, [-1])[:SMALL].numpy() for v in chosen]
-        if self._before and len(self._before) == len(now):
+        now = [self._tensorflow.reshape(v, [-1])[:SMALL].numpy().tobytes() for v in chosen]
+        if self._before:
             self._checked += 1
             self._unchanged += 1
-            if any(a.tobytes() != b.tobytes() for a, b in zip(self._before, now)):
+            if self._before != now:
                 self._unchanged = 0
                 self._changed_at = self._steps
         self._before = now

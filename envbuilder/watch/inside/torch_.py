@@ -248,8 +248,10 @@ class _Watch:
             chosen.sort(key=lambda p: -p.numel())
             chosen = chosen[:: -(-len(chosen) // MOST_SAMPLED) or 1]
             with self._paused():
-                rows = [(parameter, self._touched(parameter)) for parameter in chosen]
-                self.before = [(p, touched, self._shard(p)[touched].clone()) for p, touched in rows]
+                self.before = []
+                for parameter in chosen:
+                    rows = self._touched(parameter)
+                    self.before.append((parameter, rows, self._shard(parameter)[rows].clone()))
 
     def _shard(self, tensor: Any) -> Any:
         # Of the whole of a sharded one, operators would wait for ranks that look at other steps.

@@ -66,14 +66,7 @@ HONEST = {
     "autocast in validation": watched(observed(autocast=replace(HALF, entered=50))),
     "compiled": watched(observed(work=())),
     "two ranks": watched(*ranks({}, {})),
-    "two ranks, each sees its own device": watched(
-        *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2),
-        machine=machine(gpus=machine().gpus * 2),
-    ),
     "a rank whose others run elsewhere": watched(*ranks({}, {}, {}, {})[1:2]),
-    "two ranks, each sees its part of one device": watched(
-        *ranks(*[{"devices": (Device(device="cuda:0"),), "parameters": (placed(),)}] * 2)
-    ),
     "heads in turn": watched(observed(trainable=66, without_gradient=48, newest_gradient=60)),
     "experts, before each had its turn": watched(
         observed(trainable=66, without_gradient=48, gradient_looks=6)
@@ -140,17 +133,17 @@ def at_chance(classes: int) -> Any:
 FOUND = {
     "device": (
         watched(on_cpu()),
-        "100 % of the matrix work (1.00 TFLOP) and 100 % of the parameters (4.00 MiB) on cpu, in 5",
+        "100.00 % of the matrix work and 100.00 % of the parameters on cpu, in 5",
         'model.to("cuda")',
     ),
     "device of JAX": (
         watched(on_cpu(framework="jax", work=())),
-        "100 % of the parameters",
+        "100.00 % of the parameters",
         "jax.devices()",
     ),
     "device of TensorFlow": (
         watched(on_cpu(framework="tensorflow", work=())),
-        "100 % of the parameters",
+        "100.00 % of the parameters",
         "tf.config",
     ),
     "split": (
@@ -161,7 +154,7 @@ FOUND = {
                 copies=(copy(), copy("net.py:9", "cuda:0")),
             )
         ),
-        "0.10 % of the matrix work (1.00 GFLOP) and 0.12 % of the parameters (5.01 KiB) on cpu",
+        "0.10 % of the matrix work and 0.12 % of the parameters on cpu",
         'model.to("cuda")',
     ),
     "split, where": (
@@ -175,7 +168,7 @@ FOUND = {
     ),
     "split, frozen": (
         watched(observed(work=(work(), work("cpu")))),
-        "50 % of the matrix work",
+        "50.00 % of the matrix work",
         "Move the whole model",
     ),
     "float64": (
@@ -185,12 +178,12 @@ FOUND = {
     ),
     "autocast": (
         watched(observed(autocast=HALF)),
-        "stayed in float32, in 5 sampled steps, although autocast (bfloat16) was entered 1,200",
+        "stayed in float32, in 5 sampled steps, although the script uses autocast",
         "torch.autocast",
     ),
     "autocast, scaled": (
         watched(observed(autocast=Autocast(scaled=True))),
-        "although gradients were scaled",
+        "or a scaler of gradients",
         "torch.autocast",
     ),
     "data": (
@@ -213,7 +206,7 @@ FOUND = {
     ),
     "copied twice": (
         watched(observed(copies=(copy(), copy("train.py:35", again=5)))),
-        "same step, at train.py:31, train.py:35: 5 needless copies (490 KiB), in 5 sampled steps",
+        "same step, at train.py:35: 5 needless copies (490 KiB), in 5 sampled steps",
         "batch.to(device)",
     ),
     "gradients": (
@@ -248,7 +241,7 @@ FOUND = {
     ),
     "quota, on a large node": (
         watched(on_cpu(), machine=machine(cpus=64, quota=2.0, throttled_seconds=70.0), **CPU),
-        "The CPU quota of 2 CPUs stopped",
+        "The CPU quota stopped",
         "OMP_NUM_THREADS=2",
     ),
     "fallback": (
@@ -291,14 +284,9 @@ FOUND = {
         "Rank 1 took 3 steps, others up to 1,200",
         "DistributedSampler",
     ),
-    "shared device": (
-        watched(*ranks({}, {"parameters": (placed("cuda:0"),)})),
-        "Ranks 0, 1 trained on the same device, cuda:0",
-        "LOCAL_RANK",
-    ),
     "quota": (
         watched(on_cpu(), machine=machine(quota=2.0, throttled_seconds=120.0), **CPU),
-        "The CPU quota of 2 CPUs stopped the command for 20 %",
+        "The CPU quota stopped the command for 20 %",
         "OMP_NUM_THREADS=2",
     ),
     "load": (
