@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from envbuilder.core.errors import clipped, first, printable
-from envbuilder.core.text import duration, percent
+from envbuilder.core.text import percent
 from envbuilder.watch import training as rules
 from envbuilder.watch.model import MOST_ROWS, Finding, Machine, Observed, Watched
 from envbuilder.watch.training import (
@@ -243,11 +243,11 @@ def _idle_ranks(run: Run) -> Iterator[Finding]:
         least = idle[0].steps or 0
         yield finding(
             "idle rank",
-            f"Rank {first(sorted(str(p.rank) for p in idle), 4)} took {least:,} steps, others up to"
+            f"Rank {first([str(p.rank) for p in idle], 4)} took {least:,} steps, others up to"
             f" {most[0]:,}.",
             "Give every rank the same number of batches (`DistributedSampler`), and look at what"
             " this rank waits for or skips.",
-            len(idle) / len(ranks) * (1 - least / most[0]),
+            1 - least / most[0],
         )
 
 
@@ -256,13 +256,11 @@ def _quota(run: Run) -> Iterator[Finding]:
     machine = run.watched.machine
     # Linux counts it of each CPU that had something to run.
     of_all = run.watched.seconds * (run.needed or machine.cpus) or math.inf
-    throttled = machine.throttled_seconds or 0.0
-    share = min(throttled / of_all, 1.0)
+    share = min((machine.throttled_seconds or 0.0) / of_all, 1.0)
     if share >= THROTTLED:
         yield finding(
             "quota",
-            f"The CPU quota stopped the command for {percent(share, 0)} of its CPUs' time"
-            f" ({duration(throttled)}).",
+            f"The CPU quota stopped the command for {percent(share, 0)} of its CPUs' time.",
             f"Raise the limit, or use fewer threads: `OMP_NUM_THREADS={run.cpus}`.",
             share,
         )

@@ -460,18 +460,18 @@ def losses(process: Observed, _: Run) -> Iterator[Finding]:
     if classes < 2 or process.labels < LABELS * classes:
         return
     quarter = len(values) // 4
+    values = values[quarter:]  # the first ones are those of the initial weights
     begin = fmean(values[:quarter])
     end = fmean(values[-quarter:])
     guessing = math.log(classes)
-    fell = end < STILL * min(begin, guessing)
+    fell = end < STILL * guessing
     is_chance = abs(begin - guessing) <= NEAR_CHANCE * guessing
     is_steady = pstdev(values) <= STEADY * guessing
     if pairs[-1][0] >= LEAST_STEPS and is_chance and is_steady and not fell:
         yield finding(
             "not learning",
-            f"The loss stands still: {amount(begin)} at the beginning and {amount(end)} at the end"
-            f" of {pairs[-1][0]:,} steps, about that of guessing one of {classes:,} classes,"
-            f" {amount(guessing)}.",
+            f"The loss stands still at {amount(end)} in {pairs[-1][0]:,} steps, about that of"
+            f" guessing one of {classes:,} classes, {amount(guessing)}.",
             "If this is not a run that goes on from an earlier one: look at the learning rate, at"
             " the labels, and whether the loss gets logits.",
             STANDING_STILL_LOST,

@@ -10,7 +10,7 @@ import math
 import sys
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 MOST_READING = 0.01
 """Share of the time that reading losses from a device may take."""
@@ -76,8 +76,7 @@ class _Watch:
         self._labels: Dict[str, int] = {}
         self._counters: List[Any] = []
         """Each optimizer's number of steps, which outlives it."""
-        self._first: Optional[float] = None
-        self._last = self._due = self._read = 0.0
+        self._first = self._last = self._due = self._read = 0.0
         self._before: List[bytes] = []
         self._checked = self._unchanged = self._changed_at = 0
 
@@ -85,9 +84,14 @@ class _Watch:
         """Take the size of batches and the labels, where they are known before there is a batch."""
         self._next_size = iterator.data_adapter.batch_size or 0
         for labels in getattr(iterator.data_adapter, "_inputs", ())[1:2]:
-            if getattr(getattr(labels, "dtype", None), "kind", "") in ("i", "u"):
-                some = labels.ravel()[:SMALL].tolist()
-                self._labels = {"classes": len(set(some)), "labels": len(some)}
+            if getattr(getattr(labels, "dtype", None), "kind", "") in ("i", "u", "f"):
+                some = labels[:SMALL]
+                # Of a vector, the place of its 1 is the class.
+                if some.ndim == 2 and some.max(1).sum() == some.sum() == len(some):
+                    some = some.argmax(1)
+                if some.dtype.kind != "f":
+                    some = some.ravel()[:SMALL].tolist()
+                    self._labels = {"classes": len(set(some)), "labels": len(some)}
 
     def at_fit(self, callbacks: Any, *arguments: Any) -> None:
         """Take the last batches that were prepared as those of this training."""
@@ -105,10 +109,10 @@ class _Watch:
         steps = max(int(batch) - self._batch, 0)
         self._batch = max(int(batch), self._batch)
         self._steps += steps
-        if self._first is None:
-            self._first = now
-        else:
+        if self._first:
             self._samples += steps * self._size
+        else:
+            self._first = now
         self._last = now
         if logs and "loss" in logs and now >= self._read:
             self.record.add_loss(self._steps, float(logs["loss"]))
@@ -170,7 +174,7 @@ class _Watch:
             "devices": self._devices(),
             "optimizers": len(self._counters),
             "steps": steps,
-            "training_seconds": self._last - self._first if self._first is not None else 0.0,
+            "training_seconds": self._last - self._first,
             "samples": self._samples or None,
             "parameters": self._rows(self._placed, "device", "dtype", "bytes"),
             "checked_updates": self._checked,

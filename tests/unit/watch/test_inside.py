@@ -13,9 +13,10 @@ import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from envbuilder.watch.inside import operators, record, sitecustomize
+from envbuilder.watch.inside import operators, record, sitecustomize, tensorflow_
 from tests.support.folders import names_in
 
 
@@ -154,3 +155,22 @@ def test_what_is_copied_is_not_kept_alive() -> None:
     assert (row["calls"], row["again"], row["bytes"]) == (2, 1, 8192)
     del source
     assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "seen"),
+    [
+        (np.arange(40) % 10, {"classes": 10, "labels": 40}),
+        (np.eye(10, dtype=np.float32)[np.arange(40) % 10], {"classes": 10, "labels": 40}),
+        (np.linspace(0, 1, 80).reshape(40, 2), {}),
+        (np.ones(40), {}),
+        (None, {}),
+    ],
+)
+def test_labels_of_keras_are_numbers_or_vectors_with_a_one(
+    targets: np.ndarray | None, seen: dict[str, int]
+) -> None:
+    watch = tensorflow_._Watch(None, None, dict)
+    adapter = SimpleNamespace(batch_size=32, _inputs=(None, targets))
+    watch.at_data(SimpleNamespace(data_adapter=adapter))
+    assert watch._labels == seen

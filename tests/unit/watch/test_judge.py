@@ -271,8 +271,13 @@ FOUND = {
     ),
     "not learning": (
         watched(observed(losses=at_chance(10), classes=10, labels=640)),
-        "stands still: 2.31 at the beginning and 2.31 at the end of 1,189 steps",
+        "stands still at 2.31 in 1,189 steps",
         "learning rate",
+    ),
+    "not learning, after large first losses": (
+        watched(observed(losses=((0, 6.7), *at_chance(10)), classes=10, labels=640)),
+        "stands still at 2.31",
+        "labels",
     ),
     "not learning, of 20 classes, in words": (
         watched(observed(losses=at_chance(20), classes=20, labels=640, tokens=10**6)),
