@@ -32,7 +32,9 @@ def laid(row: dict[str, str], mirrors: Path, folder: Path, python: str) -> Path:
         [*git, "ls-tree", "-r", "--name-only", row["commit"]], text=True
     )
     own = row["repository"].partition("/")[2] + "/"  # the package itself is the released one
-    sources = [n for n in names.splitlines() if n.endswith(".py") and not n.startswith(own)]
+    sources = [n for n in names.splitlines() if n.endswith(".py")]
+    if not row["script"].startswith(own):
+        sources = [n for n in sources if not n.startswith(own)]
     archive = subprocess.check_output([*git, "archive", row["commit"], *sources])
     subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
     script = folder / row["script"]
@@ -119,7 +121,7 @@ def main() -> None:
             try:
                 script = laid(row, asked.mirrors, folder, python)
                 report = run(row, folder, script, python, not asked.alone)
-            except (subprocess.SubprocessError, ValueError) as error:
+            except (subprocess.SubprocessError, OSError, ValueError) as error:
                 print(row["name"], error, file=sys.stderr)
                 continue
         found = [each.kind for each in report.findings if each.kind != "load"]
