@@ -259,7 +259,7 @@ def test_a_file_is_written_while_another_environment_is_made(world: World, momen
     for switch in switches:
         switch()
         exited_with(0, world.envbuilder("build"))
-        assert "was changed" not in world.envbuilder("doctor").out
+    assert "was changed" not in world.envbuilder("doctor").out
     assert {module(each).read_bytes() for each in environments(world)} == {before}
     lock_of(world, "requirements: [six, attrs]")
     exited_with(0, world.envbuilder("build"))

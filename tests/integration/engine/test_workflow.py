@@ -276,5 +276,6 @@ def while_machine_was(
             **report,
             "training": {**report["training"], "epochs": epochs},
             "contention": dict.fromkeys(report["contention"], contention),
+            "speed_reason": None,
         }
     )
