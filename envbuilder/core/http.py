@@ -376,6 +376,7 @@ def download(
     size: int | None = None,
     limit: int = FILE_BYTES,
     pause: Callable[[float], None] | None = None,
+    attempts: int | None = None,
     ask: Callable[[dict[str, str]], requests.Response] | None = None,
 ) -> int:
     """Download the body of `url` to `part`, resuming a partial file; return the bytes transferred.
@@ -390,10 +391,10 @@ def download(
     import requests
 
     ask = ask or partial(request, session, "GET", url)
-    attempts = Attempts(partial(_pause, pause or session.pause))
+    tries = Attempts(partial(_pause, pause or session.pause), attempts)
     problem = ""
     shown = transferred = 0
-    for _ in attempts:
+    for _ in tries:
         try:
             for number, have in enumerate(_growing(ask, part, size, limit)):
                 transferred += have - shown if number else 0
@@ -405,7 +406,7 @@ def download(
             console.detail(f"{public(url)}: {problem}")
             # A ValueError is an invalid URL, or a page instead of the file.
             final = isinstance(error, requests.TooManyRedirects | ValueError)
-            if final or not attempts.may_repeat(error.response):
+            if final or not tries.may_repeat(error.response):
                 break
         except TooLongError as error:
             on_bytes(-shown)

