@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from envbuilder.core import decoding
 from envbuilder.core.resources import OWN
-
-if TYPE_CHECKING:
-    import os
 
 SHARED = f"{OWN}/shared.json"
 """The records, in an environment."""
@@ -45,9 +42,12 @@ def shared(prefix: Path) -> tuple[SharedFile, ...]:
 
 def link_bytecode(prefix: Path, folder: Path) -> None:
     """Link what a build compiled where Python looks for it with that `sys.pycache_prefix`."""
+    made: set[str] = set()
     for file in shared(prefix):
         above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")
         if is_bytecode:
-            link = Path(f"{folder}{prefix}/{above}/{name}")
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(prefix / file.path)
+            target = f"{folder}{prefix}/{above}"
+            if above not in made:
+                os.makedirs(target, exist_ok=True)  # noqa: PTH103
+                made.add(above)
+            os.symlink(f"{prefix}/{file.path}", f"{target}/{name}")  # noqa: PTH211
