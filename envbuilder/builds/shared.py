@@ -42,12 +42,12 @@ def shared(prefix: Path) -> tuple[SharedFile, ...]:
 
 def link_bytecode(prefix: Path, folder: Path) -> None:
     """Link what a build compiled where Python looks for it with that `sys.pycache_prefix`."""
-    made: set[str] = set()
+    folders: set[str] = set()
     for file in shared(prefix):
         above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")
         if is_bytecode:
             target = f"{folder}{prefix}/{above}"
-            if above not in made:
+            if above not in folders:
                 os.makedirs(target, exist_ok=True)  # noqa: PTH103
-                made.add(above)
+                folders.add(above)
             os.symlink(f"{prefix}/{file.path}", f"{target}/{name}")  # noqa: PTH211
