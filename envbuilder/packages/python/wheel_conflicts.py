@@ -44,6 +44,8 @@ _LONGEST_LINE = 1000
 """Maximum length of a line in it; parsing takes time quadratic in the length."""
 _MOST_BY = 3
 """Packages that a message names as those which require another one."""
+SCRIPTS = ("console_scripts", "gui_scripts")
+"""Sections of entry_points.txt of which an installer makes programs."""
 _INFO = ".dist-info/"
 MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
@@ -121,7 +123,7 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
             owners[path].append(wheel)
     required = {name for wheel in wheels for name in wheel.requires}
     pairs: dict[tuple[File, File], set[str]] = defaultdict(set)
-    programs: dict[File, set[str]] = defaultdict(set)
+    pruned: dict[File, set[str]] = defaultdict(set)
     site = f"lib/python{python}/site-packages/"
     for path, several in owners.items():
         if len(several) == 1:
@@ -137,11 +139,10 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
             keeper = _keeper(ranked, required)
             for wheel in ranked:
                 if keeper and wheel is not keeper:
-                    programs[wheel].add(path)
+                    pruned[wheel].add(path)
             continue
         for pair in differing:
             pairs[pair].add(path)
-    pruned: dict[File, set[str]] = defaultdict(set, programs)
     for (smaller, _), paths in pairs.items():
         is_stray = all(p.startswith(site) and not MACHINE_CODE.search(p) for p in paths)
         if is_stray and 2 * len(paths) <= len(wheels[smaller]):
@@ -225,7 +226,7 @@ def _scripts(entry_points: str) -> dict[str, str]:
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(entry_points)
     scripts = {}
-    for section in ("console_scripts", "gui_scripts"):
+    for section in SCRIPTS:
         if parser.has_section(section):
             for name, function in parser.items(section):
                 scripts[f"bin/{name}"] = "runs " + "".join(function.partition("[")[0].split())

@@ -360,9 +360,8 @@ def _rewrite(
             with out.open(entry, "w", force_zip64=members[name].file_size >= 1 << 31) as file:
                 pieces: Iterable[bytes] = archives.zip_pieces(archive, name)
                 if without_programs and name == f"{info}entry_points.txt":
-                    lines = b"".join(pieces).decode().splitlines(keepends=True)
-                    stay = [s for s in lines if s.partition("=")[0].strip() not in without_programs]
-                    pieces = ["".join(stay).encode()]
+                    text = b"".join(pieces).decode()
+                    pieces = [_without_programs(text, without_programs).encode()]
                 for piece in pieces:
                     digest.update(piece)
                     size += len(piece)
@@ -371,6 +370,19 @@ def _rewrite(
             table.writerow([name, f"sha256={encoded}", size])
         table.writerow([record, "", ""])
         out.writestr(_entry(record, 0o644), rows.getvalue().encode())
+
+
+def _without_programs(entry_points: str, names: Collection[str]) -> str:
+    """Return the text of entry_points.txt without programs; other entries may have their names."""
+    lines = []
+    section = ""
+    for line in entry_points.splitlines(keepends=True):
+        if line.startswith("["):
+            section = line[1:].partition("]")[0]
+        name = line.partition("=")[0].strip()
+        if section not in wheel_conflicts.SCRIPTS or name not in names:
+            lines.append(line)
+    return "".join(lines)
 
 
 def _entry(name: str, mode: int) -> zipfile.ZipInfo:

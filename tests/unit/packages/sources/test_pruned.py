@@ -124,8 +124,9 @@ def programs(name: str) -> dict[str, bytes]:
         f"{name}.py": b"",
         f"{name}-1.0.data/scripts/run-tool": name.encode(),
         f"{name}-1.0.dist-info/entry_points.txt": (
-            f"[console_scripts]\ntool = {name}:main\n{name} = {name}:main\n\n[tool]\na=b\n".encode()
-        ),
+            f"[console_scripts]\ntool = {name}:main\n{name} = {name}:main\n\n"
+            f"[plugins]\ntool = {name}\n"
+        ).encode(),
     }
 
 
@@ -153,7 +154,7 @@ def test_a_program_is_that_of_the_package_which_the_project_lists(
     with zipfile.ZipFile(Store.of(found).path(pruned.sha256)) as archive:
         text = archive.read(f"{loser}-1.0.dist-info/entry_points.txt").decode()
         assert f"{loser}-1.0.data/scripts/run-tool" not in archive.namelist()
-    assert text == f"[console_scripts]\n{loser} = {loser}:main\n\n[tool]\na=b\n"
+    assert text == f"[console_scripts]\n{loser} = {loser}:main\n\n[plugins]\ntool = {loser}\n"
     wheel_conflicts.require_compatible(target.files, "3.11", Store.of(found))
 
 
