@@ -277,8 +277,10 @@ def _linked(
     """
     real_roots = [os.path.realpath(root) for root in roots if Path(root).name not in PACKAGES]
     for name, file in modules.items():
+        if "." in name:
+            continue
         real = os.path.realpath(file)
-        if "." not in name and real != file and not any(below(real, r) for r in real_roots):
+        if real != file and not any(below(real, root) for root in real_roots):
             above = (str(folder) for folder in Path(real).parents)
             yield name, (real, next(filter(_is_environment, above), ""))
 
