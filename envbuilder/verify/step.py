@@ -158,6 +158,7 @@ def prove(
     record = _Record(folder, split, expects.framework, numpy)
     limits = LIMITS.get(expects.device, ELSEWHERE)
     steps: list[tuple[Repeated, str, tuple[Any, ...]]] = []
+    of_start = [*_start(record, split.count)]  # reads the state that the first step needs, too
     with progress.task("repeat steps") as task:
         for done, number in enumerate(numbers, 1):
             steps.append(_repeat(record, number, limits.median))
@@ -166,7 +167,7 @@ def prove(
     epochs = sorted({number // record.count for number in numbers})
     problems = [
         *filter(None, wrong),
-        *_start(record, split.count),
+        *of_start,
         *_orders(record, epochs),
         *_dropouts(masks),
     ]
