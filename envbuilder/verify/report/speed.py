@@ -50,7 +50,10 @@ _NAMED = 3
 
 
 def with_speed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole report with `speed` and `speed_reason`; one that it has is kept."""
+    """Return a whole report with `speed` and `speed_reason`.
+
+    `untimed` says why its times were not confirmed from outside, if they were not.
+    """
     measured = model.check(report)
     if not measured.epochs:
         return {**report, "speed": "not_judged", "speed_reason": "nothing was trained"}
@@ -58,7 +61,7 @@ def with_speed(report: dict[str, Any]) -> dict[str, Any]:
     more = {"baseline epoch 1": measured.baseline, "measurements": measured.measurements}
     uncounted = [n for n, made in (timed | more).items() if made and n not in measured.contention]
     unknown = [f"nothing says whether the machine was busy during {n}" for n in uncounted[:1]]
-    reason = report.get("speed_reason") or disturbance(measured.contention) or "".join(unknown)
+    reason = report.get("untimed") or disturbance(measured.contention) or "".join(unknown)
     if reason:
         return {**report, "speed": "not_judged", "speed_reason": reason}
     return {**report, "speed": "judged", "speed_reason": limitation(measured.contention) or None}

@@ -276,6 +276,5 @@ def while_machine_was(
             **report,
             "training": {**report["training"], "epochs": epochs},
             "contention": dict.fromkeys(report["contention"], contention),
-            "speed_reason": None,
         }
     )

@@ -246,7 +246,7 @@ def test_what_envbuilder_itself_missed_leaves_the_speed_open(
     doubt = timeline.unconfirmed([("epoch 1", 20.0)])
     still = "epoch 1 was not timed from outside: envbuilder itself stood still for "
     assert doubt == (still + doubted if doubted else "")
-    judged = speed.with_speed({**measured(), "speed_reason": doubt})
+    judged = speed.with_speed({**measured(), "untimed": doubt})
     assert (judged["speed"], judged["speed_reason"]) == (
         ("not_judged", doubt) if doubt else ("judged", None)
     )

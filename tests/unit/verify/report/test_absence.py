@@ -83,7 +83,7 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
     return {
         "passed": report.status == "passed",
         "believed": believed(report, epochs),
-        "judged": speed.with_speed({**data, "speed_reason": None})["speed"] == "judged",
+        "judged": speed.with_speed(data)["speed"] == "judged",
         "counts": report.speed_counts,
         "of a built environment": not show.as_found(report),
         "standard": row.standard and row.speed != "not_judged",
