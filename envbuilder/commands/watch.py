@@ -179,9 +179,16 @@ def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
     """Return what a report has in common with those it is compared with."""
     if watched is None:
         return None
-    place = watched.project.folder, watched.project.environment
     frameworks = {process.framework for process in judge.training(watched)}
-    return watched.profile, watched.backend, watched.requested, watched.command, place, *frameworks
+    return (
+        watched.profile,
+        watched.backend,
+        watched.requested,
+        watched.command,
+        watched.project.folder,
+        watched.project.environment,
+        *frameworks,
+    )
 
 
 def _succeeded(path: Path) -> model.Watched | None:
