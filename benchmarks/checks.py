@@ -42,12 +42,6 @@ OTHER_PROFILES = {
     ("tensorflow", "device_that_is_the_cpu"): "tensorflow-cuda",
     ("tensorflow", "gpu_that_does_not_compute"): "tensorflow-cuda",
 }
-TWO_EPOCHS = {
-    "scheduler_without_effect",
-    "the_same_order_in_each_epoch",
-    "updates_lost_from_step_50",
-}
-AT_START = {"time_runs_backwards", "time_runs_slowly"}
 OTHER_TESTS = {
     "crashed",
     "exit_code_that_lies",
@@ -121,20 +115,25 @@ def judge_all() -> None:
 def plant(prefix: Path, framework: str, fault: str, kept: Path) -> list[str]:
     """Plant a fault, verify, and return the names of the checks that failed."""
     from tests.support.overlays import Bench
+    from tests.support.sabotages import CLOCKS, STEPS
 
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         place = Path(folder)
         modules = SABOTAGES / framework / "sabotage"
         bench = Bench(place, prefix, {FOUND: str(place / "found")}, kept, modules)
         overlay = bench.overlay
-        if fault in AT_START:
+        if fault in {clock.name for clock in CLOCKS}:
             overlay.at_start(fault)
         elif fault:
             overlay.after(framework, fault)
         profile = OTHER_PROFILES.get((framework, fault), CPU[framework])
         command = (sys.executable, Path(__file__).resolve(), "--judge-all")
-        options = ("--force", "--epochs", "2" if fault in TWO_EPOCHS else "1")
-        verdict = bench.verify(overlay, *options, profile=profile, command=command)
+        epochs = "1"
+        if fault in {step.name for step in STEPS}:
+            epochs = "2"
+        verdict = bench.verify(
+            overlay, "--force", "--epochs", epochs, profile=profile, command=command
+        )
         failed = json.loads((place / "found").read_text())
         # What is wrong with the repeated steps and answers is in `found`.
         checks = (check for check in verdict.report["checks"] if check["name"] != "step")

@@ -35,9 +35,19 @@ from envbuilder.verify import run
 ACCURACY = 0.85
 LEVELS = (("", ""), ("default", "SSE41"), ("avx2", "AVX2"), ("avx512", "AVX512_CORE"))
 """Of ATen, and of oneDNN; what a CPU lacks, both leave out."""
+ERRORS = ("largest", "median", "loss", "answers")
+"""Of a run: the largest and the median step's, a loss's, and that of the answers."""
 FIELDS = (
-    *("framework", "seed", "threads", "level", "busy", "load", "status", "reasons", "accuracy"),
-    *("largest", "median", "loss", "answers"),
+    "framework",
+    "seed",
+    "threads",
+    "level",
+    "busy",
+    "load",
+    "status",
+    "reasons",
+    "accuracy",
+    *ERRORS,
 )
 
 
@@ -97,7 +107,7 @@ def summary(path: Path) -> None:
         own = [each for each in rows if each["framework"] == framework]
         failed = [each["reasons"] for each in own if each["status"] != "passed"]
         print(f"{framework}: {len(own)} runs, {len(failed)} failed {failed or ''}")
-        for field in FIELDS[-4:]:
+        for field in ERRORS:
             values = [float(each[field]) for each in own if each[field]]
             # Errors differ by factors: their logarithms are nearer to normal.
             logs = [math.log(max(value, 1e-12)) for value in values]
@@ -129,9 +139,9 @@ def main() -> None:
             aten, onednn = LEVELS[seed // (4 * len(pythons)) % len(LEVELS)]
             busy = asked.busy * (seed % 2)
             variables = {"OMP_NUM_THREADS": str(threads)}
-            if framework != "torch":  # TensorFlow 2.21's bfloat16 product ends by signal 11 then
-                aten = ""
-            if aten:
+            # TensorFlow 2.21's bfloat16 product ends by signal 11 with them.
+            is_limited = framework == "torch" and bool(aten)
+            if is_limited:
                 variables |= {"ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn}
             others = [
                 subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)
@@ -142,8 +152,15 @@ def main() -> None:
                 for other in others:
                     other.kill()
                     other.wait()
-            facts = dict(zip(FIELDS, (framework, seed, threads, aten, busy), strict=False))
-            table.writerow({**facts, "load": f"{os.getloadavg()[0]:.1f}", **row(report)})
+            facts = {
+                "framework": framework,
+                "seed": seed,
+                "threads": threads,
+                "level": aten if is_limited else "",
+                "busy": busy,
+                "load": f"{os.getloadavg()[0]:.1f}",
+            }
+            table.writerow({**facts, **row(report)})
             file.flush()
     summary(asked.csv)
 
