@@ -97,7 +97,7 @@ class Verdict:
         assert (self.code, self.report["status"]) == (5, "failed"), self.report
         found = self.check(check)
         assert found["status"] == "failed", self.report["reasons"]
-        assert words in found["detail"]
+        assert words in found["detail"], found["detail"]
         assert any(words in reason for reason in self.report["reasons"])
         return str(found["detail"])
 

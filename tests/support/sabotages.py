@@ -84,7 +84,7 @@ NUMBERS = (
 LEARNING = (
     Sabotage("half_of_the_images_twice", "other data", "run", "each image once", True),
     Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
-    Sabotage("images_altered_in_memory", "other data", "step", ""),
+    Sabotage("images_altered_in_memory", "other data", "step", "wrong"),
     Sabotage("tested_on_training_data", "labels leak", "run", "the payload reported", True),
     Sabotage("nothing_learned", "nothing learned", "accuracy", "is needed"),
     Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
@@ -115,7 +115,7 @@ STEPS = (
     Sabotage("weights_that_decay", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("clipped_gradients", "step wrong", "accuracy", "is needed"),
     Sabotage("smoothed_labels", "step wrong", "run", "the training loss is"),
-    Sabotage("bfloat16_in_training_alone", "step wrong", "step", ""),
+    Sabotage("bfloat16_in_training_alone", "step wrong", "step", "wrong"),
     Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
     Sabotage("trained_before_it_starts", "trained before", "step", "was not untrained", True),
     Sabotage("masks_of_the_epoch_before", "dropout off", "step", "drops the same again and again"),
@@ -138,7 +138,7 @@ STEPS = (
     Sabotage("gradient_of_a_bias_lost", "gradient wrong", "step", "changes fc1.bias"),
     Sabotage("gradients_with_noise", "gradient wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("gradients_in_float16", "gradient wrong", "step", "half of the steps are wrong"),
-    Sabotage("results_rounded_down", "precision lowered", "step", ""),
+    Sabotage("results_rounded_down", "precision lowered", "step", "wrong"),
     Sabotage("another_epsilon", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("a_learning_rate_that_falls_in_an_epoch", "step wrong", "step", "changes"),
     Sabotage("first_layer_frozen_after_ten_steps", "step wrong", "step", "changes conv1.weight"),
@@ -210,7 +210,7 @@ TENSORFLOW_LEARNING = (
     Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
     Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed"),
     Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
-    Sabotage("images_altered_in_memory", "other data", "step", ""),
+    Sabotage("images_altered_in_memory", "other data", "step", "not answered by"),
     Sabotage("half_of_the_images_twice", "other data", "run", "each image once"),
     Sabotage("tested_on_training_data", "labels leak", "accuracy", "is needed"),
 )
@@ -375,13 +375,13 @@ EVERY: tuple[Sabotage, ...] = (
 )
 
 TENSORFLOW_STEPS = (
-    Sabotage("training_without_dropout", "dropout off", "step", ""),
+    Sabotage("training_without_dropout", "dropout off", "step", "step 1, in epoch 1,"),
     Sabotage("graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("conv_without_weight_gradient", "gradient wrong", "run", "the training loss is"),
     Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "run", "the training loss is"),
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "step", "step 1, in epoch 1, changes"),
-    Sabotage("matmul_a_thousandth_off", "wrong numbers", "step", ""),
-    Sabotage("convolutions_in_bfloat16", "wrong numbers", "step", ""),
+    Sabotage("matmul_a_thousandth_off", "wrong numbers", "step", "wrong"),
+    Sabotage("convolutions_in_bfloat16", "wrong numbers", "step", "wrong"),
 )
 
 OF_TENSORFLOW: tuple[Sabotage, ...] = (
