@@ -200,10 +200,16 @@ def _start(record: _Record, images: int) -> Iterator[str]:
             and abs(scaled.mean()) <= apart * math.sqrt(1 / 3)
             and abs(numpy.square(scaled).mean() - 1 / 3) <= apart * math.sqrt(4 / 45)
         ):
-            yield f"{name} was not untrained before the first step"
+            yield (
+                f"the training did not start from scratch: {name} is not as its initialiser draws"
+                " it"
+            )
     loss, _ = record.step(0, min(BATCH, images))
     if not abs(loss - math.log(CLASSES)) <= _UNTRAINED:
-        yield f"the first step has a loss of {loss:.2f}; of an untrained network it is about 2.30"
+        yield (
+            f"the training did not start from scratch: its first loss is {loss:.2f}, that of an"
+            " untrained network about 2.30"
+        )
 
 
 def _answers_error(

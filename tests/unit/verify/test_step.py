@@ -174,7 +174,7 @@ TRAINED = {
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_training_that_starts_from_trained_weights_is_no_proof(tmp_path: Path, name: str) -> None:
     problem = proved(tmp_path, Faults(first=TRAINED[name])).problem
-    assert "was not untrained before the first step" in problem
+    assert "is not as its initialiser draws it" in problem
 
 
 def test_a_first_loss_that_no_untrained_network_has_is_no_proof(
@@ -182,7 +182,7 @@ def test_a_first_loss_that_no_untrained_network_has_is_no_proof(
 ) -> None:
     """Weights may be distributed as an initialiser's, and know their images nevertheless."""
     monkeypatch.setattr(step, "_UNTRAINED", 1e-6)
-    assert "the first step has a loss of" in prove(recorded).problem
+    assert "from scratch: its first loss is" in prove(recorded).problem
 
 
 ANSWERED = {
