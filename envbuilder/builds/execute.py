@@ -42,7 +42,7 @@ from envbuilder.builds.plan import (
     WritePrograms,
 )
 from envbuilder.containers.oci.layout import Layout
-from envbuilder.core import archives, console, files, process
+from envbuilder.core import archives, files, process
 from envbuilder.core.errors import BuildError, EnvbuilderError, log_text, with_context
 from envbuilder.core.settings import Settings, require_writable
 from envbuilder.packages import interpreters
@@ -71,18 +71,11 @@ def execute(
     (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
     artifact appears with a single move or load at the end. Raises `BuildError`.
     """
-    from filelock import FileLock
-
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
     log = require_writable(settings.logs_dir) / f"{plan.profile}-{plan.fingerprint[:12]}.log"
-    lock = FileLock(f"{workdir}.lock")
-    try:
-        held = lock.acquire(timeout=0)
-    except TimeoutError:
-        console.message(f"waiting: another envbuilder builds {plan.artifact.ref}")
-        held = lock.acquire()
-    with held:
+    waiting = f"waiting: another envbuilder builds {plan.artifact.ref}"
+    with process.lock(Path(f"{workdir}.lock"), waiting):
         if is_done():
             return False
         _remove(workdir)  # left by a killed build

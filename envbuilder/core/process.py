@@ -59,6 +59,8 @@ twice as many. A line over `LONGEST_LINE` reaches a callback in pieces. (A paylo
 0.3 MB.)
 """
 _running: dict[subprocess.Popen[str], int] = {}
+_inherited: set[int] = set()
+"""Descriptors of the locks that programs hold as well."""
 """The children that are running → the thread that started each."""
 _FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 UV_SETTINGS = frozenset(
@@ -214,6 +216,7 @@ def run(
             errors="replace",
             # Own session: Ctrl-C reaches only this process, which decides how the child ends.
             start_new_session=True,
+            pass_fds=tuple(_inherited),
         )
         _running[child] = threading.get_ident()
     except BaseException:
@@ -577,6 +580,36 @@ _HEAD = 64
 def _not_executed(program: str, why: str) -> CommandError:
     hint = f"Name the program that runs it, too, such as: python {program}"
     return CommandError(f"{program}: cannot be executed: {why}", hint, run_code=NOT_EXECUTABLE)
+
+
+@contextmanager
+def lock(path: Path, waiting: str) -> Iterator[None]:
+    """Hold an exclusive lock on a file; print `waiting` if another process has it.
+
+    The programs that `run` starts hold it as well: when this process is killed, what they still
+    write to a folder meets no other process there. Raises `OSError` if the file cannot be written.
+    """
+    import fcntl
+
+    while True:
+        stream = path.open("a")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.message(waiting)
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        if os.fstat(stream.fileno()).st_nlink:
+            break
+        stream.close()  # `clean` has removed it
+    descriptor = stream.fileno()
+    _inherited.add(descriptor)
+    try:
+        yield
+    finally:
+        _inherited.remove(descriptor)
+        # Closing it would not do while a daemon that a program left behind has it open.
+        fcntl.flock(stream, fcntl.LOCK_UN)
+        stream.close()
 
 
 def when_ended(argv: Sequence[str]) -> int:

@@ -230,3 +230,35 @@ def test_a_command_that_waits_for_an_index(tmp_path: Path) -> None:
     assert running.returncode == 143, stderr
     assert time.monotonic() - sent < GENEROUS_SECONDS
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+LOCKING = """\
+import sys
+from pathlib import Path
+from envbuilder.core import process
+
+with process.lock(Path("lock"), "waiting"):
+    process.run(
+        [sys.executable, "-c", sys.argv[1]], on_stdout=lambda line: print(line, flush=True)
+    )
+"""
+
+
+def test_a_lock_outlasts_a_killed_process_until_what_it_started_has_ended(tmp_path: Path) -> None:
+    def starting(program: str) -> list[str]:
+        return [sys.executable, "-c", LOCKING, program]
+
+    writer = "import pathlib, time\nprint('up')\ntime.sleep(1.5)\npathlib.Path('written').touch()"
+    with subprocess.Popen(
+        starting(f"import sys\nsys.stdout.reconfigure(line_buffering=True)\n{writer}"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as killed:
+        assert killed.stdout.readline() == "up\n"
+        killed.kill()
+    assert not (tmp_path / "written").exists()
+    reader = "import pathlib; print(pathlib.Path('written').exists())"
+    done = ran(starting(reader), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert "waiting" in done.stderr
