@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from envbuilder import __version__
 from envbuilder.builds.render import RenderedFile
@@ -150,6 +149,10 @@ class Row(Struct, frozen=True, kw_only=True):
     """The same for the lock of the conda packages; empty for other backends."""
     cache_key: str
     """Changes whenever other files are needed."""
+    tests: bool = False
+    """Whether pytest is locked: `run` then starts the project's own tests."""
+    download_bytes: int = 0
+    """A lower bound of what is downloaded, without a base image."""
     disk_bytes: int
     """A lower bound of what downloads and environment take; a base image is not included."""
 
@@ -228,11 +231,15 @@ def _jobs(
     for platform in selection.platforms or types.PLATFORMS:
         for backend in backends:
             possible = _pythons(locked, platform, backend)
-            default = profile.image_python if makes_image(backend) else profile.python.default
+            default = _default_python(profile, backend)
             preferred = (default,) if default in possible else possible[:1]
             for python in selection.pythons or preferred:
                 if python in possible:
                     yield platform, python, backend
+
+
+def _default_python(profile: Profile, backend: types.Backend) -> types.PythonVersion:
+    return profile.image_python if makes_image(backend) else profile.python.default
 
 
 def _pythons(
@@ -273,6 +280,7 @@ def _row(
         cache_key += f"-{locks.lock_digest(locked.conda_lock)[:_DIGITS]}"
         conda_path = locked.conda_path
     x86 = types.machine(platform) == "x86_64"
+    download = sum(file.room for file in files)
     return Row(
         id=name,
         what="verify" if proves else "build",
@@ -288,7 +296,12 @@ def _row(
         lock=locked.path,
         conda_lock=conda_path,
         cache_key=cache_key,
-        disk_bytes=sum(file.room for file in files) + unpacked(files),
+        # `run` takes the default Python, and no other.
+        tests=proves
+        and python == _default_python(profile, backend)
+        and any(file.name == "pytest" for file in files),
+        download_bytes=download,
+        disk_bytes=download + unpacked(files),
     )
 
 
@@ -392,11 +405,22 @@ class Workflow(Struct, frozen=True, kw_only=True):
     """Whether verifications use the small subset of MNIST."""
 
 
-def fitting(workflow: Workflow) -> Workflow:
-    """Return the workflow without jobs that it cannot have, with the reasons.
+def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omission]]:
+    """Return the jobs that a service can do, and why it cannot do the others."""
+    jobs: list[Row] = []
+    omissions: list[Omission] = []
+    for row in rows:
+        if why := _why_not(row, service):
+            omissions.append(Omission(label=row.id, why=why))
+        else:
+            jobs.append(row)
+    return jobs, omissions
 
-    Raise `InvalidError` if none is left, or if a lock is not in the repository: jobs could then
-    build something else than what was checked there.
+
+def require_jobs(workflow: Workflow) -> None:
+    """Raise `InvalidError` if a workflow has no job, or if a lock is not in the repository.
+
+    Jobs could then build something else than what was checked there.
     """
     outside: set[str] = set()
     for row in workflow.rows:
@@ -407,21 +431,12 @@ def fitting(workflow: Workflow) -> Workflow:
             f"the locks of {', '.join(sorted(outside))} are not in this repository",
             Hint("Run this in the root of a project, which has locks of its own", ("init",)),
         )
-    service = SERVICES[workflow.provider]
-    jobs: list[Row] = []
-    omissions = [*workflow.omissions]
-    for row in workflow.rows:
-        if why := _why_not(row, service):
-            omissions.append(Omission(label=row.id, why=why))
-        else:
-            jobs.append(row)
-    if not jobs:
-        reasons = "; ".join(f"{each.label}: {each.why}" for each in omissions)
+    if not workflow.rows:
+        reasons = "; ".join(f"{each.label}: {each.why}" for each in workflow.omissions)
         raise InvalidError(
             f"there is no job for a workflow: {reasons or 'there is no profile'}",
             Hint("See what there is", ("profiles",)),
         )
-    return replace(workflow, rows=tuple(jobs), omissions=tuple(omissions))
 
 
 def _why_not(row: Row, service: Service) -> str:
@@ -438,42 +453,80 @@ def _why_not(row: Row, service: Service) -> str:
     return ""
 
 
-def workflow_text(workflow: Workflow) -> str:
-    """Return the file."""
+def workflow_files(workflow: Workflow) -> dict[str, str]:
+    """Return path → text. On GitHub, jobs that only build have a file of their own.
+
+    There, only a whole workflow can depend on what has changed.
+    """
+    if workflow.provider == "gitlab":
+        return {workflow.output: _text(workflow, workflow.rows)}
+    jobs: dict[str, list[Row]] = {"verify": [], "build": []}
+    for row in workflow.rows:
+        jobs[row.what].append(row)
+    texts = {workflow.output: _text(workflow, jobs["verify"])}
+    if jobs["build"]:
+        builds = _beside(workflow.output, "-builds.yml")
+        texts[builds] = _text(workflow, jobs["build"], builds)
+    return texts
+
+
+def _beside(output: str, ending: str) -> str:
+    """Return the path of a file beside the workflow."""
+    path = Path(output or "envbuilder.yml")
+    return str(path.with_name(path.stem + ending))
+
+
+def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
+    """Return the file that has these jobs of a workflow; its path if they only build."""
     command = shlex.join(workflow.arguments)
     service = SERVICES[workflow.provider]
     names = () if workflow.project else dict.fromkeys(row.profile for row in workflow.rows)
     checks = [shlex.join(("envbuilder", "check", *names))]
     checks += [f"{command} --check"] if workflow.output else []
+    older_pythons: list[str] = []
+    demanding: list[str] = []
+    for row in rows:
+        if int(row.python.partition(".")[2]) < int(OLDEST_PYTHON.partition(".")[2]):
+            older_pythons.append(row.id)
+        # A hosted runner may lack what these profiles need.
+        is_hosted = row.runner in service.runners.values()
+        if is_hosted and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags):
+            demanding.append(row.id)
     return filled(
         f"ci/{workflow.provider}.yml.j2",
         {
             "mark": MARK,
             "command": command,
             "checks": checks,
-            "rows": workflow.rows,
-            "omissions": workflow.omissions,
-            "project": workflow.project,
-            "from_checkout": workflow.from_checkout,
-            "quick": workflow.quick,
+            "rows": rows,
+            "builds": builds,
+            "workflow": workflow,
             "requirements": shlex.quote(workflow.requirements),
             "hosted": service.runners["linux/amd64"],
-            "verified": [row.id for row in workflow.rows if row.what == "verify"],
-            "older_pythons": [
-                row.id
-                for row in workflow.rows
-                if int(row.python.partition(".")[2]) < int(OLDEST_PYTHON.partition(".")[2])
-            ],
-            "has_conda": any(row.backend == "conda" for row in workflow.rows),
-            # A hosted runner may lack what these profiles need.
-            "demanding": [
-                row.id
-                for row in workflow.rows
-                if row.runner in service.runners.values()
-                and any(flag.startswith(_NOT_IN_EVERY_RUNNER) for flag in row.cpu_flags)
-            ],
+            "older_pythons": older_pythons,
+            "demanding": demanding,
+            "uncached": uncached(rows),
         },
     )
+
+
+_MOST_CACHED = 5 * 10**9
+"""Half of what GitHub keeps for a repository: those of earlier locks stay until it is full."""
+
+
+def uncached(rows: Iterable[Row]) -> list[str]:
+    """Return the ids of the jobs whose downloads are one too many for GitHub's caches."""
+    left = _MOST_CACHED
+    without: list[str] = []
+    for row in rows:
+        size = row.download_bytes
+        if makes_image(row.backend):
+            size *= 2  # its layers are cached, too
+        if size > left:
+            without.append(row.id)
+        else:
+            left -= size
+    return without
 
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -517,8 +570,10 @@ def planned(
     """Return the rows for the project in this folder, and what has none."""
     locked, unlocked = locked_profiles(load_settings(), names, Path.cwd())
     _require_known(runners, locked)
-    jobs, omissions = rows(locked, selection, SERVICES[provider].runners, runners)
-    return jobs, unlocked + omissions
+    service = SERVICES[provider]
+    possible, omissions = rows(locked, selection, service.runners, runners)
+    jobs, unfit = fitting(possible, service)
+    return jobs, [*unlocked, *omissions, *unfit]
 
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
@@ -682,27 +737,46 @@ def command(
         output=output,
         project=settings.definition is not None,
         from_checkout=from_checkout,
-        requirements=str(Path(output or "envbuilder.yml").with_suffix(".requirements.txt")),
+        requirements=_beside(output, ".requirements.txt"),
         quick=quick,
     )
-    plan = fitting(plan)
-    text = workflow_text(plan)
+    require_jobs(plan)
+    texts = workflow_files(plan)
     if check:
         again = shlex.join(plan.arguments)
-        _require_current(output, text, again)
+        for path, text in texts.items():
+            _require_current(path, text, again)
         if not from_checkout:
             _require_current(plan.requirements, _begin_of_own_line(wheel), again, whole=False)
         return
-    rendered = [RenderedFile(name=Path(output).name, content=text.encode())]
+    rendered: list[RenderedFile] = []
+    for path, text in texts.items():
+        rendered.append(RenderedFile(name=Path(path).name, content=text.encode()))
     if not from_checkout:
         rendered.append(_requirements(plan, wheel, settings))
     if output:
         for written in write(tuple(rendered), Path(output).parent):
             console.result(str(written))
+        for line in summary(plan):
+            console.message(line)
         return
-    console.document(text)
+    console.document(texts[output])
     for file in rendered[1:]:
-        console.message(f"note: --output writes {file.name}, too, which jobs install")
+        console.message(f"note: --output writes {file.name}, too")
+
+
+def summary(workflow: Workflow) -> Iterator[str]:
+    """Yield a line for each job, with what it does and takes, and for what has none."""
+    for row in workflow.rows:
+        does = f"verify{' and pytest' if row.tests else ''} at each push"
+        if row.what == "build":
+            does = "build when its lock changes"
+        yield (
+            f"{row.id}: {does}, on {row.runner}; at least {gigabytes(row.download_bytes)} to"
+            f" download, {gigabytes(row.disk_bytes)} of disk"
+        )
+    for omission in workflow.omissions:
+        yield f"no job for {omission.label}: {omission.why}"
 
 
 def _options(

@@ -78,6 +78,18 @@ def test_rows_are_selected() -> None:
     ]
 
 
+def test_tests_need_pytest_in_the_lock_and_the_python_that_run_takes() -> None:
+    locked = shipped("cpu")
+    targets = []
+    for target in locked.lock.targets:
+        pytest_wheel = replace(target.files[0], name="pytest")
+        targets.append(replace(target, files=(*target.files, pytest_wheel)))
+    tested = replace(locked, lock=replace(locked.lock, targets=tuple(targets)))
+    selection = Selection(platforms=("linux/amd64",), pythons=("3.11", "3.12"))
+    assert [row.tests for row in planned(tested, selection=selection)] == [True, False]
+    assert [row.tests for row in planned(locked, selection=selection)] == [False, False]
+
+
 def test_an_image_has_a_python_for_which_there_is_a_base() -> None:
     selection = Selection(backends=("docker",))
     (row,) = planned("xpu", selection=selection)

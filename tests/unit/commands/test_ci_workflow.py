@@ -48,9 +48,16 @@ PLAN = ci.Workflow(
 INSTALL = "python -m pip install --require-hashes -r ci.requirements.txt"
 
 
-def rendered(plan: ci.Workflow = PLAN) -> dict[str, Any]:
+BUILDS = "ci-builds.yml"
+
+
+def text_of(plan: ci.Workflow = PLAN, path: str = "") -> str:
+    return ci.workflow_files(plan)[path or plan.output]
+
+
+def rendered(plan: ci.Workflow = PLAN, path: str = "") -> dict[str, Any]:
     # BaseLoader: `on` is a key, and versions are text.
-    result: dict[str, Any] = yaml.load(ci.workflow_text(plan), yaml.BaseLoader)
+    result: dict[str, Any] = yaml.load(text_of(plan, path), yaml.BaseLoader)
     return result
 
 
@@ -60,10 +67,9 @@ def steps(job: dict[str, Any]) -> list[str]:
 
 def test_each_row_is_a_job_of_the_matrix() -> None:
     job = rendered()["jobs"]["environment"]
-    cpu, cuda = job["strategy"]["matrix"]["include"]
+    (cpu,) = job["strategy"]["matrix"]["include"]
     assert cpu == {
         "id": CPU.id,
-        "what": "verify",
         "environment": "default",
         "profile": "cpu",
         "python": "3.11",
@@ -71,9 +77,69 @@ def test_each_row_is_a_job_of_the_matrix() -> None:
         "runner": "ubuntu-24.04",
         "lock": CPU.lock,
     }
-    assert cuda["what"] == "build"
-    assert any("envbuilder build --environment" in run for run in steps(job))
     assert any("envbuilder verify --environment" in run for run in steps(job))
+    assert not any("envbuilder build" in run for run in steps(job))
+
+
+def test_what_is_only_built_is_so_when_its_lock_changes() -> None:
+    workflow = rendered(path=BUILDS)
+    changed = {"paths": [CUDA.lock, BUILDS]}
+    assert workflow["on"] == {
+        "push": {"branches": ["main", "master"], **changed},
+        "pull_request": changed,
+    }
+    (job,) = workflow["jobs"].values()
+    assert [row["id"] for row in job["strategy"]["matrix"]["include"]] == [CUDA.id]
+    assert steps(job)[1].startswith("envbuilder build --environment")
+    assert not any("cache" in step.get("uses", "") for step in job["steps"])
+    assert set(ci.workflow_files(replace(PLAN, rows=(CPU,)))) == {PLAN.output}
+    assert rendered(GITLAB)["cuda"]["rules"] == [
+        {"if": '$CI_PIPELINE_SOURCE == "merge_request_event"', "changes": [CUDA.lock]},
+        {"if": "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH", "changes": [CUDA.lock]},
+    ]
+    assert "cache" not in rendered(GITLAB)["cuda"]
+
+
+def test_the_projects_own_tests_are_a_step_if_pytest_is_locked() -> None:
+    assert "pytest" not in text_of()
+    both = (replace(CPU, tests=True), replace(ZENDNN, tests=True))
+    job = rendered(replace(PLAN, rows=both))["jobs"]["environment"]
+    (step,) = [step for step in job["steps"] if step.get("name") == "tests"]
+    assert step["if"] == "${{ matrix.tests }}"
+    there, tests = step["run"].splitlines()
+    assert there.startswith('[ -e "$ID.json" ] || exit 0')
+    assert tests == (
+        'envbuilder run --environment "$ENVIRONMENT" --profile "$PROFILE" --backend "$BACKEND"'
+        " -- python -m pytest"
+    )
+    script = rendered(replace(GITLAB, rows=both))[CPU.id]["script"]
+    assert script[-1].endswith("--profile cpu --backend venv -- python -m pytest")
+
+
+def test_caches_stay_below_githubs_limit() -> None:
+    large, image, small = (
+        replace(CPU, id="large", download_bytes=3 * 10**9),
+        replace(CPU, id="image", backend="docker", download_bytes=15 * 10**8),
+        replace(CPU, id="small", download_bytes=2 * 10**9),
+    )
+    assert ci.uncached((large, image, small)) == ["image"]
+    job = rendered(replace(PLAN, rows=(large, image, small)))["jobs"]["environment"]
+    _, row, _ = job["strategy"]["matrix"]["include"]
+    (step,) = [step for step in job["steps"] if "actions/cache" in step.get("uses", "")]
+    assert step["if"] == f"${{{{ matrix.cache != '{row['cache']}' }}}}"
+    assert "too large" not in text_of()
+
+
+def test_jobs_and_sizes_are_summed_up() -> None:
+    omission = Omission(label="rocm", why="it is too large")
+    tested = replace(CPU, tests=True, download_bytes=4 * 10**8)
+    lines = [*ci.summary(replace(PLAN, rows=(tested, CUDA), omissions=(omission,)))]
+    sizes = "at least 0.4 GB to download, 1.0 GB of disk"
+    assert lines == [
+        f"{CPU.id}: verify and pytest at each push, on ubuntu-24.04; {sizes}",
+        f"cuda: build when its lock changes, on ubuntu-24.04; {sizes.replace('0.4', '0.0')}",
+        "no job for rocm: it is too large",
+    ]
 
 
 def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
@@ -86,71 +152,69 @@ def test_the_locks_and_the_workflow_itself_are_checked_first() -> None:
     ]
     jobs = rendered(replace(PLAN, project=False, output=""))["jobs"]
     assert steps(jobs["locks"])[1:] == ["envbuilder check cpu cuda"]
-    assert "--environment" not in ci.workflow_text(replace(PLAN, project=False))
+    assert "--environment" not in text_of(replace(PLAN, project=False))
 
 
 def test_without_a_verification_there_is_nothing_to_merge() -> None:
-    text = ci.workflow_text(replace(PLAN, rows=(CUDA,)))
-    assert "envbuilder verify" not in text
-    assert set(yaml.safe_load(text)["jobs"]) == {"locks", "environment"}
+    assert set(rendered(replace(PLAN, rows=(CUDA,)))["jobs"]) == {"locks"}
 
 
 def test_only_a_special_processor_may_be_missing() -> None:
-    assert "processor" not in ci.workflow_text(PLAN)
+    assert "processor" not in text_of(PLAN)
     _, zendnn = rendered(replace(PLAN, rows=(CPU, ZENDNN)))["jobs"]["environment"]["strategy"][
         "matrix"
     ]["include"]
     assert zendnn["processor"] == "special"
     hosted_by_user = replace(ZENDNN, runner="epyc")
-    assert "processor" not in ci.workflow_text(replace(PLAN, rows=(hosted_by_user,)))
+    assert "processor" not in text_of(replace(PLAN, rows=(hosted_by_user,)))
 
 
 def test_permissions_are_minimal_and_no_expression_is_in_a_script() -> None:
-    data = rendered(replace(PLAN, rows=(CPU, ZENDNN, CUDA)))
-    assert data["permissions"] == {"contents": "read"}
-    for job in data["jobs"].values():
+    plan = replace(PLAN, rows=(replace(CPU, tests=True), ZENDNN, CUDA))
+    both = [rendered(plan), rendered(plan, BUILDS)]
+    assert [data["permissions"] for data in both] == [{"contents": "read"}] * 2
+    for job in (job for data in both for job in data["jobs"].values()):
         for run in steps(job):
             assert "${{" not in run
-        assert all("permissions" not in job for job in data["jobs"].values())
+        assert "permissions" not in job
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout"):
                 assert step["with"] == {"persist-credentials": "false"}
 
 
 def test_quick_and_how_it_is_installed() -> None:
-    text = ci.workflow_text(replace(PLAN, quick=True))
+    text = text_of(replace(PLAN, quick=True))
     assert '--quick --output "$ID.json"' in text
     assert text.count(INSTALL) == 3
-    assert "bootstrap.py setup" in ci.workflow_text(replace(PLAN, from_checkout=True))
+    assert "bootstrap.py setup" in text_of(replace(PLAN, from_checkout=True))
 
 
 def test_jobs_install_nothing_by_its_name_alone() -> None:
     for plan in (PLAN, GITLAB, replace(GITLAB, rows=(CPU, CONDA))):
-        installs = re.findall("pip install.*", ci.workflow_text(plan))
+        installs = re.findall("pip install.*", text_of(plan))
         assert {*installs} == {INSTALL.removeprefix("python -m ")}
 
 
 def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
     large = replace(CUDA, disk_bytes=20 * 10**9)
-    plan = ci.fitting(replace(PLAN, rows=(CPU, large)))
-    assert plan.rows == (CPU,)
-    (omission,) = plan.omissions
-    assert "20.0 GB" in omission.why
-    assert "# No job for cuda: it takes 20.0 GB" in ci.workflow_text(plan)
-    assert ci.fitting(replace(PLAN, rows=(replace(large, runner="big"),))).omissions == ()
+    jobs, omissions = ci.fitting((CPU, large), ci.SERVICES["github"])
+    assert jobs == [CPU]
+    assert "20.0 GB" in omissions[0].why
+    plan = replace(PLAN, omissions=tuple(omissions))
+    assert "# No job for cuda: it takes 20.0 GB" in text_of(plan)
+    larger = replace(large, runner="big")
+    assert ci.fitting((larger,), ci.SERVICES["github"]) == ([larger], [])
 
 
 def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
     """An older one comes from the lock."""
-    older = replace(CUDA, python="3.8")
-    plan = ci.fitting(replace(PLAN, rows=(CPU, older)))
-    assert plan.omissions == ()
-    job = rendered(plan)["jobs"]["environment"]
+    older = replace(CUDA, id="older", python="3.8")
+    job = rendered(replace(PLAN, rows=(CUDA, older)), BUILDS)["jobs"]["environment"]
     (python,) = [s["with"]["python-version"] for s in job["steps"] if "python" in s.get("uses", "")]
     rows = job["strategy"]["matrix"]["include"]
     assert [row["python"] for row in rows] == ["3.11", "3.8"]
     assert [github_runner.filled(python, {"matrix": row}) for row in rows] == ["3.11", "3.12"]
-    cuda = rendered(replace(GITLAB, rows=(older,)))["cuda"]
+    cuda = rendered(replace(GITLAB, rows=(older,)))["older"]
     assert cuda["image"] == "python:3.12"
     assert cuda["script"][0].endswith("--python-version 3.8")
 
@@ -158,9 +222,9 @@ def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
 def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
     nothing = replace(PLAN, rows=(), omissions=(Omission(label="mps", why="no venv"),))
     with pytest.raises(InvalidError, match="no job for a workflow: mps: no venv"):
-        ci.fitting(nothing)
+        ci.require_jobs(nothing)
     with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
-        ci.fitting(replace(PLAN, rows=(replace(CPU, lock=""),)))
+        ci.require_jobs(replace(PLAN, rows=(replace(CPU, lock=""),)))
 
 
 GITLAB = replace(
@@ -200,14 +264,14 @@ CONDA = replace(
 
 
 def test_conda_is_installed_for_and_cached_by_its_own_lock() -> None:
-    text = ci.workflow_text(replace(PLAN, rows=(CPU, CONDA)))
+    text = text_of(replace(PLAN, rows=(CPU, CONDA)))
     jobs = yaml.safe_load(text)["jobs"]
     cpu, conda = jobs["environment"]["strategy"]["matrix"]["include"]
     assert "conda_lock" not in cpu
     assert conda["conda_lock"] == CONDA.conda_lock
     assert steps(jobs["environment"])[0] == steps(jobs["locks"])[0] == INSTALL
     assert "hashFiles(matrix.lock, matrix.conda_lock || matrix.lock)" in text
-    text = ci.workflow_text(replace(PLAN, rows=(CONDA,), from_checkout=True))
+    text = text_of(replace(PLAN, rows=(CONDA,), from_checkout=True))
     assert "bootstrap.py setup test &&" in text
 
 
@@ -228,7 +292,6 @@ def test_gitlabs_hosted_runners_have_no_engine() -> None:
         replace(CPU, id=runner, backend="docker", runner=runner)
         for runner in ("saas-linux-small-amd64", "mine")
     )
-    plan = ci.fitting(replace(GITLAB, rows=(image, elsewhere)))
-    assert plan.rows == (elsewhere,)
-    (omission,) = plan.omissions
+    jobs, (omission,) = ci.fitting((image, elsewhere), ci.SERVICES["gitlab"])
+    assert jobs == [elsewhere]
     assert "container engine" in omission.why
