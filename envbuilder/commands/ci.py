@@ -701,10 +701,11 @@ def command(
 
     Run it in the root of the repository. Beside the workflow, a requirements file holds what jobs
     install envbuilder from, each file by its hash. The workflow first checks the locks, and with
-    --output that it is up to date itself. CPU profiles are verified; those of GPUs are only built,
-    unless a self-hosted runner is named that has one. The last job puts all reports into one table,
-    and fails if one became slower or less accurate than on the main branch and no busy or different
-    machine explains it.
+    --output that it is up to date itself. CPU profiles are verified at each push, and pytest runs
+    if it is locked; those of GPUs are only built, when their locks change, unless a self-hosted
+    runner is named that has one. The last job puts all reports into one table, and fails if one
+    became slower or less accurate than on the main branch and no busy or different machine explains
+    it.
 
     \b
     Examples:
