@@ -6,11 +6,18 @@ parameters are those of `training.model`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from envbuilder.payload.training import model
+
+_CORNERS = [
+    (slice(None), slice(row, None, 2), slice(column, None, 2))
+    for row in (0, 1)
+    for column in (0, 1)
+]
+"""The pixels at each of the four positions in the windows of pooling, row by row."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,8 @@ def forward(
         1.0,
         1.0,
     ]
-    first = convolve(images, exact["conv1.weight"]) + exact["conv1.bias"]
-    second = convolve(numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
+    first = convolve(numpy, images, exact["conv1.weight"]) + exact["conv1.bias"]
+    second = convolve(numpy, numpy.maximum(first, 0), exact["conv2.weight"]) + exact["conv2.bias"]
     pooled, chosen = pool(numpy, numpy.maximum(second, 0))
     flat = (pooled * scales[0]).reshape(len(images), -1)
     third = flat @ exact["fc1.weight"] + exact["fc1.bias"]
@@ -110,23 +117,33 @@ def log_softmax(numpy: Any, scores: Any) -> Any:
     return shifted - numpy.log(numpy.exp(shifted).sum(axis=1, keepdims=True))
 
 
-def convolve(images: Any, weight: Any) -> Any:
+def convolve(numpy: Any, images: Any, weight: Any) -> Any:
     """Return the convolution of a batch of images, without padding and without a bias."""
-    windows = _windows(images, weight)
-    return sum(images[window] @ weight[row, column] for row, column, window in windows)
+    matrix = weight.reshape(-1, weight.shape[-1])
+    return numpy.stack([_patches(numpy, image, weight) @ matrix for image in images])
 
 
 def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> tuple[Any, Any]:
     """Return the gradients of the images and of the weight of a convolution."""
-    of_images = numpy.zeros_like(images)
-    of_weight = numpy.zeros_like(weight)
-    for row, column, window in _windows(images, weight):
-        seen = images[window]
-        # A third of the time that numpy's tensordot over these axes takes.
-        flat = seen.reshape(-1, seen.shape[-1]).T @ cotangent.reshape(-1, cotangent.shape[-1])
-        of_weight[row, column] = flat
-        of_images[window] += cotangent @ weight[row, column].T
-    return of_images, of_weight
+    rows, columns = (size - 1 for size in weight.shape[:2])
+    padded = numpy.pad(cotangent, ((0, 0), (rows, rows), (columns, columns), (0, 0)))
+    of_images = convolve(numpy, padded, weight[::-1, ::-1].transpose(0, 1, 3, 2))
+    of_weight = numpy.zeros((weight[..., 0].size, weight.shape[-1]))
+    for image, each in zip(images, cotangent, strict=True):
+        patches = _patches(numpy, image, weight)
+        of_weight += patches.reshape(-1, len(of_weight)).T @ each.reshape(-1, each.shape[-1])
+    return of_images, of_weight.reshape(weight.shape)
+
+
+def _patches(numpy: Any, image: Any, weight: Any) -> Any:
+    """Return what each position of the kernel meets of an image: (rows, columns, values).
+
+    A copy: of one image it fits into the processor's cache, and products of it are twice as fast
+    as those of views into all images.
+    """
+    size = weight.shape[:2]
+    windows = numpy.lib.stride_tricks.sliding_window_view(image, size, axis=(0, 1))
+    return windows.transpose(0, 1, 3, 4, 2).reshape(*windows.shape[:2], -1)
 
 
 def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
@@ -134,29 +151,19 @@ def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
 
     Of equal pixels it is the first, row by row, as in torch.
     """
-    count, rows, columns, channels = images.shape
-    windows = images.reshape(count, rows // 2, 2, columns // 2, 2, channels)
-    windows = windows.transpose(0, 1, 3, 5, 2, 4).reshape(
-        count, rows // 2, columns // 2, channels, 4
-    )
-    chosen = windows.argmax(axis=4)[..., None]
-    return numpy.take_along_axis(windows, chosen, axis=4)[..., 0], chosen
+    largest = images[_CORNERS[0]]
+    chosen = numpy.zeros(largest.shape, "u1")
+    for number, corner in enumerate(_CORNERS[1:], 1):
+        pixels = images[corner]
+        chosen[pixels > largest] = number
+        largest = numpy.maximum(pixels, largest)
+    return largest, chosen
 
 
 def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
     """Return the gradient of the images of `pool`: all of it goes to the chosen pixels."""
     count, rows, columns, channels = cotangent.shape
-    windows = numpy.zeros((*cotangent.shape, 4), cotangent.dtype)
-    numpy.put_along_axis(windows, chosen, cotangent[..., None], axis=4)
-    windows = windows.reshape(count, rows, columns, channels, 2, 2)
-    return windows.transpose(0, 1, 4, 2, 5, 3).reshape(count, rows * 2, columns * 2, channels)
-
-
-def _windows(images: Any, weight: Any) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
-    """Yield each position in the kernel, and the pixels that meet it."""
-    rows = images.shape[1] - weight.shape[0] + 1
-    columns = images.shape[2] - weight.shape[1] + 1
-    for row in range(weight.shape[0]):
-        for column in range(weight.shape[1]):
-            window = slice(None), slice(row, row + rows), slice(column, column + columns)
-            yield row, column, window
+    of_images = numpy.empty((count, 2 * rows, 2 * columns, channels))
+    for number, corner in enumerate(_CORNERS):
+        of_images[corner] = cotangent * (chosen == number)
+    return of_images

@@ -62,7 +62,7 @@ def test_the_gradients_are_the_transposes_of_a_convolution() -> None:
     """It is linear in each argument: <c, conv(x, w)> = <gradient of x, x> = <that of w, w>."""
     images = numbers(2, 7, 8, 4)
     weight = numbers(3, 3, 4, 6)
-    result = convolve(images, weight)
+    result = convolve(numpy, images, weight)
     cotangent = numbers(*result.shape)
     of_images, of_weight = convolution_gradients(numpy, images, weight, cotangent)
     expected = (cotangent * result).sum()
@@ -81,7 +81,7 @@ def test_the_first_of_equal_pixels_gets_the_whole_gradient() -> None:
 def test_a_convolution_is_the_sum_over_its_definition() -> None:
     images = numbers(2, 7, 8, 4)
     weight = numbers(3, 3, 4, 6)
-    result = convolve(images, weight)
+    result = convolve(numpy, images, weight)
     for row in range(5):
         for column in range(6):
             window = images[:, row : row + 3, column : column + 3, :]
