@@ -54,6 +54,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 _LARGEST = 64 << 20
 """Maximum bytes of a marker or a cache entry, which in a shared folder others may write."""
+_BLOCK = 1 << 18
+"""Bytes that are read of a file at a time."""
 LARGEST_TEXT = 1 << 20
 """Maximum bytes of a text of the user's or a repository's; the largest profile has 1,800."""
 TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
@@ -330,8 +332,12 @@ def _in_the_way(part: Path) -> BuildError:
 
 def file_sha256(path: Path) -> str:
     """Return the sha256 of a file's content."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    # `hashlib.file_digest` clears a buffer of 256 KB for each of an environment's 20,000 files.
+    with path.open("rb", buffering=0) as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:

@@ -502,14 +502,14 @@ def in_batches(
     function: Callable[[Sequence[_T]], _U],
     items: Sequence[_T],
     size: int,
-    workers: int | None = None,
 ) -> list[_U]:
-    """Return a function's results for batches of items, which threads take.
+    """Return a function's results for batches of items, which a thread for each CPU takes.
 
-    That pays off for what releases the GIL. A job for each file costs as much as hashing it.
+    That pays off for what releases the GIL, for which more threads would only wait. A job for each
+    file costs as much as hashing it.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
-    with pool(workers) as executor:
+    with pool(os.cpu_count()) as executor:
         return [*executor.map(function, batches)]
 
 

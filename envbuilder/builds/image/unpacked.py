@@ -259,9 +259,7 @@ def _extracted(
         show(packed.size)
         return recorded(name, path, digest.hexdigest(), executable=packed.executable)
 
-    batches = process.in_batches(
-        lambda names: [*map(write, names)], [*wheel.files], _BATCH, os.cpu_count()
-    )
+    batches = process.in_batches(lambda names: [*map(write, names)], [*wheel.files], _BATCH)
     return tuple(chain.from_iterable(batches))
 
 
@@ -332,9 +330,7 @@ def compile_modules(
             sources, paths = modules(work / f"{sha256}.sources")
             target = str(missing[sha256])
             lines += [json.dumps([str(sources), target, path]) + "\n" for path in paths]
-        process.in_batches(
-            lambda batch: compiler.run(lines="".join(batch)), lines, _BATCH, os.cpu_count()
-        )
+        process.in_batches(lambda batch: compiler.run(lines="".join(batch)), lines, _BATCH)
         for sha256, new in missing.items():
             folder = root / sha256 / name
             folder.parent.mkdir(exist_ok=True)
