@@ -21,6 +21,7 @@ from envbuilder.builds.access import hooked, of_project
 from envbuilder.builds.payload import TIMEOUT_SECONDS
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import VerifyError, clipped, printable
+from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.requirements import distribution
 from envbuilder.project import code, repository, variants
 
@@ -63,10 +64,10 @@ class _Result(Struct, frozen=True):
     errors: str
 
 
-def tried(build: Built) -> Outcome | None:
+def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
     """Import the modules in the project's environment; raise `VerifyError` if that fails as such.
 
-    None outside of a project.
+    None outside of a project. The framework is left out if it `has_trained` there just before.
     """
     settings = build.settings
     environment = build.environment
@@ -77,9 +78,12 @@ def tried(build: Built) -> Outcome | None:
     programs = repository.install_hints(settings.project, files).programs
     uses = code.imports(settings.project, files, programs, project.contents.read_from)
     wheels = {file.name for file in environment.target.of_kind("wheel")}
+    required = wheels.intersection(map(distribution, build.profile.requirements))
+    if has_trained:
+        required -= FRAMEWORKS[build.profile.framework].names
     asked = {
         "modules": [module for module, use in uses.items() if use.at_start],
-        "packages": sorted(wheels.intersection(map(distribution, build.profile.requirements))),
+        "packages": sorted(required),
         "seconds": _SECONDS,
     }
     words = ("python", "-I", "-c", _SCRIPT.read_text(encoding="utf-8"), json.dumps(asked))

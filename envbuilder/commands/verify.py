@@ -170,7 +170,7 @@ def command(
     try:
         measured = examine(job, selection, subject.run, settings, progress, log)
         isolation.require(measured, facts["artifact"], as_found=inherit)
-        if build and (outcome := import_check.tried(build)):
+        if build and (outcome := import_check.tried(build, has_trained=True)):
             measured = _with_imports(measured, outcome)
     except VerifyError as error:
         errors.append(error)

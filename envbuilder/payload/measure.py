@@ -62,7 +62,7 @@ class Budget:
     inference: float
 
 
-QUICK = Budget(matmul=0.1, bandwidth=0.1, launch=0.05, inference=0.3)
+QUICK = Budget(matmul=0.05, bandwidth=0.05, launch=0.02, inference=0.1)
 FULL = Budget(matmul=0.5, bandwidth=0.3, launch=0.2, inference=1.0)
 
 

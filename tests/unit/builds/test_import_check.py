@@ -67,7 +67,7 @@ def a_project(folder: Path, become: Callable[..., int], text: str = "requirement
     return SimpleNamespace(
         settings=project_settings(folder, text),
         environment=SimpleNamespace(target=target, plan=plan, become=become),
-        profile=SimpleNamespace(requirements=requirements),
+        profile=SimpleNamespace(requirements=requirements, framework="torch"),
         progress=Said(),
     )
 
@@ -98,6 +98,8 @@ def test_the_environments_own_door_is_asked(
     assert asked["access"].is_read
     assert asked["access"].python_path  # the hook, which explains
     assert outcome == Outcome("passed", "2 of 2")
+    import_check.tried(a_project(tmp_path, become), has_trained=True)
+    assert asked["packages"] == ["graphics"]
 
 
 def test_an_environment_that_cannot_be_asked_is_an_error(
