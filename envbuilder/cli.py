@@ -26,35 +26,45 @@ from envbuilder.core.errors import (
     InvalidError,
 )
 
-COMMANDS = {
-    "detect": "Show this machine and the profile that fits it.",
-    "doctor": "Report problems of this machine, each with its fix.",
-    "profiles": "List profiles, or show one.",
-    "init": "Write an envbuilder.yaml for the repository in this folder.",
-    "add": "Add packages to the project, and lock it.",
-    "remove": "Remove packages from the project, and lock it.",
-    "lock": "Resolve a profile to exact files with hashes.",
-    "check": "Check locks; for CI and pre-commit.",
-    "ci": "Write a CI workflow that builds and verifies environments.",
-    "sbom": "Write a profile's SBOM from its lock.",
-    "render": "Write a Dockerfile or other files that need no envbuilder.",
-    "build": "Build an environment from a locked profile.",
-    "verify": "Train MNIST inside an environment and report what did the work.",
-    "tune": "Time settings, and report which make training faster here.",
-    "fleet": "Verify every node of a cluster.",
-    "compare": "Put reports of several machines side by side.",
-    "run": "Run a command inside an environment.",
-    "watch": "Run a training, and say what did its work.",
-    "shell": "Open a shell inside an environment.",
-    "jupyter": "Open JupyterLab, with a kernel in the environment.",
-    "reproduce": "Build twice from nothing, and compare bit for bit.",
-    "bundle": "Pack all that profiles need into one file, to use offline.",
-    "unbundle": "Unpack what `bundle` packed; needs no network.",
-    "sign": "Sign locks, bundles, SBOMs, provenances and watch reports.",
-    "verify-signature": "Check signatures of files.",
-    "clean": "Remove what envbuilder made.",
-    "completion": "Print the shell completion script.",
+GROUPS = {
+    "Your repository on your hardware": {
+        "init": "Write an envbuilder.yaml for the repository in this folder.",
+        "add": "Add packages to the project, and lock it.",
+        "remove": "Remove packages from the project, and lock it.",
+        "run": "Run a command inside an environment.",
+        "shell": "Open a shell inside an environment.",
+        "jupyter": "Open JupyterLab, with a kernel in the environment.",
+    },
+    "Is it right": {
+        "detect": "Show this machine and the profile that fits it.",
+        "doctor": "Report problems of this machine, each with its fix.",
+        "verify": "Train MNIST inside an environment and report what did the work.",
+        "watch": "Run a training, and say what did its work.",
+        "compare": "Put reports of several machines side by side.",
+        "tune": "Time settings, and report which make training faster here.",
+        "fleet": "Verify every node of a cluster.",
+    },
+    "Elsewhere": {
+        "lock": "Resolve a profile to exact files with hashes.",
+        "check": "Check locks; for CI and pre-commit.",
+        "build": "Build an environment from a locked profile.",
+        "render": "Write a Dockerfile or other files that need no envbuilder.",
+        "bundle": "Pack all that profiles need into one file, to use offline.",
+        "unbundle": "Unpack what `bundle` packed; needs no network.",
+        "ci": "Write a CI workflow that builds and verifies environments.",
+        "reproduce": "Build twice from nothing, and compare bit for bit.",
+        "sbom": "Write a profile's SBOM from its lock.",
+        "sign": "Sign locks, bundles, SBOMs, provenances and watch reports.",
+        "verify-signature": "Check signatures of files.",
+    },
+    "Housekeeping": {
+        "profiles": "List profiles, or show one.",
+        "clean": "Remove what envbuilder made.",
+        "completion": "Print the shell completion script.",
+    },
 }
+"""The commands as `--help` shows them: a repository that runs, its proof, other machines."""
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 RELATIVES = {
     "remove": "add",
     "shell": "run",
@@ -118,7 +128,7 @@ class LazyGroup(click.Group):
     """A group whose commands live in `envbuilder.commands` and load on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they are typically used."""
+        """Return the commands in the order of their groups."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -130,9 +140,10 @@ class LazyGroup(click.Group):
         return _with_global_options(getattr(module, name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from `COMMANDS`, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """List the commands in their groups, without importing them."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -152,7 +163,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with: envbuilder detect, then envbuilder verify.",
+    epilog="Start with: envbuilder init, then envbuilder run -- python train.py",
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:

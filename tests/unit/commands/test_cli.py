@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,8 +48,17 @@ def test_help_names_every_command(envbuilder: Command) -> None:
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_each_command_explains_itself(name: str, envbuilder: Command) -> None:
     shown = envbuilder(name, "--help").out
-    assert "Example" in shown
     assert max(map(len, shown.splitlines())) <= 100
+    examples = re.findall(r"^    (?:source <\()?envbuilder (.*?)\)?$", shown, re.MULTILINE)
+    assert len(examples) >= 2
+    for example in examples:
+        context = click.Context(cli.cli)
+        words = shlex.split(example.partition(" > ")[0], comments=True)
+        while isinstance(context.command, click.Group):
+            used, command, words = context.command.resolve_command(context, words)
+            assert command is not None, example
+            context = click.Context(command, context, used, **command.context_settings)
+        context.command.make_parser(context).parse_args(words)  # its options exist
 
 
 @pytest.mark.parametrize(

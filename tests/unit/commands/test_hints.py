@@ -33,7 +33,7 @@ NO_ADVICE = {
     ("verify/advice.py", "let envbuilder build an environment"),
     # A hook that imports nothing of ours prints what a hint would be.
     ("builds/inside/sitecustomize.py", "lock again:\n  envbuilder lock"),
-    ("cli.py", "Start with: envbuilder detect"),
+    ("cli.py", "Start with: envbuilder init"),
 }
 
 
