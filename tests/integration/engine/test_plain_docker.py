@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import secrets
 import shutil
 import subprocess
 import textwrap
@@ -163,6 +164,29 @@ def test_a_rendered_folder_builds_and_trains(
     )
     assert json.loads(done.stdout.splitlines()[-1])["report"]["status"] == "unproven"
     assert docker_client.images.get(TAG).labels["io.envbuilder.profile"] == "cpu"
+
+
+def test_nothing_is_downloaded_again(
+    cli: Cli,
+    docker: Docker,
+    base_image: str,
+    own: settings.Settings,
+    session_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """After a change of the lock, which makes the engine repeat the whole step."""
+    lay_profile(tmp_path, "tiny", TINY)
+    locked(tmp_path, "tiny", session_environment)
+    folder = tmp_path / "image"
+    succeeded(cli("render", "--profile", "tiny", "-o", str(folder)))
+    options = ("--network", "host", "--build-arg", f"BASE_IMAGE={base_image}", "--target", "wheels")
+    for _ in range(2):
+        with (folder / "requirements.txt").open("a") as requirements:
+            requirements.write(f"# {secrets.token_hex()}\n")
+        done = docker("build", *options, "--progress", "plain", *build_options(own), str(folder))
+        succeeded(done)
+    assert "Downloading " not in done.stderr
+    assert "File was already downloaded " in done.stderr
 
 
 @pytest.mark.soak

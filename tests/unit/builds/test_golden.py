@@ -18,6 +18,7 @@ from envbuilder.packages.conda import lock as conda
 from envbuilder.packages.debian import suite
 from envbuilder.profiles import lock as lockfile, profile as profiles
 from envbuilder.project.release import bases
+from tests.support import project_layers
 from tests.support.repositories import lay
 from tests.support.shipped import FOLDERS, shipped_lock, shipped_profile
 
@@ -71,6 +72,38 @@ def test_rendered_files_are_the_golden_ones(
     assert {f.name: f.content.decode() for f in files} == {
         p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("cpu", ""),
+        ("cuda", "--gpus all "),
+        ("xpu", "--device /dev/dri $(stat -c --group-add=%g /dev/dri/renderD*) "),
+    ],
+)
+def test_a_dockerfile_says_how_to_run_it_and_what_it_lacks(
+    name: str, device: str, found: settings.Settings
+) -> None:
+    (file, *_) = rendered(name, "dockerfile", found)
+    head = file.content.decode().partition("\nARG ")[0]
+    assert f"#   docker run --rm {device}--shm-size 1g \\\n" in head
+    assert '-v "$PWD:/work"' in head
+    assert "The project's code is not in it" in head
+    assert ("torch.compile lacks a compiler" in head) == (name != "cpu")
+
+
+def test_a_dockerfile_with_the_projects_files_starts_its_command(
+    found: settings.Settings, tmp_path: Path
+) -> None:
+    layer = project_layers.lay(tmp_path, {"serve.py": b""}, ports=(8000,))
+    lock = shipped_lock("cpu")
+    urls = render.source_urls(lock, found)
+    profile = replace(shipped_profile("cpu"), system_packages=("g++",))
+    (file, *_) = render.render(profile, lock, "dockerfile", "3.11", urls, project=layer)
+    head = file.content.decode().partition("\nARG ")[0]
+    assert "\\\n#     -p 127.0.0.1:8000:8000 cpu\n" in head
+    assert "code is not in it" not in head
 
 
 def test_an_interpreter_of_the_lock_in_a_dockerfile(
