@@ -141,6 +141,13 @@ def _describe(components: Mapping[str, Any]) -> None:
             node["markdownDescription"] = key.meaning
 
 
+def portable(pattern: str) -> str:
+    """Return a pattern as JavaScript writes it, too."""
+    for python, both in _UNREADABLE:
+        pattern = pattern.replace(python, both)
+    return pattern
+
+
 def _plain(node: Any) -> Any:
     """Return a schema without what editors cannot read, and with messages instead of patterns.
 
@@ -152,8 +159,7 @@ def _plain(node: Any) -> Any:
         return node
     plain = {key: _plain(value) for key, value in node.items()}
     if "pattern" in plain:
-        for python, both in _UNREADABLE:
-            plain["pattern"] = plain["pattern"].replace(python, both)
+        plain["pattern"] = portable(plain["pattern"])
         if "description" in plain:
             plain["patternErrorMessage"] = f"Expected {plain['description']}."
     values = [item for item in plain.get("anyOf", ()) if item != {"type": "null"}]

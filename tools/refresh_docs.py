@@ -1,7 +1,7 @@
-"""Write the generated files of `docs/reference`: commands, keys of files, report and its schema.
+"""Write the generated files of `docs/reference`: commands, keys of files, report.
 
 The table of what runs where is there, too, and in short in README.md (`tools/matrix.py`). The
-schema of envbuilder.yaml goes into `share/` (`tools/project_schema.py`).
+schemas of files go into `share/` (`tools/project_schema.py`, `tools/schemas.py`).
 
     make docs
 
@@ -14,12 +14,11 @@ from __future__ import annotations
 import copy
 
 import click
-import msgspec
 
 from envbuilder import cli
 from envbuilder.profiles import lock, needs, profile
 from envbuilder.verify.report import measurements, model
-from tools import matrix, project_schema, releases_page
+from tools import matrix, project_schema, releases_page, schemas
 from tools.struct_tables import lists, sections
 
 FOLDER = matrix.REPOSITORY / "docs" / "reference"
@@ -58,7 +57,8 @@ what the payload reports ([Measured](#measured)) and, on the same level, what en
 the environment ([Report](#report)). envbuilder checks and relies on the keys below; a payload may
 write others, which are kept as they are.
 
-[`report.schema.json`](report.schema.json) is their JSON schema, with every type. Beyond it, no
+`share/envbuilder/report.schema.json`, below the prefix that envbuilder is installed into, is their
+JSON schema; locks, manifests of bundles and reports of `watch` have theirs beside it. Beyond it, no
 number is NaN or infinite, and a report with `status: passed` contradicts neither itself nor its
 request. Below are the keys of each part.
 """
@@ -78,21 +78,9 @@ def pages() -> dict[str, str]:
         + _kinds(),
         "lock.md": MADE + LOCK + "".join(sections(lock)),
         "report.md": MADE + REPORT + "".join(s for m in about_reports for s in lists(m)),
-        "report.schema.json": report_schema(),
         "matrix.md": MATRIX + matrix.page(matrix.shipped()),
         "releases.md": RELEASES + releases_page.page(),
     }
-
-
-def report_schema() -> str:
-    """Return the JSON schema of a report."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Report of `envbuilder verify`",
-        **msgspec.json.schema(model.Report),
-    }
-    encoded = msgspec.json.encode(schema, order="deterministic")
-    return msgspec.json.format(encoded, indent=1).decode() + "\n"
 
 
 def commands() -> str:
@@ -132,6 +120,7 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
     project_schema.FILE.write_text(project_schema.schema())
+    schemas.write()
     README.write_text(matrix.readme(README.read_text()))
 
 

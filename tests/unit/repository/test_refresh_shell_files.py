@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from tools import project_schema, refresh_shell_files
+from tools import project_schema, refresh_shell_files, schemas
 
 
 def test_the_files_are_fresh(repository: Path) -> None:
@@ -18,6 +18,7 @@ def test_the_files_are_fresh(repository: Path) -> None:
         if p.is_file()
     }
     made = {**refresh_shell_files.files(), project_schema.FILE.name: project_schema.schema()}
+    made |= {f"envbuilder/{name}": text for name, text in schemas.texts().items()}
     assert present == made, "run: make docs"
 
 

@@ -58,17 +58,8 @@ EVIDENCE = ("cpu", "cpu-ipex", "cuda-forced-on-cpu", "zendnn")
 
 @pytest.mark.parametrize("name", EVIDENCE)
 def test_the_reports_of_the_documentation_are_valid(name: str, repository: Path) -> None:
-    from jsonschema import Draft202012Validator
-
-    docs = repository / "docs"
-    data = read_json(docs / f"evidence/reports/{name}.json")
+    data = read_json(repository / f"docs/evidence/reports/{name}.json")
     assert model.check(data).status == data["status"]
-    schema = read_json(docs / "reference/report.schema.json")
-    validator = Draft202012Validator(schema)
-    validator.check_schema(schema)
-    validator.validate(data)
-    assert not validator.is_valid({**data, "status": "great"})
-    assert not validator.is_valid({k: v for k, v in data.items() if k != "device"})
 
 
 def spoil(path: str, value: Any, data: dict[str, Any] | None = None) -> dict[str, Any]:
