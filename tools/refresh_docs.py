@@ -18,13 +18,14 @@ import click
 from envbuilder import cli
 from envbuilder.profiles import lock, needs, profile
 from envbuilder.verify.report import measurements, model
-from tools import matrix, project_schema, releases_page, schemas
+from tools import matrix, project_schema, proven_page, releases_page, schemas
 from tools.struct_tables import lists, sections
 
 FOLDER = matrix.REPOSITORY / "docs" / "reference"
 README = matrix.REPOSITORY / "README.md"
 MADE = "<!-- Made by tools/refresh_docs.py (make docs) from docstrings: change those. -->\n"
 MATRIX = "<!-- Made by tools/refresh_docs.py (make docs) from profiles, locks and runs.yaml. -->\n"
+PROVEN = "<!-- Made by tools/refresh_docs.py (make docs) from docs/evidence/reports. -->\n"
 RELEASES = "<!-- Made by tools/refresh_docs.py (make docs) from profiles/releases. -->\n"
 PROFILE = """\
 # Profiles
@@ -79,6 +80,7 @@ def pages() -> dict[str, str]:
         "lock.md": MADE + LOCK + "".join(sections(lock)),
         "report.md": MADE + REPORT + "".join(s for m in about_reports for s in lists(m)),
         "matrix.md": MATRIX + matrix.page(matrix.shipped()),
+        "proven-hardware.md": PROVEN + proven_page.page(),
         "releases.md": RELEASES + releases_page.page(),
     }
 
