@@ -17,13 +17,15 @@ TESTED = [
 ]
 NEEDED = {"conda": "conda_channel", "network": "tiny_lock", "torch": "torch_prefix"}
 """What a guide needs → the fixture that skips where it is missing."""
-OF_HARDWARE = {"amd", "arc-laptop", "epyc", "mac", "pascal", "several-devices"}
+OF_HARDWARE = {
+    "amd", "arc-laptop", "epyc", "mac", "old-repository", "pascal", "several-devices",
+}  # fmt: skip
 OF_PROJECTS = {
     "your-own-project", "mirrors", "from-elsewhere 1", "from-elsewhere 2", "from-elsewhere 3",
     "conda", "cuda-extension", "notebooks", "offline", "which-pytorch",
     "somebodys-repository 1", "somebodys-repository 2",
 }  # fmt: skip
-SHORT = {"arc-laptop", "epyc", "mac", "pascal"}
+SHORT = {"arc-laptop", "epyc", "mac", "old-repository", "pascal"}
 LONGEST = 110
 """Lines of a short guide: two screens, and its test."""
 HONEST = "Run here with `--target-host`; no such machine was at hand."
