@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import clipped, first, printable
 from envbuilder.core.text import percent
 from envbuilder.watch import training as rules
-from envbuilder.watch.model import MOST_ROWS, Finding, Machine, Observed, Watched
+from envbuilder.watch.model import MOST_ROWS, Finding, Observed, Watched
 from envbuilder.watch.training import (
     MOSTLY,
     NAME,
@@ -65,15 +65,17 @@ def _run(watched: Watched) -> Run:
     least = NONE_THERE * sum(weight for _, weight in weighed)
     trained = tuple(process for process, weight in weighed if weight >= least)
     machine = watched.machine
-    cpus = _cpus(machine)
+    cpus = machine.cpus
+    if machine.quota:
+        cpus = max(min(cpus, math.ceil(machine.quota)), 1)
     at_once = _at_once(trained)
     needed = 0
     for process in trained:
         needed += process.threads or 1 if is_on("cpu", requested) else 1
         needed += process.loader.workers if process.loader else 0
     needed = min(-(-needed * at_once // max(len(trained), 1)), machine.cpus)
-    others = (machine.other_seconds or 0.0) / (watched.seconds * machine.cpus or math.inf)
-    others = min(others, 1.0)
+    seconds = watched.seconds * machine.cpus or math.inf
+    others = min((machine.other_seconds or 0.0) / seconds, 1.0)
     if others < OTHERS or machine.cpus * (1 - others) >= min(needed, cpus):
         others = 0.0
     return Run(
@@ -202,27 +204,19 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
     """
 
     def of_run(run: Run) -> Iterator[Finding]:
-        worst: dict[str, Finding] = {}
-        who: dict[str, list[str]] = {}
+        found: dict[str, list[tuple[str, Finding]]] = {}
         for process in run.trained:
             name = f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"
             for each in rule(process, run):
-                who.setdefault(each.kind, []).append(name)
-                if each.kind not in worst or each.lost > worst[each.kind].lost:
-                    worst[each.kind] = each
-        for kind, each in worst.items():
-            if len(who[kind]) < len(run.trained):
-                yield replace(each, says=clipped(f"{first(who[kind], 4)}: {each.says}", SENTENCE))
-            else:
-                yield each
+                found.setdefault(each.kind, []).append((name, each))
+        for pairs in found.values():
+            worst = max((each for _, each in pairs), key=lambda each: each.lost)
+            if len(pairs) < len(run.trained):
+                names = first([name for name, _ in pairs], 4)
+                worst = replace(worst, says=clipped(f"{names}: {worst.says}", SENTENCE))
+            yield worst
 
     return of_run
-
-
-def _cpus(machine: Machine) -> int:
-    """Return how many CPUs the command could use, by its quota."""
-    quota = machine.quota
-    return max(min(machine.cpus, math.ceil(quota)) if quota else machine.cpus, 1)
 
 
 def _idle_ranks(run: Run) -> Iterator[Finding]:
@@ -235,8 +229,7 @@ def _idle_ranks(run: Run) -> Iterator[Finding]:
     ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
     ranks = {p.rank: p for p in ordered if p.rank is not None}
     # What was killed early wrote its steps when it began.
-    trained = [p for p in ranks.values() if p.finished or p.seconds >= LONG_TRAINING]
-    trained = [p for p in trained if p.steps]
+    trained = [p for p in ranks.values() if p.steps and (p.finished or p.seconds >= LONG_TRAINING)]
     most = max(((p.steps or 0, p.trainable or 0) for p in trained), default=(0, 0))
     idle = [p for p in trained if p.trainable == most[1] and (p.steps or 0) < FEWER_STEPS * most[0]]
     if idle:
@@ -307,7 +300,7 @@ RULES: tuple[Rule, ...] = (
 )
 """All that is judged. A rule yields findings, which every report, terminal and page shows."""
 CAUSES = {
-    "no update": frozenset({"gradients"}),
+    "no update": frozenset({"gradients", "not finite"}),
     "not learning": frozenset({"gradients", "no update"}),
 }
 """Kind of a finding → those whose consequence it is: with one of these, it is left out."""

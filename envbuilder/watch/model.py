@@ -149,10 +149,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """Steps in which gradients were looked at: many at first, until all had one."""
     newest_gradient: Count = 0
     """The look that saw a parameter's first gradient last: late, if parts are used in turn."""
-    checked_updates: Count = 0
-    """Sampled steps in which some parameters were compared with those before."""
     unchanged_updates: Count = 0
-    """The last ones of them, in which none of these changed though they had a gradient."""
+    """The last comparisons, in which no parameter of some had changed though it had a gradient."""
     changed_at: Count = 0
     """The last step that was seen to change one of them."""
     classes: Count = 0

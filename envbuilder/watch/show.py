@@ -24,10 +24,9 @@ def verdict(watched: model.Watched) -> str:
     """Return one line: where the work was, and whether that is where it should be."""
     where = judge.device(watched)
     if watched.on_device is None:
-        seen = "where the work was is not known"
-        if not judge.training(watched):
-            seen = "no training was seen"
-        return f"NOT SEEN: {seen}"
+        if judge.training(watched):
+            return "NOT SEEN: where the work was is not known"
+        return "NOT SEEN: no training was seen"
     rate = judge.speed(watched)
     speed = ""
     if rate:
@@ -40,9 +39,7 @@ def verdict(watched: model.Watched) -> str:
 def facts(watched: model.Watched) -> list[Fact]:
     """Return what was measured, of all processes together."""
     trained = judge.training(watched)
-    if trained:
-        return [fact for fact in _facts(watched, trained) if fact.value]
-    return []
+    return [fact for fact in _facts(watched, trained) if fact.value] if trained else []
 
 
 def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterator[Fact]:

@@ -218,24 +218,18 @@ def devices(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def _in_steps(process: Observed) -> str:
-    if process.windows:
-        return f", in {counted(process.windows, 'sampled step')}"
-    return ""
+    return f", in {counted(process.windows, 'sampled step')}" if process.windows else ""
 
 
 def _torch(requested: str) -> str:
     """Return what torch calls a requested device."""
-    if requested in ACCELERATORS:
-        return ACCELERATORS[requested].device
-    return requested
+    return ACCELERATORS[requested].device if requested in ACCELERATORS else requested
 
 
 def _at(copies: Sequence[Copy]) -> str:
     """Return from which lines most of these copies are."""
     lines = totals((copy.where, copy.bytes) for copy in copies if copy.where)
-    if lines:
-        return f"at {first([where for where, _ in lines], 3)}"
-    return "in a library"
+    return f"at {first([where for where, _ in lines], 3)}" if lines else "in a library"
 
 
 def doubles(process: Observed, _: Run) -> Iterator[Finding]:
@@ -319,8 +313,8 @@ def copies(process: Observed, run: Run) -> Iterator[Finding]:
     Evidence: the very tensor was copied there before in the same step, or came from one there that
     still exists. Wrong if the copy there was freed meanwhile.
     """
-    needless = [c for c in process.copies if c.again and c.bytes >= COPY_BYTES * c.calls]
-    needless = [copy for copy in needless if is_on(copy.target, run.requested)]
+    large = [copy for copy in process.copies if copy.bytes >= COPY_BYTES * copy.calls]
+    needless = [copy for copy in large if copy.again and is_on(copy.target, run.requested)]
     if needless:
         worst = max(needless, key=_needless)
         size = sum(map(_needless, needless))
@@ -438,7 +432,7 @@ def losses(process: Observed, _: Run) -> Iterator[Finding]:
     Evidence: the logarithm of the number of classes that cross entropy saw. Wrong if a training
     learns nothing at first, and is long at that; silent while the loss falls at all.
     """
-    pairs = sorted(process.losses, key=lambda pair: pair[0])
+    pairs = process.losses
     lost = [step for step, loss in pairs if loss is None]
     if lost:
         stays = pairs[-1][1] is None
@@ -454,10 +448,10 @@ def losses(process: Observed, _: Run) -> Iterator[Finding]:
         return
     values = [loss for _, loss in pairs if loss is not None and abs(loss) < LARGEST_LOSS]
     classes = process.classes
-    # Losses of adversaries stand still if all is well.
-    if len(values) < LEAST_LOSSES or (process.optimizers or 1) > 1:
+    if len(values) < LEAST_LOSSES or classes < 2 or process.labels < LABELS * classes:
         return
-    if classes < 2 or process.labels < LABELS * classes:
+    # Losses of adversaries stand still if all is well.
+    if (process.optimizers or 1) > 1:
         return
     quarter = len(values) // 4
     values = values[quarter:]  # the first ones are those of the initial weights

@@ -61,7 +61,6 @@ def observed(**changes: Any) -> Observed:
         trainable=6,
         without_gradient=0,
         gradient_looks=64,
-        checked_updates=6,
         changed_at=1190,
         work=(
             work(),

@@ -31,8 +31,20 @@ MOST_LOSSES = 512
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
+def rows(table: Dict[Any, Any], *names: str) -> List[Dict[str, Any]]:
+    """Return a dictionary of one or more counters by key as rows, the largest first."""
+    largest = sorted(table.items(), key=lambda item: item[1], reverse=True)[:MOST_ROWS]
+    return [
+        dict(zip(names, (*(str(part)[:200] for part in key), *counters)))
+        for key, counted in largest
+        for counters in [counted if isinstance(counted, list) else [counted]]
+    ]
+
+
 class Record:
     """The observations of this process."""
+
+    rows = staticmethod(rows)
 
     def __init__(
         self, framework: str, version: object, folder: str, unseen: Sequence[str] = ()
@@ -60,6 +72,7 @@ class Record:
         self.is_forked = is_forked
         self.losses: List[List[Any]] = []
         self.every = 1
+        self.updates = {"unchanged_updates": 0, "changed_at": 0}
         self.unseen = list(self._unseen)
         self.complete: Callable[[], Dict[str, Any]] = dict
         """Returns what is only known when the file is written; after a fork, few frameworks can."""
@@ -94,7 +107,7 @@ class Record:
     def rest(self, took: float) -> float:
         """Count the time that a look took; return for how long there should be no other."""
         is_first = not self.overhead
-        self.overhead = self.overhead + took
+        self.overhead += took
         interval = self.interval
         self.interval = min(self.interval * 2, LONGEST)
         # What the first one loads, the others have.
@@ -119,6 +132,12 @@ class Record:
             # What is not finite stays: it is rare, and decides.
             self.losses = [e for e in self.losses if e[0] % self.every == 0 or e[1] is None]
             self.losses = self.losses[: MOST_LOSSES - 1]
+
+    def compared(self, is_changed: bool, step: int) -> None:
+        """Count a comparison of parameters with those before."""
+        self.updates["unchanged_updates"] += 1
+        if is_changed:
+            self.updates = {"unchanged_updates": 0, "changed_at": step}
 
     def heartbeat(self) -> None:
         """Replace the file if it is time to."""
@@ -150,6 +169,7 @@ class Record:
             "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT,
             "overhead_seconds": self.overhead,
             "losses": self.losses,
+            **self.updates,
             "unseen": self.unseen,
             **fields,
         }
@@ -174,13 +194,3 @@ def elsewhere(folder: str, prefix: str = sys.prefix) -> str:
     if (os.path.realpath(prefix) + os.sep).startswith(watched + os.sep):
         return ""
     return os.fsencode(prefix).decode(errors="replace")[:200]
-
-
-def rows(table: Dict[Any, Any], *names: str) -> List[Dict[str, Any]]:
-    """Return a dictionary of one or more counters by key as rows, the largest first."""
-    largest = sorted(table.items(), key=lambda item: item[1], reverse=True)[:MOST_ROWS]
-    return [
-        dict(zip(names, (*(str(part)[:200] for part in key), *counters)))
-        for key, counted in largest
-        for counters in [counted if isinstance(counted, list) else [counted]]
-    ]

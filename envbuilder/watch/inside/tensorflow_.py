@@ -29,7 +29,7 @@ def observe(module: Any, load: Callable[[str], Any], folder: str) -> None:
     """Begin to observe TensorFlow, or Keras on it, that was just imported."""
     if module.__name__ == "tensorflow":
         record = load("record").Record("tensorflow", module.__version__, folder, _UNSEEN)
-        _watches.append(_Watch(module, record, load("record").rows))
+        _watches.append(_Watch(module, record))
         record.complete = _watches[0].complete
         record.write(False)
     else:
@@ -62,10 +62,9 @@ def _optimizers(keras: Any, watch: _Watch) -> None:
 
 
 class _Watch:
-    def __init__(self, tensorflow: Any, record: Any, rows: Callable[..., Any]) -> None:
+    def __init__(self, tensorflow: Any, record: Any) -> None:
         self._tensorflow = tensorflow
         self.record = record
-        self._rows = rows
         self._variables: Any = weakref.WeakKeyDictionary()
         """Optimizer → its variables, weakly."""
         self._placed: Dict[Any, int] = {}
@@ -78,7 +77,6 @@ class _Watch:
         """Each optimizer's number of steps, which outlives it."""
         self._first = self._last = self._due = self._read = 0.0
         self._before: List[bytes] = []
-        self._checked = self._unchanged = self._changed_at = 0
 
     def at_data(self, iterator: Any, *arguments: Any) -> None:
         """Take the size of batches and the labels, where they are known before there is a batch."""
@@ -154,45 +152,34 @@ class _Watch:
         chosen = sorted(self._values(), key=lambda v: math.prod(v.shape))[:MOST_SAMPLED]
         now = [self._tensorflow.reshape(v, [-1])[:SMALL].numpy().tobytes() for v in chosen]
         if self._before:
-            self._checked += 1
-            self._unchanged += 1
-            if self._before != now:
-                self._unchanged = 0
-                self._changed_at = self._steps
+            self.record.compared(self._before != now, self._steps)
         self._before = now
 
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
         if sys.is_finalizing():
             return {}
+        info = self._tensorflow.config.experimental.get_memory_info
         # Optimizers count steps themselves; the one with the most has those of the training.
         counted = (int(counter.numpy()) for counter in self._counters)
         steps = self._steps or max(counted, default=0)
         if steps and not self._steps:
             self.record.note("the loss, batches and time of steps: Keras' `fit` did not take them")
         return {
-            "devices": self._devices(),
+            "devices": [
+                {
+                    "device": name,
+                    "peak": info(name.replace("cuda", "GPU"))["peak"] if "cuda" in name else None,
+                }
+                for name in sorted({device for device, _ in self._placed})
+            ],
             "optimizers": len(self._counters),
             "steps": steps,
             "training_seconds": self._last - self._first,
             "samples": self._samples or None,
-            "parameters": self._rows(self._placed, "device", "dtype", "bytes"),
-            "checked_updates": self._checked,
-            "unchanged_updates": self._unchanged,
-            "changed_at": self._changed_at,
+            "parameters": self.record.rows(self._placed, "device", "dtype", "bytes"),
             **self._labels,
         }
-
-    def _devices(self) -> List[Dict[str, Any]]:
-        """Return the devices that have variables."""
-        info = self._tensorflow.config.experimental.get_memory_info
-        return [
-            {
-                "device": name,
-                "peak": info(name.replace("cuda", "GPU"))["peak"] if "cuda" in name else None,
-            }
-            for name in sorted({device for device, _ in self._placed})
-        ]
 
 
 def _device(name: str) -> str:

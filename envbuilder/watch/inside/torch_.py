@@ -16,7 +16,7 @@ import time
 import weakref
 from contextlib import nullcontext
 from functools import partial, wraps
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Set, Tuple
 
 FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
@@ -32,9 +32,6 @@ COUNTED = (
     "window_seconds",
     "gradient_looks",
     "newest_gradient",
-    "checked_updates",
-    "unchanged_updates",
-    "changed_at",
 )
 """Fields of the record that are counted from 0."""
 COMPILED = "training steps: if any, they were compiled with their optimizer"
@@ -156,7 +153,6 @@ class _Watch:
         self.record = record
         self.attempt = record.attempt
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-        self._rows = load("record").rows
         self._counting = load("operators")
         dispatch = importlib.import_module("torch.utils._python_dispatch")
         self._current_mode = dispatch._get_current_dispatch_mode
@@ -176,10 +172,9 @@ class _Watch:
         self.steps = 0
         self.record.complete = self.complete
         self.fields: Dict[str, Any] = dict.fromkeys(COUNTED, 0)
-        self.first: Optional[float] = None
-        # The last step; when there is more to do after one than to count it.
-        self.last = self.next = self.due = self.read = 0.0
-        self.pending: List[Tuple[float, int, int, int]] = []
+        # The first step and the last; when there is more to do after one than to count it.
+        self.first = self.last = self.next = self.due = self.read = 0.0
+        self.pending: List[Any] = []
         self.loader: Dict[str, Any] = {"batches": 0, "waited": 0.0, "workers": 0}
         self.losses: Deque[Tuple[int, Any]] = collections.deque(maxlen=MOST_KEPT)
         self.wants_loss = True
@@ -190,7 +185,7 @@ class _Watch:
         self.counts = self._counting.Operators(self.torch)
         self.autocast: Dict[str, Any] = {"entered": 0, "dtypes": [], "scaled": False}
         self.lengths: Deque[float] = collections.deque(maxlen=31)
-        self.before: List[Tuple[Any, Any, Any]] = []
+        self.before: List[Any] = []
         self.compares = True
         self.trainable: Set[int] = set()
         self.without: Set[int] = set()
@@ -230,7 +225,7 @@ class _Watch:
 
     def count_batches(self) -> None:
         """Count the batches that led to a loss."""
-        if self.first is not None:
+        if self.first:
             for seconds, samples, tokens, workers in self.pending:
                 self.loader["batches"] += 1
                 self.loader["waited"] += seconds
@@ -302,7 +297,7 @@ class _Watch:
         self.optimizers[optimizer] = self.steps
         if not is_over:
             return
-        if self.first is None:
+        if not self.first:
             self.first = self.last = now
         length = now - self.last
         sampled = self.sampled
@@ -325,7 +320,7 @@ class _Watch:
         on_cpu = self._loss_device() == "cpu"
         if on_cpu or now >= self.read:
             self.read = now + READ_SECONDS
-            self._read_losses(0 if on_cpu else 1)
+            self._read_losses(not on_cpu)
         self.wants_loss = True
         # Steps follow one another, unless there was an evaluation, say.
         follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
@@ -340,9 +335,8 @@ class _Watch:
 
     def _usual(self, length: float) -> float:
         """Return the median length of the steps before; `length` if there were none."""
-        if self.lengths:
-            return sorted(self.lengths)[len(self.lengths) // 2]
-        return length
+        lengths = sorted(self.lengths) or [length]
+        return lengths[len(lengths) // 2]
 
     def _read_losses(self, newest: int = 0) -> None:
         """Record all losses but the newest ones, for which the device may have work to do."""
@@ -353,9 +347,7 @@ class _Watch:
 
     def _loss_device(self) -> str:
         """Return the kind of device of the losses that are kept; the CPU's if there are none."""
-        if self.losses:
-            return str(self.losses[-1][1].device.type)
-        return "cpu"
+        return str(self.losses[-1][1].device.type) if self.losses else "cpu"
 
     def _read_if_idle(self) -> None:
         """Read losses unless that would wait: what hangs on the device must not hang the end."""
@@ -394,11 +386,7 @@ class _Watch:
                 is_changed |= not self.torch.equal(self._shard(parameter)[rows], old)
                 had_gradient |= not isinstance(rows, slice)
         if self.steps > 1 and (had_gradient or is_changed):  # a schedule may begin with 0
-            self.fields["checked_updates"] += 1
-            self.fields["unchanged_updates"] += 1
-            if is_changed:
-                self.fields["unchanged_updates"] = 0
-                self.fields["changed_at"] = self.steps
+            self.record.compared(is_changed, self.steps)
 
     def _place(self) -> None:
         """Note where the parameters of all optimizers are."""
@@ -408,24 +396,18 @@ class _Watch:
                 for parameter in group["params"]:
                     self._counting.add_bytes(self.placed, parameter)
 
-    def _lasted(self) -> Dict[str, float]:
-        if self.first is None:
-            return {}
-        return {
-            "began": self.record.started + self.first - self.record.began,
-            "training_seconds": self.last - self.first,
-        }
-
     def complete(self) -> Dict[str, Any]:
         """Return all fields of the record, as they are now."""
         self.attempt(self._read_if_idle)
-        rows = self._rows
+        rows = self.record.rows
         compiled = self._counting.is_compiled()
+        began = self.record.began
         return {
             "devices": self._counting.devices(self.torch),
             "steps": self.steps,
             **self.fields,
-            **self._lasted(),
+            "began": self.record.started + (self.first or began) - began,
+            "training_seconds": self.last - self.first,
             "loader": self.loader if self.loader["batches"] else None,
             "trainable": len(self.trainable),
             "without_gradient": len(self.without),

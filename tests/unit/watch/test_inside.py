@@ -6,17 +6,19 @@ import atexit
 import importlib
 import importlib.util
 import json
+import math
 import multiprocessing
 import os
 import sys
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from envbuilder.watch.inside import operators, record, sitecustomize, tensorflow_
+from envbuilder.watch.inside import jax_, operators, record, sitecustomize, tensorflow_
 from tests.support.folders import names_in
 
 
@@ -170,7 +172,65 @@ def test_what_is_copied_is_not_kept_alive() -> None:
 def test_labels_of_keras_are_numbers_or_vectors_with_a_one(
     targets: np.ndarray | None, seen: dict[str, int]
 ) -> None:
-    watch = tensorflow_._Watch(None, None, dict)
+    watch = tensorflow_._Watch(None, None)
     adapter = SimpleNamespace(batch_size=32, _inputs=(None, targets))
     watch.at_data(SimpleNamespace(data_adapter=adapter))
     assert watch._labels == seen
+
+
+class Array:
+    """What is asked of an array of JAX."""
+
+    ndim = 1
+    dtype = np.dtype("float32")
+
+    def __init__(self, *values: float) -> None:
+        self._value = np.array(values, self.dtype)
+        self.nbytes = self._value.nbytes
+        device = SimpleNamespace(platform="gpu", id=0)
+        self.addressable_shards = [SimpleNamespace(device=device, data=self)]
+
+
+def leaves(tree: Any) -> list[Array]:
+    return [tree] if isinstance(tree, Array) else [leaf for part in tree for leaf in leaves(part)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "momentum", "seen"),
+    [
+        (0.1, True, {"unchanged_updates": 0, "changed_at": 7}),
+        (0.1, False, {"unchanged_updates": 0, "changed_at": 7}),
+        (0.0, True, {"unchanged_updates": 2, "changed_at": 0}),
+        (0.0, False, {"unchanged_updates": 2, "changed_at": 0}),
+        (math.nan, True, {"unchanged_updates": 2, "changed_at": 0}),
+    ],
+)
+def test_a_function_of_jax_that_gets_back_what_it_returned_takes_steps(
+    rate: float,
+    momentum: bool,
+    seen: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax._src.array", SimpleNamespace(ArrayImpl=Array))
+    of_all = record.Record("jax", "0.11", str(tmp_path / "hook"))
+    monkeypatch.setattr(of_all, "rest", lambda took: 0.0)
+    monkeypatch.setattr(of_all, "heartbeat", lambda: None)
+    tree = SimpleNamespace(tree_leaves=leaves)
+    jax = SimpleNamespace(__file__="jax/__init__.py", tree_util=tree, local_devices=list)
+    watch = jax_._Watch(jax, of_all)
+    frozen = Array(5.0)
+    state = (Array(1.0, 2.0), Array(0.0, 0.0), frozen)[: None if momentum else 1]
+    for number in range(6):
+        mean = Array(number, 1.0)
+        new = (Array(*state[0]._value - rate * mean._value), mean, frozen)[: len(state)]
+        watch.at_call(max, (state,), {}, (new,))
+        watch.at_call(min, (new,), {}, ([Array(*range(99))],))  # an evaluation
+        state = new
+    assert of_all.updates == seen
+    assert [loss for _, loss in of_all.losses] == [None] * (3 if math.isnan(rate) else 0)
+    fields = watch.complete()
+    assert fields["steps"] == 7
+    assert fields["parameters"] == [
+        {"device": "cuda:0", "dtype": "float32", "bytes": 16 if momentum else 8}
+    ]

@@ -426,7 +426,7 @@ def hostile(draw: st.DrawFn) -> model.Observed:
     where = {"source": TEXT, "target": TEXT, "shape": TEXT, "where": TEXT}
     return observed(
         **{name: draw(COUNT) for name in ("rank", "steps", "windows", "threads")},
-        **{name: draw(COUNT) for name in ("trainable", "without_gradient", "checked_updates")},
+        **{name: draw(COUNT) for name in ("trainable", "without_gradient")},
         unchanged_updates=draw(COUNT),
         changed_at=draw(COUNT),
         gradient_looks=draw(COUNT),
