@@ -259,7 +259,7 @@ class _PlainTask:
 
 
 class RichProgress:
-    """Progress bars on a terminal."""
+    """Progress bars on a terminal; what is finished leaves a line with its time."""
 
     def __init__(self) -> None:
         self._console = rich_console(stderr=True)
@@ -270,13 +270,15 @@ class RichProgress:
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Show a progress bar, or a spinner if the total is unknown."""
+        """Show a progress bar, or a spinner if the total is unknown; at its end, one line."""
         from rich.progress import Progress
 
         columns = _columns(unit, sized=bool(total))
         name = one_line(name)
+        started = time.monotonic()
         with Progress(*columns, console=self._console, transient=True) as bar:
             yield _RichTask(bar, bar.add_task(name, total=total), name, unit)
+        self.note(f"· {name}: {time.monotonic() - started:.1f} s")
 
 
 def _columns(unit: str, *, sized: bool) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from typing import Any
 
@@ -35,6 +36,15 @@ def test_a_share_is_shown_once_the_total_is_known(terminal: io.StringIO) -> None
         shown.bar.refresh()
     assert "epoch 1, loss 0.123" in terminal.getvalue()
     assert "25%" in terminal.getvalue()
+
+
+def test_a_finished_task_leaves_a_line_with_its_time(terminal: io.StringIO) -> None:
+    with console.RichProgress().task("x" * 60, 4) as task:
+        task.update(1, 4, "loss 0.123")
+    *drawn, last = terminal.getvalue().splitlines()
+    assert re.search(r"· x{60}: \d+\.\d s$", last)
+    for line in drawn:
+        assert len(line.rpartition("\x1b[2K")[2]) <= 80
 
 
 def test_one_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
