@@ -103,7 +103,7 @@ def global_options() -> list[click.Option]:
             is_flag=True,
             expose_value=False,
             callback=_set_verbosity,
-            help="Also print the programs that are run, and requests.",
+            help="Also print programs run, their variables, and requests.",
         ),
         # `_run` reads it, since anything may fail before options are parsed.
         click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from envbuilder.core import console
 from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ DEFAULT_THREADS = "ENVBUILDER_THREADS"
 cores among their processes do so only where `THREADS` is not set: torchrun, accelerate, mpirun."""
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
-STATED = "-e"
+STATED = "stated by -e"
+_FIRST = {
+    PATH: "the environment's programs come first",
+    PRELOAD: "libraries that the profile preloads come first",
+    PYTHONPATH: "modules of envbuilder's and the project's come first",
+}
+"""Why a variable with a list is set."""
 
 
 class Variable(Struct, frozen=True):
@@ -79,15 +86,24 @@ def of_command(
         for name, value in values.items():
             decided[name] = Variable(value, source)
     for name, entries in place.first.items():
-        before = decided.get(name, Variable("", "the environment"))
+        before = decided.get(name, Variable("", CALLER))
         is_stated = before.source == STATED
         if name == PRELOAD and is_stated and not before.value:
             continue
         # An empty element would mean the working folder.
         joined = os.pathsep.join(filter(None, (*entries, *before.value.split(os.pathsep))))
         if entries and joined:
-            decided[name] = Variable(joined, STATED if is_stated else "the environment")
+            decided[name] = Variable(joined, STATED if is_stated else _FIRST[name])
     if access.shares_cores and THREADS in decided and decided[THREADS].source == MACHINE:
         decided[DEFAULT_THREADS] = decided.pop(THREADS)
     left_out = {CALLER, of_profile} if place.sets_profile else {CALLER}
     return {name: each for name, each in decided.items() if each.source not in left_out}
+
+
+def report(decided: Mapping[str, Variable]) -> None:
+    """With --verbose, print what is set and why; of -e only names, as its values may be secret."""
+    for name, each in sorted(decided.items()):
+        value = f": {each.value}"
+        if each.source == STATED:
+            value = ""
+        console.detail(f"{name} ({each.source}){value}")

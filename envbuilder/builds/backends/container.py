@@ -363,6 +363,8 @@ class DockerEnvironment:
         # The entrypoint counts the threads that the container may use.
         if variables.THREADS in decided and decided[variables.THREADS].source == variables.MACHINE:
             del decided[variables.THREADS]
+        of_image = conventions.variables(self.profile).items()
+        variables.report({n: Variable(value, "the image") for n, value in of_image} | decided)
         passed = tuple(name for name in access.passed if name not in _LISTS)
         container = Container(
             image=image,

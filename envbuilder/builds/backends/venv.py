@@ -44,7 +44,7 @@ from envbuilder.builds.plan import (
 from envbuilder.builds.request import Environment, Locked
 from envbuilder.builds.variables import Place, Variable
 from envbuilder.core import process
-from envbuilder.core.console import detail, progress
+from envbuilder.core.console import progress
 from envbuilder.core.errors import NOT_FOUND, CommandError, ToolError, VerifyError
 from envbuilder.core.resources import OWN
 from envbuilder.host import interpreters
@@ -403,8 +403,7 @@ class NativeEnvironment(Environment):
             raise CommandError(
                 f"{argv[0]}: not found in the environment or on PATH", run_code=NOT_FOUND
             )
-        for name, each in sorted(decided.items()):
-            detail(f"{name}: set by {each.source}")
+        variables.report(decided)
         values = {name: each.value for name, each in decided.items()}
         # A script that activates puts the profile's libraries before others.
         is_last = {variables.PATH, *([variables.PRELOAD] if values.get(variables.PRELOAD) else ())}

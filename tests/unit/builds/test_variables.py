@@ -13,6 +13,7 @@ from envbuilder.builds import variables
 from envbuilder.builds.access import NOTHING, Access
 from envbuilder.builds.inside import sitecustomize
 from envbuilder.builds.variables import Place
+from envbuilder.core import console
 
 PLACE = Place(
     given={"VIRTUAL_ENV": "/env"},
@@ -74,15 +75,30 @@ def test_each_has_its_source() -> None:
         "OMP_NUM_THREADS": variables.MACHINE,
         "GPUS": "the choice of devices",
         "VIRTUAL_ENV": "the environment",
-        "PATH": "the environment",
-        "PYTHONPATH": "the environment",
-        "LD_PRELOAD": "the environment",
+        "PATH": "the environment's programs come first",
+        "PYTHONPATH": "modules of envbuilder's and the project's come first",
+        "LD_PRELOAD": "libraries that the profile preloads come first",
         "D": "profile cpu",
         "B": variables.STATED,
         "C": variables.STATED,
     }
     assert "D" not in decided(place=Place(sets_profile=True), D="4")
     assert decided({}, Access(variables={"D": "5"}), D="4")["D"].value == "5"
+
+
+def test_verbose_says_what_was_set_and_why_but_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = decided({"OMP_NUM_THREADS": "1"}, Access(variables={"TOKEN": "c4nary"}), D="4")
+    variables.report(found)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console.VERBOSITY, "verbose", True)
+    variables.report(found)
+    lines = capsys.readouterr().err.splitlines()
+    assert "+ LD_PRELOAD (libraries that the profile preloads come first): lib.so" in lines
+    assert "+ D (profile cpu): 4" in lines
+    assert "+ TOKEN (stated by -e)" in lines
+    assert "c4nary" not in str(lines)
 
 
 @pytest.mark.parametrize(
