@@ -57,17 +57,17 @@ class Access(Struct, frozen=True, kw_only=True):
     """Only for images."""
     variables: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
-    """Variables of the caller's, whose values are in no argument list."""
+    """Variables of the caller, passed on without their values in an argument list."""
     python_path: tuple[PurePath, ...] = ()
-    """Folders of this machine that Python imports from."""
+    """Folders on this machine that Python imports from."""
     programs: tuple[PurePath, ...] = ()
-    """Folders of this machine with commands of the project."""
+    """Folders on this machine with the project's commands."""
     own_folders: tuple[Volume, ...] = ()
-    """Folders outside of the project that hold some of these; a container sees them."""
+    """Folders outside the project that hold some of these; a container mounts them."""
     shares_cores: bool = False
     """A hook gives each Python its number of threads, instead of the command's variables."""
     is_read: bool = False
-    """Its output is read by this process: it gets no terminal, and nothing is said of it."""
+    """This process reads its output: it gets no terminal, and no notes about it are printed."""
 
 
 NOTHING = Access()
@@ -99,7 +99,7 @@ def require_distinct(access: Access) -> None:
 
 
 def port(text: str) -> Port:
-    """Return the port that `[HOST_IP:]PORT[:PORT]` means; `InvalidError` if it means none."""
+    """Parse a port, `[HOST_IP:]PORT[:PORT]`. Raises `InvalidError` if it is malformed."""
     from ipaddress import ip_address
 
     match = _PORT.fullmatch(text)
@@ -127,9 +127,9 @@ def port(text: str) -> Port:
 
 
 def volume(text: str, folder: Path) -> Volume:
-    """Return the volume that `SOURCE:TARGET[:ro]` means; a relative source is below `folder`.
+    """Parse a volume, `SOURCE:TARGET[:ro]`; a relative source is below `folder`.
 
-    Raise `InvalidError` if it means none, or its source does not exist.
+    Raise `InvalidError` if it is malformed, or its source does not exist.
     """
     source, _, rest = text.partition(":")
     target, _, option = rest.partition(":")
@@ -165,7 +165,7 @@ def _source(text: str, folder: Path) -> str:
 
 
 def place_inside(text: str) -> str:
-    """Return a path at which something may appear in an image; `InvalidError` for another."""
+    """Return a path in an image that may be mounted over; `InvalidError` for any other."""
     path = PurePosixPath(text)
     plain = text.rstrip("/") or "/"
     if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
@@ -184,7 +184,7 @@ def place_inside(text: str) -> str:
 
 
 def covered(path: PurePosixPath) -> str:
-    """Return what of an image would be hidden by something at this path; empty if nothing."""
+    """Return the part of an image that a mount at this path would hide; empty if none."""
     for folder in _CLOSED:
         if PurePosixPath(folder).is_relative_to(path) or path.is_relative_to(folder):
             return f"{folder} of the image"
@@ -195,9 +195,9 @@ def covered(path: PurePosixPath) -> str:
 
 
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return the name and value that `NAME=VALUE` means, or `NAME` alone: a caller's variable.
+    """Return name and value of `NAME=VALUE`, or of `NAME` with the caller's value.
 
-    Raise `InvalidError` if it means neither, or if the caller has no such variable.
+    Raise `InvalidError` if it is malformed, or if the caller has no such variable.
     """
     name, sign, value = text.partition("=")
     try:
@@ -219,7 +219,7 @@ def of_project(settings: Settings) -> Access:
     """Return what the project's environment gives each of its commands.
 
     Raise `InvalidError` with the place in the project's file if a folder does not exist, or if a
-    volume would cover something of an image.
+    volume would cover part of an image.
     """
     definition = settings.definition
     name = settings.environment
@@ -252,7 +252,7 @@ def of_project(settings: Settings) -> Access:
 
 
 def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
-    """Return the access of a command whose Pythons explain imports that fail, if they can."""
+    """Return the access of a command whose Pythons explain failed imports, where possible."""
     from envbuilder.builds import project_folder
 
     locked = {file.name for file in plan.files}
@@ -268,14 +268,14 @@ def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
 
 
 def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
-    """Return how a container sees one of envbuilder's own folders."""
+    """Return the volume by which a container sees one of envbuilder's own folders."""
     return Volume(source=str(folder), target=f"{conventions.OWN}/{name}", writable=writable)
 
 
 def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
     """Return the command of the project's environment. Raise `InvalidError` if it has none.
 
-    `asked` is the command of the command line that starts it.
+    `asked` is the envbuilder command that starts it.
     """
     command = environments.of(settings).command
     if not command:
@@ -302,7 +302,7 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
 
 
 def _project_folder(project: Path, text: str) -> str:
-    """Return a folder of the project; a link that leaves it would show the command others."""
+    """Return a folder of the project, which no link may lead out of."""
     folder = (project / text).resolve()
     if not folder.is_relative_to(project.resolve()):
         raise InvalidError(
@@ -318,5 +318,5 @@ def _project_folder(project: Path, text: str) -> str:
 
 
 def volume_name(project: Path, name: str) -> str:
-    """Return the engine's name of a project's volume: those of other projects are others."""
+    """Return the engine's name of a project's volume, different for each project."""
     return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

@@ -45,7 +45,7 @@ SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": ".provenance.json"}
 """File name suffix of each attestation, appended to the artifact's name."""
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
-"""docs/explanation/supply-chain.md describes the parameters."""
+"""Its parameters are described in docs/explanation/supply-chain.md."""
 BUILDER = "urn:envbuilder:local:v1"
 """envbuilder on a local machine."""
 ON_DISK = NATIVE | {"archive", "layout"}
@@ -91,7 +91,7 @@ def ensure(
 
 
 def remove(plan: Plan, artifact: Artifact, settings: Settings) -> None:
-    """Remove the attestations of what was there before an artifact."""
+    """Remove the attestations of an earlier artifact at this place."""
     for path in places(plan, artifact, settings).values():
         Path(path).unlink(missing_ok=True)
 
@@ -159,8 +159,8 @@ def bill(
 ) -> bytes:
     """Return an SBOM of a base, locked files and further installed components (`extra`).
 
-    `facts` are those about the environment, among them its platform; empty ones are left out.
-    Licences are read from the wheels in the store; `licences` adds others, by a file's sha256.
+    `facts` are about the environment, such as its platform; empty ones are left out. Licences are
+    read from the wheels in the store; `licences` adds others, by a file's sha256.
     """
     known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
     parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
@@ -172,7 +172,7 @@ def bill(
 
 
 def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.Component, ...]:
-    """Return what is really in an artifact: Python distributions if native, else Debian packages.
+    """Return what an artifact contains: Python distributions if native, else Debian packages.
 
     If an image cannot be read, that is noted and its base remains a single component.
     """
@@ -219,7 +219,7 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
 
 
 def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> bytes:
-    """Return the statement that `plan` made the artifact.
+    """Return the provenance statement of an artifact that `plan` made.
 
     `versions` are those of further builders, such as BuildKit. The same build gives the same bytes,
     because nothing in it is specific to one run.

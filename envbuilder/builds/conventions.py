@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 PREFIX = "/opt/env"
 """Location of the environment in an image."""
 PYTHON = IMAGE_PYTHON
-"""Location of an interpreter that is not the base's."""
+"""Location of an interpreter that is not from the base image."""
 OWN = "/opt/envbuilder"
-"""Location of what is envbuilder's own, in the image and by mounts of a command."""
+"""Location of envbuilder's own files, in the image and in mounts of a command."""
 PAYLOAD = f"{OWN}/payload.pyz"
 ID = 1000
 """uid and gid of the image's user."""
@@ -45,7 +45,7 @@ def variables(profile: Profile) -> dict[str, str]:
 
 
 def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
-    """Return the variable that lets Python import from folders, before those of other values."""
+    """Return the variable that makes Python import from folders, before those in other values."""
     first = list(map(str, folders))
     if first:
         return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])}

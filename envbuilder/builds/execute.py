@@ -101,7 +101,7 @@ def execute(
 
 
 class _Context(NamedTuple):
-    """What a step is performed with, besides its own data."""
+    """What a step needs besides its own data."""
 
     store: Store
     log: Path
@@ -191,7 +191,7 @@ def _write(path: Path, content: bytes) -> None:
 def _move(source: Path, target: Path) -> None:
     """Move a finished folder to `target`; an existing one moves to the working folder first.
 
-    Removing that one in place could leave half of it, perhaps with its marker, after a kill.
+    If it were removed in place, a kill could leave half of it, perhaps with its marker.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     exists = target.exists() or target.is_symlink()
@@ -296,7 +296,7 @@ def _load_base(step: LoadBase) -> None:
 
 
 def _failing_step(printed: str) -> str:
-    """Return BuildKit's excerpt of the failing step: its last lines only quote the Dockerfile."""
+    """Return BuildKit's excerpt of the failing step: the last lines only quote the Dockerfile."""
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
 
@@ -349,7 +349,7 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
 
 
 def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
-    """Return those of some libraries that a package has: name → path of the file itself."""
+    """Return the requested libraries that a package contains: name → path of the file itself."""
     targets: dict[str, str] = {}
     for path, member in sorted(members.items()):
         target = path

@@ -1,4 +1,4 @@
-"""Import in a built environment what the project's code imports, and what it requires.
+"""In a built environment, import what the project's code imports and what it requires.
 
 The modules are imported as the environment's commands would, each in a process of its own. A module
 that only lacks a device of this machine is not judged.
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).with_name("inside") / "import_modules.py"
 _SECONDS = 120
-"""What one import may take: a framework's first takes half a minute on a slow disk."""
+"""Seconds for one import: a framework's first takes half a minute on a slow disk."""
 _LONGEST = 500
 _BEFORE = re.compile(r".*^Traceback \(most.*?^(?! )", re.DOTALL | re.MULTILINE)
-"""What was printed before the last exception; after it comes how to go on."""
+"""Matches everything before the last exception; advice on how to go on follows it."""
 _LIBRARY = re.compile(
     r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file: No such file or directory"
 )
@@ -43,20 +43,20 @@ _DEVICE = re.compile(
     r"|Torch not compiled with CUDA|0 active drivers"
     r"|lib(cuda|nvidia-ml|nvcuvid|ze_loader|amdhip64|hsa-runtime64)\.so[.0-9]*: cannot open"
 )
-"""What frameworks and packages (Triton, bitsandbytes) say where a GPU or its driver is missing."""
+"""Messages of frameworks and packages (Triton, bitsandbytes) about a missing GPU or driver."""
 
 
 class Outcome(Struct, frozen=True):
-    """What became of a project's imports."""
+    """The result of a project's imports."""
 
     status: Literal["passed", "warning", "failed"]
     """`failed` if a package that the project requires fails, `warning` for any other module."""
     detail: str
-    """How many succeeded, and what became of the others, each reason once."""
+    """How many succeeded, and the errors of the others, each reason once."""
 
 
 class _Result(Struct, frozen=True):
-    """What the environment says of one module; nothing of it is trusted."""
+    """The environment's result for one module; untrusted."""
 
     module: str
     package: str
@@ -65,9 +65,9 @@ class _Result(Struct, frozen=True):
 
 
 def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
-    """Import the modules in the project's environment; raise `VerifyError` if that fails as such.
+    """Import the modules in the project's environment; raise `VerifyError` if they cannot be tried.
 
-    None outside of a project. The framework is left out if it `has_trained` there just before.
+    None outside of a project. `has_trained`: the framework was just used there; skip it.
     """
     settings = build.settings
     environment = build.environment
@@ -105,7 +105,7 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
 
 
 def judged(results: Sequence[_Result]) -> Outcome:
-    """Return what became of these imports; those that need a device do not count."""
+    """Return the outcome of these imports; those that need a device do not count."""
     passed = 0
     failed = 0
     parts: dict[str, list[str]] = {}

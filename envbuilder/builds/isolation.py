@@ -1,9 +1,9 @@
 """Isolate a verification from the caller's variables, and check where its code came from.
 
-The caller may have variables that shadow an environment's code: modules on an HPC machine, ROS,
-another activated environment. The payload of `verify` gets only variables of an allow-list and
-reports where its code came from, which is compared with what was built. `run` and `shell` leave the
-user's variables unchanged, and warn of those that shadow.
+The caller's variables may shadow an environment's code: modules on an HPC machine, ROS, another
+activated environment. The payload of `verify` gets only allow-listed variables and reports where
+its code came from, which is compared with the build. `run` and `shell` leave the user's variables
+unchanged, and warn of those that shadow.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _NAMES = frozenset(
         "DEVELOPER_DIR",
     }
 )
-"""Variables of the caller that are passed to the payload, by reason, beside those of devices."""
+"""Variables of the caller that are passed to the payload, by reason; those of devices are added."""
 _PREFIXES = ("LC_", "NCCL_IB_")
-"""Beginnings of others."""
+"""Prefixes of further such variables."""
 _CLEARED = (
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -91,7 +91,7 @@ _CLEARED = (
     "ENV",
     *sorted(INJECTING),
 )
-"""Emptied in a container, since its engine adds variables of the image and of its own settings."""
+"""Emptied in a container: its engine adds variables from the image and from its own settings."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every interpreter imports at startup."""
 
@@ -120,7 +120,7 @@ def _is_of_driver(folder: str) -> bool:
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the caller's variables that could load other code and are not passed on."""
+    """Return the caller's variables that could load other code and are therefore not passed on."""
     passed = payload_environment(environ)
     lost = [name for name, value in guarded(environ).items() if value != passed.get(name)]
     if environ.get("BASH_ENV"):
@@ -142,9 +142,9 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
-    """Return the command for an isolated interpreter, with a bytecode folder of its own if any.
+    """Return the command for an isolated interpreter, with a bytecode folder if one is given.
 
-    An image needs none: its bytecode is a part of what its digest names.
+    An image needs none: its digest covers its bytecode.
     """
     folder = ("-X", f"pycache_prefix={bytecode}") if bytecode else ()
     return (executable, "-I", *folder)
@@ -163,7 +163,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """Return the `--promise` for a payload in an image: how it is going to be started."""
+    """Return the `--promise` for a payload in an image: how it will be started."""
     return Start(
         as_found=False,
         prefix=conventions.PREFIX,
@@ -175,7 +175,7 @@ def container_start(variables: Mapping[str, str]) -> Start:
 def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> str:
     """Return why a report is not about the artifact; empty if it is.
 
-    `artifact` is the one in the report's facts: its kind and, if it has one, its path.
+    `artifact`: the one in the report's facts, its kind and path (if it has one).
     """
     origins = report.get("origins")
     if not isinstance(origins, dict):
@@ -211,7 +211,7 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
 def unreached(
     report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
 ) -> list[EnvbuilderError]:
-    """Return an error for a missing framework that the user site or left out variables may have."""
+    """Return an error for a missing framework that the user site or left-out variables may have."""
     reasons = " ".join(map(str, report.get("reasons") or ()))
     missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)
     if executable is None or missing is None:
@@ -229,7 +229,7 @@ def unreached(
 
 
 def _entries(folder: str) -> Iterable[str]:
-    """Return the names in a folder; one that cannot be read counts as empty."""
+    """Return the names in a folder; an unreadable one counts as empty."""
     try:
         return os.listdir(folder)  # noqa: PTH208 (names)
     except (OSError, ValueError):

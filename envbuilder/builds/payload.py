@@ -17,9 +17,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 COMPILER = Path(__file__).with_name("inside") / "compile_bytecode.py"
-"""Compiles the modules of an environment, with that environment's Python."""
+"""Program that compiles an environment's modules with that environment's Python."""
 RECORD = "record"
-"""Name of the folder that the payload may write; it only reads all others."""
+"""Name of the only folder that the payload may write; it can read the others."""
 
 
 @cache
@@ -54,9 +54,10 @@ def payload_sha256() -> str:
 
 
 def compiler_sha256() -> str:
-    """Return the sha256 of the program that decides the bytes of environments' bytecode."""
+    """Return the sha256 of the program that compiles environments' bytecode."""
     return file_sha256(COMPILER)
 
 
 TIMEOUT_SECONDS = 4 * 3600.0
-"""Generous: an epoch on a slow two-core machine takes minutes. Finite: a hung driver must end."""
+"""Long, because an epoch on a slow two-core machine takes minutes; finite, because a driver may
+hang."""

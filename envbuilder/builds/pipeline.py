@@ -2,11 +2,11 @@
 
     choose → judge → lock → plan → finish
 
-Each takes what the one before it returns (`request.Chosen` to `Built`). All but the last decide and
-download nothing, except sources that the lock has no wheels of: they decide the plan. `finish`
-makes what was planned, unless exactly that exists. The order of the checks and their exit codes are
-a contract: arguments and profile (2), host (3), lock (2), engine and tools (4), fetching and
-building (1). Verifying (5) is up to the caller.
+Each takes the result of the one before it (`request.Chosen` to `Built`). All but the last only
+decide and download nothing, except sources without wheels in the lock, which decide the plan.
+`finish` carries out the plan, unless its result already exists. The order of the checks and their
+exit codes are a contract: arguments and profile (2), host (3), lock (2), engine and tools (4),
+fetching and building (1). Verifying (5) is up to the caller.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def prepare(request: Request, settings: Settings, progress: Progress, *, running
     """Return a planned build, after all checks that precede a download.
 
     With `running`, commands will run in the result at once, so this host must fit. Otherwise the
-    result may be used elsewhere: what cannot exist here is refused, and the rest is noted. A named
-    target host must fit in any case.
+    result may be used elsewhere: only what cannot be built here is refused, and the rest is noted.
+    A named target host must fit in any case.
     """
     return plan(lock(judge(choose(request, settings, progress, running=running))))
 
 
 def finish(build: Planned) -> Built:
-    """Return the build with its result: what an earlier build made, else what this one makes."""
+    """Return the build with its result: an earlier build's if there is one, else a new one."""
     started = time.monotonic()
     artifact = reusable(build)
     is_new = False
@@ -89,7 +89,7 @@ def finish(build: Planned) -> Built:
 def _attested(
     build: Planned, artifact: Artifact, made_by: dict[str, str], *, is_new: bool
 ) -> dict[str, str]:
-    """Return the artifact's attestations, which a command in an environment does not wait for."""
+    """Return the artifact's attestations; commands in an environment do not wait for them."""
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:
         return {}
@@ -208,9 +208,9 @@ def choose_backend(
 ) -> tuple[types.Backend, str]:
     """Return the backend that works on the host, and why.
 
-    If several work: the venv that the project uses, so that an image somebody pulls moves nothing;
-    else the preferred one whose means are at hand (for an image an engine that answers and has the
-    base image), else the last one.
+    If several work: the venv that the project already uses, so that pulling an image does not
+    change the choice; else the preferred one whose tools are available (for an image: an engine
+    with the base image), else the last one.
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
@@ -272,7 +272,7 @@ def plan(build: Locked) -> Planned:
 
 
 def _prepared(build: Locked) -> Product:
-    """Return what the backend plans."""
+    """Return the backend's plan."""
     try:
         backend = import_module(f"envbuilder.builds.backends.{build.backend}")
         product: Product = backend.prepare(build)
@@ -289,7 +289,7 @@ def _prepared(build: Locked) -> Product:
 
 
 def _with_wheels(build: Locked, target: Target) -> Locked:
-    """Return the build with a lock in which a target's sources are wheels, built here or before."""
+    """Return the build with a lock in which wheels, new or earlier, replace a target's sources."""
     from envbuilder.packages.sources import source_locker
 
     wheels = source_locker.build_sources(target, build.settings, build.progress)
@@ -310,9 +310,9 @@ def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
 
 
 def reusable(build: Planned) -> Artifact | None:
-    """Return the artifact of an earlier build if that made exactly this one.
+    """Return the artifact if an earlier build made exactly this one.
 
-    Raises `BuildError` if one that is made again is in use.
+    Raises `BuildError` if it must be made again and is in use.
     """
     request = build.request
     altered = build.product.altered() if request.restore and not request.rebuild else ""
@@ -327,7 +327,7 @@ def reusable(build: Planned) -> Artifact | None:
 
 
 def fetch(build: Planned) -> None:
-    """Fetch the files that the store lacks, once there is room for them and for the result."""
+    """Fetch files that the store lacks, after checking the space for them and for the result."""
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import LackingError
@@ -368,7 +368,7 @@ def fetch(build: Planned) -> None:
 
 
 def _unpacking(build: Planned) -> Callable[[File], None]:
-    """Return what unpacks a wheel that has arrived, if a step of the plan uses it from there."""
+    """Return a function that unpacks a wheel on arrival, if a step of the plan uses it unpacked."""
     from envbuilder.builds.image.unpacked import unpack
     from envbuilder.packages.store import Store
 
@@ -410,7 +410,7 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
 
 
 def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
-    """Return what of the project decided the release of its framework, if that is among `names`."""
+    """Return the project's reasons for the framework's release, if that is among `names`."""
     limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
         return ()
@@ -431,7 +431,7 @@ def makers(build: Planned) -> dict[str, str]:
 def deliver(build: Planned, documents: Mapping[str, str]) -> None:
     """Link the artifact to the project, and push its attestations.
 
-    That the project uses it is recorded, unless it is removed again.
+    Record that the project uses it, unless it is temporary.
     """
     if not build.request.only_tag:
         from envbuilder.builds import records

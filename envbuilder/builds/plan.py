@@ -47,11 +47,11 @@ class LinkFiles(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackWheels(types.Action, frozen=True, kw_only=True):
-    """Unpack wheels of the store; write what an installer must install, with its requirements."""
+    """Unpack wheels of the store; write the rest for an installer, with its requirements."""
 
     files: tuple[File, ...]
     unpacked: str
-    """Folder in which they stay."""
+    """Folder of unpacked wheels."""
     folder: str
 
 
@@ -94,7 +94,7 @@ class MakeBase(types.Action, frozen=True, kw_only=True):
 
 
 class CopyProject(types.Action, frozen=True, kw_only=True):
-    """Copy the project's own files to where a builder reads them."""
+    """Copy the project's own files to the folder from which a builder reads them."""
 
     project: ProjectLayer
     folder: str
@@ -112,14 +112,13 @@ class Run(types.Action, frozen=True, kw_only=True):
 
 
 class RunUv(Run, frozen=True, kw_only=True):
-    """Run the locked uv, as `process.run_uv` runs any."""
+    """Run the locked uv, with `process.run_uv`."""
 
 
 class ShareWheels(types.Action, frozen=True, kw_only=True):
     """Add the unpacked files of wheels and their bytecode to a venv that has the rest of them.
 
-    They are linked, into a folder of their own, while the steps run that make that venv: uv never
-    sees a file that others share.
+    They are linked into a separate folder while `steps` make the venv: uv never sees a shared file.
     """
 
     files: tuple[File, ...]
@@ -130,9 +129,9 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     venv: str
     """The venv; `env`, or a folder in it."""
     python: str
-    """The interpreter that it is made of."""
+    """The interpreter of the venv."""
     version: str
-    """X.Y.Z of it."""
+    """Its version X.Y.Z."""
 
 
 class Seal(types.Action, frozen=True, kw_only=True):
@@ -141,7 +140,7 @@ class Seal(types.Action, frozen=True, kw_only=True):
     folder: str
     facts: dict[str, Any]
     base_python: str = ""
-    """The interpreter outside of the environment that it is based on, if any."""
+    """The outside interpreter that the environment is based on, if any."""
 
 
 class Move(types.Action, frozen=True, kw_only=True):
@@ -152,7 +151,7 @@ class Move(types.Action, frozen=True, kw_only=True):
 
 
 class Recording(types.Action, frozen=True, kw_only=True):
-    """A step that keeps a record of the image that it delivers."""
+    """A step that records the image that it delivers."""
 
     profile: types.Name
     fingerprint: types.Sha256
@@ -164,7 +163,7 @@ class Recording(types.Action, frozen=True, kw_only=True):
 
 
 class RecordImage(Recording, frozen=True, kw_only=True):
-    """Record what a build reports about the image it made, outside the image."""
+    """Record a build's report about its image, outside the image."""
 
     metadata: str
     """The file in which the client reports the image's digests."""
@@ -182,9 +181,9 @@ class System(Struct, frozen=True, kw_only=True):
     steps: tuple[LinkFiles | Write | Run, ...]
     """Steps that build the engine's image; skipped if the layer is cached."""
     ref: str
-    """Temporary name of that image; empty if the engine does not keep it."""
+    """Temporary name of that image; empty if it is not kept in the engine."""
     exported: str | UnsetType = UNSET
-    """Folder of the layout to which the builder exports it otherwise."""
+    """Otherwise, folder of the layout that the builder exports."""
 
 
 class Assemble(types.Action, frozen=True, kw_only=True):
@@ -199,13 +198,13 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     epoch: int
     """Timestamp of everything in the image, in seconds."""
     uv: File
-    """Installs the wheels; it is for the machine that makes the image."""
+    """Installs the wheels; for the machine that makes the image."""
     wheels: tuple[File, ...]
     unpacked: str
-    """Folder of what was unpacked and compiled; empty: the image has no bytecode."""
+    """Folder of unpacked wheels and their bytecode; if empty, the image has no bytecode."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
-    """The Python that the image gets, if it is not the base's."""
+    """The image's Python, if it is not the base's."""
     system: System | None
     """How the packages are installed; None: they consist of files only and are unpacked."""
     project: ProjectLayer | UnsetType = UNSET
@@ -218,11 +217,11 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     cache: str
     """Folder of the layer cache."""
     fresh: bool
-    """Make every layer, and use none of the cache."""
+    """Make every layer without using the cache."""
     work: str
     """Folder for temporary files."""
     records: str
-    """Folder for records of images that the engine gets temporarily."""
+    """Folder for records of images that are in the engine temporarily."""
 
 
 class Load(Recording, frozen=True, kw_only=True):
@@ -291,8 +290,8 @@ class Artifact(Struct, frozen=True, kw_only=True):
     ref: str
     digest: str | None = None
     """Of an image: the digest of its configuration, which names layers by their uncompressed bytes
-    and so depends on neither the compression nor the kind of engine. Of a prefix: the digest of its
-    tree, without host-dependent files."""
+    and so does not depend on compression or engine. Of a prefix: the digest of its tree, without
+    host-dependent files."""
     config_digest: str | UnsetType = UNSET
     """Of an image: the digest of its configuration, the image id of Docker's classic store and of
     podman."""
@@ -324,7 +323,7 @@ class BaseCheck(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Everything one build will do."""
+    """Everything that one build will do."""
 
     schema: int = 1
     profile: types.Name
@@ -335,13 +334,13 @@ class Plan(Struct, frozen=True, kw_only=True):
     fingerprint: str
     artifact: Artifact
     lock: str = ""
-    """Digest of the lock that names the files; empty if only a conda lock does."""
+    """Digest of the lock that names the files; empty if only a conda lock names them."""
     conda_lock: str = ""
     """Digest of the conda lock that names the files from conda channels."""
     base: UsedBase | None = None
     """None for native environments, and if the base itself is made from the plan's files."""
     base_check: BaseCheck | None = None
-    """None if no base image has to provide the Python."""
+    """None if the Python is not from a base image."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]
@@ -369,14 +368,14 @@ class BuildResult(Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Return the sha256 of everything that decides the result."""
+    """Return the sha256 of all facts that decide the result."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
 def install_wheels(
     what: str, *, uv: str, wheels: str, cache: str, python: str, requirements: str
 ) -> RunUv:
-    """Return the step that installs the wheels in a folder into a venv: `python` is its own."""
+    """Return the step that installs a folder's wheels into the venv of `python`."""
     return RunUv(
         what=what,
         argv=(

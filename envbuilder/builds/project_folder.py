@@ -1,9 +1,9 @@
 """`.envbuilder` in a project, and the user's own folder of files for its commands.
 
-In the project is only a link to each environment, `.envbuilder/NAME`, for editors. What commands
-import or write (the installed project's metadata and commands, the hooks) is in a folder of the
-user's own: no other user can write there, the project may be read-only, and commands that run at
-the same time do not disturb each other. A container sees such a folder by a mount of its own.
+The project only gets a link to each environment, `.envbuilder/NAME`, for editors. The files that
+commands import or write (the installed project's metadata and commands, the hooks) are in the
+user's own folder: no other user can write there, the project may be read-only, and concurrent
+commands do not disturb each other. A container gets that folder by a mount.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ RUNS = "runs"
 """The user's folder of files for commands."""
 PROGRAMS = f"{package.FOLDER}/bin"
 _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
-"""The hook, for any interpreter."""
+"""The source of the hook, for any interpreter."""
 
 
 # --- in the project
 
 
 def require_own(folder: Path) -> None:
-    """Raise `InvalidError` if `.envbuilder` in one of this user's folders is not the user's, too.
+    """Raise `InvalidError` if `.envbuilder` in one of this user's folders belongs to another user.
 
-    In another user's folder nothing is written, so what it holds does not matter.
+    In another user's folder nothing is written, so its content does not matter.
     """
     place = folder / FOLDER
     trusted = files.current_trust()
@@ -57,8 +57,8 @@ def require_own(folder: Path) -> None:
 def link(settings: Settings, prefix: Path) -> str:
     """Let `.envbuilder/ENVIRONMENT` in the project lead to an environment.
 
-    Return a sentence if that is not possible; the environment works without. Does nothing outside
-    of a project, nor as root in another user's, who could not remove it.
+    Return the reason if that fails; the environment works without it. Do nothing outside of a
+    project, nor as root in another user's project, who could not remove it.
     """
     if settings.project is None or settings.definition is None:
         return ""
@@ -87,7 +87,7 @@ def link(settings: Settings, prefix: Path) -> str:
 
 
 def runs_folder(settings: Settings) -> Path:
-    """Return the user's folder of files for commands: below the data, or else below the cache.
+    """Return the user's folder of files for commands, below the data folder or else the cache.
 
     Raise `InvalidError` if neither can be written.
     """
@@ -108,10 +108,10 @@ def runs_folder(settings: Settings) -> Path:
 
 
 def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
-    """Return a folder that holds these files and no others; it is named by what it holds.
+    """Return a folder with exactly these files; a digest of its content is its name.
 
-    It never changes, so commands that run at the same time may share it. Raise `InvalidError` if
-    it cannot be written.
+    It never changes, so concurrent commands may share it. Raise `InvalidError` if it cannot be
+    written.
     """
     digest = hashlib.sha256(msgspec.json.encode(sorted(texts.items()))).hexdigest()
     above = runs_folder(settings)
@@ -133,10 +133,10 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
 
 
 def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = False) -> Path | None:
-    """Return the folder of the hook for every Python; None if there is no place for it.
+    """Return the folder of the hook for every Python; None if it cannot be written.
 
-    In a project it explains missing modules and libraries. `locked` are the names of what the lock
-    has: they are never suggested.
+    In a project it explains missing modules and libraries. `locked`: packages of the lock, which
+    are never suggested.
     """
     texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     if settings.definition is not None:
@@ -163,7 +163,7 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
 
 
 def _excluded(settings: Settings) -> dict[str, str]:
-    """Return what the project's file excludes, each with the comment on that line."""
+    """Return the packages that the project's file excludes, each with the comment on that line."""
     if settings.project is None or settings.definition is None:
         return {}
     with suppress(InvalidError):
@@ -176,10 +176,9 @@ def _excluded(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def temporary(above: Path) -> Iterator[Path]:
-    """Yield a new folder for one command, which is removed in the end.
+    """Yield a new folder for one command; remove it at the end.
 
-    Those of commands that were killed are removed first. Raise `InvalidError` if it cannot be
-    written.
+    First remove those of killed commands. Raise `InvalidError` if it cannot be written.
     """
     from filelock import FileLock
 
@@ -200,13 +199,13 @@ def temporary(above: Path) -> Iterator[Path]:
 
 
 def writing(folder: Path) -> AbstractContextManager[None]:
-    """Raise `InvalidError` if what is done within cannot write a folder."""
+    """Raise `InvalidError` if the block fails to write to a folder."""
     return files.explained(
         folder, hint="Set ENVBUILDER_DATA_DIR to a folder that you can write.", done="written"
     )
 
 
 def open_to_all(folder: Path) -> None:
-    """Let every user read a folder, whatever the umask: a container may have another one."""
+    """Let every user read a folder, whatever the umask: a container may run as another user."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)

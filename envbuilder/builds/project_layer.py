@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Member
 
 NEWEST = "project"
-"""Tag of the newest image with a project's files: `latest` is the environment alone."""
+"""Tag of the newest image with a project's files; `latest` has the environment alone."""
 CONTEXT = "project"
 """Folder of the files in the context of a Dockerfile."""
 _SHOWN = 5
@@ -33,16 +33,16 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     folder: str
     """The project's folder on this machine."""
     laid: str = ""
-    """The folder that holds the files which envbuilder adds, at the same paths."""
+    """Folder of the files that envbuilder adds, at the same paths."""
     digest: types.Sha256
-    """Of the names, bytes and modes of the files."""
+    """Digest of the files' names, bytes and modes."""
     files: tuple[image_files.ImageFile, ...]
     command: tuple[str, ...] = conventions.COMMAND
     ports: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
     """Folders of the project that Python imports from."""
     programs: str = ""
-    """The folder of the project that holds its commands."""
+    """The project's folder of commands."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -58,24 +58,24 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
         return facts
 
     def place(self, file: image_files.ImageFile) -> Path:
-        """Return where a file is on this machine."""
+        """Return a file's path on this machine."""
         is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
         return Path(self.laid if is_added else self.folder, file.path)
 
     @property
     def path(self) -> str:
-        """What is searched for programs before what the base image says."""
+        """Folders to search for programs before those of the base image."""
         own = [f"{conventions.WORK}/{self.programs}"] if self.programs else []
         return ":".join((conventions.PATH, *own))
 
     def variables(self, others: dict[str, str]) -> dict[str, str]:
-        """Return an image's variables with those that the project needs."""
+        """Return an image's variables with those of the project added."""
         folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
         return {**others, **conventions.imports_from(folders, others.get("PYTHONPATH"))}
 
 
 def planned(settings: Settings) -> ProjectLayer | None:
-    """Return the layer that the environment in the settings states, if any; note what it lacks.
+    """Return the layer of the environment in the settings, if it has one; note what it lacks.
 
     Raise `InvalidError` if files are missing or too large.
     """
@@ -118,7 +118,7 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
 
 class _Content(Struct, frozen=True):
-    """The bytes of a file, which must be those that were listed."""
+    """The bytes of a file, checked to be those that were listed."""
 
     _path: Path
     _file: image_files.ImageFile
@@ -164,7 +164,7 @@ def members(layer: ProjectLayer) -> Iterator[Member]:
 
 
 def copy(layer: ProjectLayer, target: Path) -> None:
-    """Copy the files into a folder, for a builder that reads them there."""
+    """Copy the files into a folder, from which a builder reads them."""
     target.mkdir(parents=True)
     for file in layer.files:
         path = target / file.path

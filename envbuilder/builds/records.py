@@ -1,7 +1,7 @@
 """Record built images, outside of them, and which projects use what was built.
 
-Engines identify an image by a digest of its content. An image whose id is recorded is therefore the
-one that was built, whatever its tags; any other image under the same tag is not.
+Engines identify an image by a digest of its content. So an image with a recorded id is the one that
+was built, whatever its tags; any other image under the same tag is not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LOADED = "loaded"
 """Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
 CLAIMS = "envbuilder-data/"
-"""Beginning of names by which images show which data folders have records of them."""
+"""Prefix of image names that show which data folders have records of the image."""
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
     "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
@@ -61,7 +61,7 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
 
 
 class LoadedImage(Struct, frozen=True, kw_only=True):
-    """An intermediate image that a build put into the engine: its base, or a part of its image."""
+    """An intermediate image that a build loaded into the engine: its base, or some layers."""
 
     schema: Literal[1] = 1
     profile: types.Name | None
@@ -75,7 +75,7 @@ _Record = TypeVar("_Record", ImageRecord, LoadedImage)
 
 
 class _Metadata(Struct, frozen=True):
-    """The fields used here of the metadata that buildx writes about an image."""
+    """The fields of buildx's image metadata that are used here."""
 
     config: types.Digest = msgspec.field(name="containerimage.config.digest")
     image: types.Digest = msgspec.field(name="containerimage.digest")
@@ -114,7 +114,7 @@ def versions(text: str) -> dict[str, str]:
 
 
 def claim(fingerprint: str, settings: Settings) -> str:
-    """Return the name that an image has while the data folder has a record of it.
+    """Return the name that an image keeps while this data folder has a record of it.
 
     Several data folders, of one user or of several, may build the same image on one engine.
     """
@@ -129,7 +129,7 @@ def keep_built(
     names: tuple[str, ...] = (),
     made_by: Mapping[str, str] | None = None,
 ) -> None:
-    """Record the image that a step delivered under a reference; `ids`: its configuration's first.
+    """Record the image that a step delivered as `ref`; `ids`: its configuration's digest first.
 
     `made_by` adds versions of programs to those that the step states.
     """
@@ -149,7 +149,7 @@ def keep_built(
 def keep(folder: Path, record: ImageRecord) -> None:
     """Write a record into the folder of its fingerprint; `OSError` on a full disk.
 
-    It keeps the names that an earlier build gave the same image.
+    Keep the names that an earlier build gave the same image.
     """
     path = folder / f"{record.digest.removeprefix('sha256:')}.json"
     names = list(record.names)
@@ -170,13 +170,13 @@ def note(folder: Path, image: LoadedImage) -> Path:
 
 
 def loaded(folder: Path) -> tuple[LoadedImage, ...]:
-    """Return what `note` wrote into the folder of a fingerprint."""
+    """Return the images that `note` recorded in the folder of a fingerprint."""
     parts = _read_files((folder / LOADED).glob("*.json"), LoadedImage)
     return tuple(part for part in parts if part.fingerprint == folder.name)
 
 
 def forget(folder: Path, ref: str) -> None:
-    """Remove what `note` wrote about an image that the engine no longer has under this name."""
+    """Remove `note`'s record of an image that the engine no longer has under this name."""
     for path in (folder / LOADED).glob("*.json"):
         if any(part.ref == ref for part in _read_files([path], LoadedImage)):
             path.unlink(missing_ok=True)
@@ -202,7 +202,7 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
 
 
 USERS = "users"
-"""Subfolder, in the folder of a fingerprint's images, of the records of their users."""
+"""Subfolder of a fingerprint's image folder with records of the image's users."""
 
 
 def users_of(prefix: Path) -> Path:
@@ -211,9 +211,9 @@ def users_of(prefix: Path) -> Path:
 
 
 def record_user(plan: Plan, settings: Settings) -> None:
-    """Record that the current project, if any, uses what a plan made on this machine.
+    """Record that the current project, if any, uses a plan's artifact on this machine.
 
-    What cannot be recorded works without.
+    Errors are ignored.
     """
     if settings.project is None or plan.artifact.kind not in NATIVE | {"image"}:
         return
@@ -237,7 +237,7 @@ def has_venv(profile: str, settings: Settings) -> bool:
 
 
 def users_in(folder: Path) -> tuple[Path, ...]:
-    """Return the projects in a folder of records that are still there, sorted."""
+    """Return the projects in a folder of records that still exist, sorted."""
     projects = []
     for entry in folder.glob("[0-9a-f]*"):
         with suppress(OSError):
@@ -248,7 +248,7 @@ def users_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_there(project: Path) -> bool:
-    """Return whether a folder still holds a project, or cannot be looked into."""
+    """Return whether a folder still holds a project, or cannot be read."""
     try:
         (project / PROJECT_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -47,7 +47,7 @@ CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit")
 """Targets for conda, mamba and micromamba; the second requires a conda lock."""
 
 MADE = frozenset({BUILT, PRUNED})
-"""Sources of wheels that nobody publishes: a Dockerfile makes them."""
+"""Sources of unpublished wheels, which a Dockerfile builds."""
 
 BAKE: Final = "bake"
 _BAKE_FILE = "docker-bake.hcl"
@@ -74,7 +74,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
 
 
 class Requirement(Struct, frozen=True, kw_only=True):
-    """One line of a requirements file: a version and every hash that may satisfy it."""
+    """One line of a requirements file: a version and all hashes that may satisfy it."""
 
     name: str
     version: str
@@ -86,7 +86,7 @@ class Requirement(Struct, frozen=True, kw_only=True):
 def default_target(profile: Profile) -> RenderTarget:
     """Return `dockerfile` if the profile has images, else `script`, which makes a native venv.
 
-    `conda` if neither would hold what a project takes from conda channels.
+    `conda` if only that can hold the project's packages from conda channels.
     """
     if _needs_conda(profile):
         return "conda"
@@ -138,7 +138,7 @@ def _lines(
 
 
 def _line(files: Iterable[File], marker: str = "") -> Requirement:
-    """Return the line of files of one version, of which any may be installed."""
+    """Return the line for files of one version, any of which may be installed."""
     by_hash = dict(sorted((file.sha256, file) for file in files))
     ordered = tuple(by_hash.values())
     return Requirement(
@@ -214,7 +214,7 @@ def render(
 
 
 def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
-    """Raise `InvalidError` for a package that installers cannot take by its hash and build."""
+    """Raise `InvalidError` for a package that installers cannot verify by hash and build."""
     for file in chain.from_iterable(line.files for line in lines):
         if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
             raise InvalidError(
@@ -288,7 +288,9 @@ def _image(
         if target.of_image:
             interpreters[target.platform] = target.of_image
             contexts[target.of_image.source] = "interpreter"
-        built[target.platform] = [_forged(f, target) for f in target.packages if f.source in MADE]
+        built[target.platform] = [
+            _source_build(f, target) for f in target.packages if f.source in MADE
+        ]
         published = [file for file in target.packages if file.source not in MADE]
         others.append((target, published))
         direct.append((target, [file for file in published if file.recipe]))
@@ -314,8 +316,8 @@ def _image(
     }
 
 
-def _forged(file: File, target: Target) -> dict[str, Any]:
-    """Return how a Dockerfile builds a package: beside which wheels of the target, by what else."""
+def _source_build(file: File, target: Target) -> dict[str, Any]:
+    """Return how a Dockerfile builds a package: the target's wheels that it needs, and others."""
     from envbuilder.packages.sources import sealed, source_locker
 
     wheels = source_locker.builders(file, target) if file.is_built else (sealed.unpruned(file),)
@@ -391,9 +393,9 @@ def _rendered(
 
 
 def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """Return the URLs that a lock's rendered files name, by symbolic source.
+    """Return the URLs in a lock's rendered files, by symbolic source.
 
-    The user's own index is never among them.
+    They never include the user's own index.
     """
     named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
     urls: dict[str, str] = {}
@@ -434,8 +436,8 @@ def bake_files(
 ) -> Iterator[RenderedFile]:
     """Yield the bake file, then each profile's Dockerfile in a folder named after the profile.
 
-    Raises `InvalidError` if a profile has no Dockerfile, or two targets or groups would have one
-    name.
+    Raises `InvalidError` if a profile has no Dockerfile, or if two targets or groups would have the
+    same name.
     """
     rendered: list[RenderedFile] = []
     targets: list[BakeTarget] = []

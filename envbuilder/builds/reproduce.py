@@ -1,7 +1,8 @@
-"""Build twice from scratch, the second time with environment perturbations, and compare.
+"""Build twice from scratch, the second time in a perturbed environment, and compare.
 
-Nothing is left behind: images get names of their own and are removed, folders are temporary. What
-differs is named with its digests: configuration keys and layers of an image, or files of a tree.
+Nothing is left behind: images get temporary names and are removed, folders are temporary.
+Differences are reported with digests: configuration keys and layers of an image, or files of a
+tree.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ _ABSENT = "nothing"
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
 _SHOWN = 10
-"""Maximum number of the user's changed files that an error names."""
+"""Maximum number of changed project files that an error names."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """What differs between two builds: a file, or a layer or a key of an image's configuration."""
+    """One difference between two builds: a file, or a layer or key of an image's configuration."""
 
     path: str
     digests: tuple[str, str]
-    """In the first and the second build: a file's kind, and its digest or a link's target; of an
+    """In the first and the second build: a file's kind, and its digest or a link's target; for an
     image, the digest of a layer's uncompressed bytes or of the key's value. `nothing` if absent."""
 
 
@@ -67,10 +68,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     made_by: dict[str, str]
     digests: tuple[str, str]
     compared: Literal["config", "tree"]
-    """What `digests` are of: an image's configuration, which names its layers by their uncompressed
+    """What `digests` cover: an image's configuration, which names its layers by their uncompressed
     bytes, or a prefix's tree of files."""
     manifest_digests: tuple[str, str] | UnsetType = UNSET
-    """Of images, if known: the digests of their manifests, which registries show."""
+    """For images, if known: the digests of their manifests, which registries show."""
     seconds: tuple[float, float]
     differences: tuple[Difference, ...] = ()
 
@@ -114,7 +115,7 @@ def _build(
     stack: ExitStack,
     first: Plan | None = None,
 ) -> Built:
-    """Build under a name of its own, as `build` does; `first`: the plan of the build before."""
+    """Build under a temporary name, like `build`; `first`: the plan of the first build."""
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
     copied = settings.data_dir.with_name("project") if first else None
     only = replace(request, rebuild=True, only_tag=name, with_project=True, project_copy=copied)
@@ -135,7 +136,7 @@ def _build(
 
 
 def _forget(name: str, progress: Progress) -> None:
-    """Remove an image; a failure is only noted, so that the result is still reported."""
+    """Remove an image; only note a failure, so that the result is still reported."""
     try:
         with connection.connect() as engine:
             engine.forget(name)
@@ -146,7 +147,7 @@ def _forget(name: str, progress: Progress) -> None:
 def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the store's files to another store; link existing base images.
 
-    Wheels that were built from their sources are not copied, but built again.
+    Wheels that were built from source are not copied, but built again.
     """
     source = Store.of(settings)
     target = Store.of(elsewhere)
@@ -184,7 +185,7 @@ def _bases(settings: Settings) -> dict[str, Path]:
 
 @contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
-    """Set another umask, time zone, language and working folder, also for child processes."""
+    """Change umask, time zone, language and working folder, also for child processes."""
     umask = os.umask(UMASK)
     before = dict(os.environ)
     os.environ.update(SURROUNDINGS)
@@ -231,7 +232,7 @@ def _compare(first: Built, second: Built, folder: Path, progress: Progress) -> O
 def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
     """Copy the project's files to where the second build reads them.
 
-    Raise `BuildError` with the names of the files that are not those of the first plan.
+    Raise `BuildError` with the names of files that differ from those of the first plan.
     """
     before = project_of(first)
     after = project_of(second)
@@ -254,7 +255,7 @@ def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
 
 
 def contents(build: Built, folder: Path) -> dict[str, str]:
-    """Return what a build made, part by part, with digests; an image is exported below a folder."""
+    """Return the parts of a build's result, with digests; an image is exported below a folder."""
     artifact = build.result.artifact
     if artifact.kind != "image":
         return _files(Path(artifact.ref))
@@ -283,7 +284,7 @@ def _files(root: Path) -> dict[str, str]:
 
 
 def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield what differs, in the order of the first build, then what only the second has."""
+    """Yield the differences in the order of the first build, then those only in the second."""
     for path in {**first, **second}:
         digests = (first.get(path, _ABSENT), second.get(path, _ABSENT))
         if digests[0] != digests[1]:

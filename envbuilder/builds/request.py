@@ -1,4 +1,4 @@
-"""What commands ask of a build, and what becomes of it: the data of the pipeline."""
+"""What a command asks of a build, and the state of the build at each stage of the pipeline."""
 
 # ruff: noqa: TC004 (no stage is ever decoded, so annotations are never evaluated)
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The options of a build; None: the profile or the host decides."""
+    """The options of a build; None means that the profile or the host decides."""
 
     profile: str | None = None
     backend: str | None = None
@@ -44,20 +44,20 @@ class Request(Struct, frozen=True, kw_only=True):
     """Registry reference with a tag to push the image to instead of loading it into the engine."""
     rebuild: bool = False
     restore: bool = False
-    """An environment whose shared files were changed is made again; looking takes a moment."""
+    """Rebuild an environment whose shared files were changed; the check takes a moment."""
     force: bool = False
     dry_run: bool = False
     locked: bool = False
-    """A lock of the project that is missing or stale is an error: it is not made."""
+    """Fail if the project's lock is missing or stale, instead of locking."""
     with_project: bool = False
-    """The image contains the project's own files, if the project states any."""
+    """Put the project's own files into the image, if the project lists any."""
     project_copy: Path | None = None
-    """The folder to read them from instead of the project's own."""
+    """The folder to read them from, instead of the project."""
     target_host: Path | None = None
 
     @property
     def image_option(self) -> str | None:
-        """The first option that only images have, if any."""
+        """The first given option that applies to images only, if any."""
         return self.builder or self.output or self.push
 
 
@@ -69,28 +69,28 @@ class Chosen(Struct, frozen=True, kw_only=True):
     progress: Progress
     library: Library
     host: Host
-    """The host that the result is for: this one, or the assumed one."""
+    """The host that the result is for: this one or an assumed one."""
     assumed: bool = False
     running: bool
-    """The result will run on that host, which must meet its requirements."""
+    """The result will run on that host, which must therefore fit."""
     profile: Profile
     judged: tuple[BackendFit, ...] = ()
     """How the profile fits the host with each backend; empty: not judged yet, or with --force."""
 
 
 class Judged(Chosen, frozen=True, kw_only=True):
-    """A build whose backend is chosen, with which the profile fits the host."""
+    """A build whose backend is chosen, and whose profile fits the host with it."""
 
     backend: str
     workaround: str = ""
-    """How the profile works here otherwise; empty if nothing else is to be suggested."""
+    """Another way to use the profile here; empty if there is nothing to suggest."""
     device_variables: Mapping[str, str] = {}
     """Variables that choose the GPUs of this machine."""
     device_note: str = ""
 
 
 class Locked(Judged, frozen=True, kw_only=True):
-    """A build whose lock is read, and usable with the backend."""
+    """A build whose lock is read and usable with the backend."""
 
     lock: Lock
 
@@ -107,7 +107,7 @@ class Planned(Locked, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> Environment:
-        """The product of a build to run in; no command that runs something offers an output."""
+        """The product as an environment to run in: commands that run something offer no outputs."""
         return cast("Environment", self.product)
 
 
@@ -121,12 +121,12 @@ _Stage = TypeVar("_Stage", bound=Chosen)
 
 
 def advance(build: Chosen, to: type[_Stage], **decided: Any) -> _Stage:
-    """Return a build at its next stage, with what that decided."""
+    """Return a build at its next stage, with that stage's results."""
     return to(**msgspec.structs.asdict(build), **decided)
 
 
 class Product(Protocol):
-    """What a plan makes: whether it exists already, and what made it."""
+    """The product of a plan: whether it exists, and how it was made."""
 
     plan: Plan
     target: Target
@@ -137,22 +137,22 @@ class Product(Protocol):
     def changed(self) -> str:
         """Return a message if the artifact's name now means something else, else empty.
 
-        A folder keeps its name. An image in a file or a registry that is not intact is built again.
-        Changes that only reading every file reveals are left to `run_payload`.
+        A folder keeps its name. A damaged image in a file or a registry is built again. Changes
+        that can only be seen by reading every file are left to `run_payload`.
         """
         return ""
 
     def altered(self) -> str:
-        """Return a message if the artifact is to be restored, else empty: asked for on request."""
+        """Return a message if the artifact must be restored, else empty; only on request."""
         return ""
 
     def made_by(self) -> dict[str, str]:
         """Return the programs that decide the existing artifact's bytes → their versions."""
 
     def restore_names(self) -> None:
-        """Give the existing artifact those of its names that it lacks.
+        """Give the existing artifact the names that it lacks.
 
-        A folder has one name, and no image outside of an engine exists without its names.
+        A folder has one name; outside of an engine, an image always has its names.
         """
         return None  # noqa: RET501 (mypy takes an empty body for an abstract method)
 
@@ -166,11 +166,11 @@ class Environment(Product, Protocol):
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        """Run the payload, which can read `folders` (name → folder of this machine).
+        """Run the payload, which can read `folders` (name → folder on this machine).
 
         It can also write the one named `build.payload.RECORD`.
 
-        `arguments` is called with the same names → paths as the payload will see them.
+        `arguments` is called with the same names → paths inside.
         """
 
     def become(
@@ -182,5 +182,5 @@ class Environment(Product, Protocol):
     ) -> int:
         """Replace this process with a command inside the environment, or `start` it instead.
 
-        A command of a native environment has this machine's ports and folders as they are.
+        A command in a native environment has direct access to this machine's ports and folders.
         """

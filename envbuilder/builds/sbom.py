@@ -37,9 +37,9 @@ SUFFIX = ".sbom.cdx.json"
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
 """Namespace of serial numbers, which are derived from the document's content."""
 METADATA_LIMIT = 4 << 20
-"""Maximum bytes of METADATA in a wheel, whose author wrote it: it has the whole description."""
+"""Maximum bytes of METADATA in a wheel, which includes the author's whole description."""
 LONGEST = 120
-"""Maximum characters of a licence that a wheel's author declares: some put its whole text there."""
+"""Maximum characters of a licence in a wheel; some authors put its whole text there."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -53,7 +53,7 @@ class Component(Struct, frozen=True, kw_only=True):
     version: str
     purl: str
     sha256: str = ""
-    """sha256 of the file that it came in, if known."""
+    """sha256 of the file that contained it, if known."""
     licences: tuple[str, ...] = ()
     """Licences as declared by its author."""
     installed: bool = True
@@ -61,7 +61,7 @@ class Component(Struct, frozen=True, kw_only=True):
     facts: tuple[tuple[str, str], ...] = ()
     """Further properties: name and value."""
     recipe: Recipe | None = None
-    """Of what no index has: the source that it was built from here, or its URL."""
+    """For a component that no index has: the source it was built from here, or its URL."""
 
 
 def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
@@ -129,7 +129,7 @@ def _component(part: Component) -> CycloneComponent:
 
 
 def _source(part: Component) -> ExternalReference:
-    """Return where a component is from; a repository by its commit."""
+    """Return a component's source; for a repository, with its commit."""
     from cyclonedx.model import (
         ExternalReference,
         ExternalReferenceType,
@@ -246,7 +246,7 @@ def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ..
 
 
 def purl(kind: str, namespace: str | None, name: str, version: str, **qualifiers: str) -> str:
-    """Return a package URL with those of the qualifiers that are not empty."""
+    """Return a package URL with all qualifiers that are not empty."""
     from packageurl import PackageURL
 
     known = {key: value for key, value in qualifiers.items() if value}
@@ -362,8 +362,8 @@ def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
 def read_metadata(wheel: Path) -> bytes:
     """Return the METADATA file of a wheel; empty if there is none that can be read.
 
-    The store hashes wheels when it takes them in. One that is damaged later must not abort a report
-    on licences; installing it fails anyway.
+    The store hashes wheels on arrival. One that is damaged later must not abort a report on
+    licences; installing it fails anyway.
     """
     try:
         with archives.open_zip(wheel) as archive:

@@ -1,4 +1,4 @@
-"""The files that an environment may share with others: their records."""
+"""Records of the files that an environment may share with others."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from envbuilder.core import decoding
 from envbuilder.core.resources import OWN
 
 SHARED = f"{OWN}/shared.json"
-"""The records, in an environment."""
+"""Path of the records in an environment."""
 BYTECODE = "__pycache__"
 """Folder of the bytecode of the modules beside it."""
 
 
 class SharedFile(Struct, frozen=True, array_like=True, gc=False):
-    """A file that several environments may share, as it was written."""
+    """A file that several environments may share, as written by the build."""
 
     path: str
     executable: bool
     sha256: str
     size: int
     time: int
-    """Of its last change, in nanoseconds."""
+    """Time of its last change, in nanoseconds."""
     inode: int
 
     def is_same(self, status: os.stat_result) -> bool:
-        """Return whether a file is still this one, unless somebody restored its time."""
+        """Return whether a file is unchanged, unless somebody restored its time."""
         return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
 
 
@@ -41,7 +41,7 @@ def shared(prefix: Path) -> tuple[SharedFile, ...]:
 
 
 def link_bytecode(prefix: Path, folder: Path) -> None:
-    """Link what a build compiled where Python looks for it with that `sys.pycache_prefix`."""
+    """Link a build's bytecode to where Python looks for it with that `sys.pycache_prefix`."""
     folders: set[str] = set()
     for file in shared(prefix):
         above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")

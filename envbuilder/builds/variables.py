@@ -20,8 +20,9 @@ PRELOAD = "LD_PRELOAD"
 PYTHONPATH = "PYTHONPATH"
 THREADS = "OMP_NUM_THREADS"
 DEFAULT_THREADS = "ENVBUILDER_THREADS"
-"""The number of threads that nobody stated, for the hook in each Python. Programs that divide the
-cores among their processes do so only where `THREADS` is not set: torchrun, accelerate, mpirun."""
+"""The number of threads if the user set none; the hook in each Python applies it. Programs that
+divide the cores among their processes (torchrun, accelerate, mpirun) do so only if `THREADS` is not
+set."""
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
 STATED = "stated by -e"
@@ -46,13 +47,13 @@ class Place(Struct, frozen=True, kw_only=True):
     given: Mapping[str, str] = {}
     """Set for each command, unless the profile sets it."""
     first: Mapping[str, Sequence[str]] = {}
-    """Variable with a list (`PATH`) → what comes first in it."""
+    """Variable with a list (`PATH`) → the items to put first."""
     sets_profile: bool = False
-    """Whether it sets the profile's variables itself: an image, or a script that activates it."""
+    """Whether it sets the profile's variables itself, as images and activation scripts do."""
 
 
 def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable with the number of threads for this machine, unless it is set."""
+    """Return the variable with this machine's number of threads, unless the caller set it."""
     if environ.get(THREADS):
         return {}
     return {THREADS: str(threads.decide(threads.fetch()))}
@@ -65,10 +66,11 @@ def of_command(
     access: Access,
     caller: Mapping[str, str],
 ) -> dict[str, Variable]:
-    """Return what is set for a command, in addition to the caller's own variables.
+    """Return the variables to set for a command, in addition to the caller's.
 
-    `devices`: variables that choose GPUs. Lists are joined: of the place, then what is stated, else
-    what the profile or the caller has. An empty list of libraries to preload means none at all.
+    `devices`: variables that choose GPUs. Lists are joined: the environment's first, then the
+    stated ones, or else the profile's or the caller's. An empty list of libraries to preload means
+    none at all.
     """
     of_profile = f"profile {profile.name}"
     inherited = {PATH: os.defpath, **caller}

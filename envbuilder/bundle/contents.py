@@ -3,7 +3,7 @@
 When a bundle is unpacked, every byte is hashed before it is used, and everything is checked before
 any of it is installed.
 
-Long because what is collected and what is accepted follow the same rules.
+Long because collecting and accepting follow the same rules.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 PROJECT = "project"
-"""Folder of a bundle that holds a project's files and locks, under their paths in the project."""
+"""Folder of a bundle with a project's files and locks, under their paths in the project."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def select(
     pythons: Sequence[str],
     library: Library,
 ) -> tuple[Selection, ...]:
-    """Return the requested profiles with their targets; `InvalidError` for what does not exist.
+    """Return the requested profiles with their targets; `InvalidError` if one does not exist.
 
     Without `pythons`: each profile's default Python, and its image's. A platform that a profile
     has no target for belongs to a machine that builds images for other platforms: the bundle gets
@@ -155,10 +155,10 @@ def texts(
     variants: ProjectProfiles | None = None,
     project: Path | None = None,
 ) -> tuple[Part, ...]:
-    """Return parts for the profiles, those they extend, and their locks, as in their files.
+    """Return parts for the profiles, those they extend, and their locks, byte for byte.
 
-    In a project, also for its files that are read, and its own locks. Raise `InvalidError` if the
-    project's file holds credentials.
+    In a project, also for the project's files that were read, and its own locks. Raise
+    `InvalidError` if the project's file holds credentials.
     """
     folders = library.folders
     parts: list[Part] = []
@@ -205,7 +205,7 @@ def _of_locks(
     below: str = "locks",
     kind: Kind = "lock",
 ) -> Iterator[Part]:
-    """Yield parts for locks and their signatures, as in their files."""
+    """Yield parts for locks and their signatures, byte for byte."""
     for lock in filter(None, locks):
         for path in filter(None, (lock, signature_of(lock, folders))):
             content = profile_lock.content(path, ("lock",))
@@ -213,7 +213,7 @@ def _of_locks(
 
 
 def _require_public(path: Path) -> None:
-    """Raise `InvalidError` if a project's file has a URL that should not be passed on."""
+    """Raise `InvalidError` if a project's file has a URL with credentials."""
     text = read_text(path)
     configuration, _ = decoded(text, path)
     for name, url in configuration.indexes.items():
@@ -257,7 +257,7 @@ def locked_files(
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
     """Return parts for locked files, except those whose sha256 is in `apart`.
 
-    Raise `InvalidError` if one is of a folder of the project with a credential.
+    Raise `InvalidError` if one was packed from a folder of the project with a credential.
     """
     excluded = set(apart)
     store = Store.of(settings)
@@ -406,8 +406,8 @@ def _of_engine(needed: Needed, folder: Path, progress: Progress) -> Layout | Non
 def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
     """Yield parts for the blobs of a base image, and for an index that lists it alone.
 
-    The index has the name of the digest that the image is requested by: of its manifest, or of an
-    index that lists it.
+    The index is named after the digest by which the image is requested: its manifest's, or that of
+    an index that lists it.
     """
     image = layout.find(needed.platform)
     listed = needed.digest is not None and layout.blob(needed.digest).is_file()
@@ -464,7 +464,7 @@ def manifest(
 
 
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
-    """Return a part for some bytes. Raise `InvalidError` if it is a text with a credential."""
+    """Return a part for bytes. Raise `InvalidError` if it is a text with a credential."""
     if kind in TEXTS:
         publishable.require_public(path.removeprefix(f"{PROJECT}/"), content)
     member = Member(
@@ -496,29 +496,29 @@ _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was 
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A profile or lock to be written."""
+    """A profile or lock to write."""
 
     path: Path
     content: bytes
     why: str = ""
-    """A remark to be shown with it."""
+    """A remark to show with it."""
 
 
 class LockDifference(Struct, frozen=True, kw_only=True):
-    """A lock of a project that is not the one in a bundle."""
+    """A project's lock that differs from the bundle's."""
 
     path: str
-    """In the project."""
+    """Relative to the project."""
     state: str
     """`missing` or `different`."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """A base image for this machine that came out of a bundle."""
+    """A base image for this machine from a bundle."""
 
     name: str
     folder: str
-    """The OCI layout that holds it and nothing else."""
+    """Its OCI layout, which holds only this image."""
     loaded: bool
     """Whether the engine has it under this name."""
 
@@ -528,11 +528,11 @@ class Unpacked(Struct, frozen=True, kw_only=True):
 
     manifest: Manifest
     digest: str
-    """sha256 of the manifest."""
+    """Sha256 of the manifest."""
     new: int
-    """Number of stored files that were not on this machine before."""
+    """Number of stored files that were new to this machine."""
     present: int
-    """Number of files that were on this machine, with the right hash."""
+    """Number of files that this machine already had, with the right hash."""
     written: tuple[Draft, ...]
     """Profiles and locks that were written."""
     bases: tuple[Image, ...]
@@ -540,7 +540,7 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     signed: signatures.Signed | None
     """The accepted signature, if one is required."""
     differences: tuple[LockDifference, ...]
-    """Locks of the project that are not the bundle's; builds use the project's."""
+    """Locks of the project that differ from the bundle's; builds use the project's."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
@@ -589,7 +589,7 @@ def _require_signed(
 
 
 def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
-    """Check profiles, locks and indexes of base images before anything is stored.
+    """Check profiles, locks and indexes of base images before storing anything.
 
     Return the texts by path, and the indexes by name.
     """
@@ -612,7 +612,7 @@ def _is_stored(member: Member, settings: Settings) -> bool:
 
 
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
-    """Store the members that are missing or damaged; return how many were, and were not."""
+    """Store missing or damaged members; return how many were stored, and how many were present."""
     store = Store.of(settings)
     members = reader.manifest.members
     total = sum(m.size for m in members)
@@ -762,14 +762,14 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
 
 
 def write(changes: Iterable[Draft]) -> None:
-    """Write the drafts, locks first, because a lock without its profile has no effect."""
+    """Write the drafts, locks first: a lock without its profile has no effect."""
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
         files.save(draft.path, draft.content, BuildError, hint)
 
 
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDifference, ...]:
-    """Return the bundle's locks that the project of the working folder lacks, or has otherwise.
+    """Return the bundle's locks that are missing or different in the current project.
 
     Builds use the project's. Empty outside of a project.
     """
@@ -860,7 +860,7 @@ def _loaded(
 ) -> tuple[Image, ...]:
     """Load unpacked images into the engine, if it is reachable.
 
-    An image that has the name in the engine already is kept, unless `force`.
+    The engine's own image of the same name is kept, unless `force`.
     """
     named = [(image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images]
     loaded: set[str] = set()

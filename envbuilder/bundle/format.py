@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 WITH_PROJECT = 3
-"""The schema of a bundle of a project's environment; one of profiles alone keeps the other, so that
-versions that know no projects read it."""
+"""Schema of a bundle of a project's environment. A bundle of profiles alone keeps the other, so
+that versions without projects can read it."""
 SIGNED_TYPE = "urn:envbuilder:bundle:v1"
-"""The predicate type of a statement about a bundle: its subjects are the file and its manifest."""
+"""Predicate type of a statement about a bundle; its subjects are the file and its manifest."""
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
-"""Maximum bytes of a manifest, which whoever made the bundle wrote, as all below."""
+"""Maximum bytes of a manifest. The bundle's author is untrusted, here and below."""
 LARGEST_TEXT = 16 << 20
 """Maximum bytes of a profile, a lock or a project's file, which is read into memory."""
 LARGEST_TEXTS = 64 << 20
-"""Maximum bytes of all of these, which are in memory at the same time."""
+"""Maximum total bytes of these, which are in memory at the same time."""
 LARGEST_MEMBER = 1 << 36
 """Maximum bytes of any member, the same as of a locked file."""
 
@@ -92,7 +92,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a bundle holds and for which targets; without a time, so that it is reproducible."""
+    """The content of a bundle and its targets; without a time, so that it is reproducible."""
 
     schema: int
     made_by: types.Sentence
@@ -103,7 +103,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """What was unavailable when the bundle was made."""
     members: tuple[Member, ...]
     environment: types.Name | None = None
-    """The environment of a project that it holds; None for profiles alone."""
+    """The project's environment in the bundle; None for profiles alone."""
 
     def of_kind(self, kind: Kind) -> tuple[Member, ...]:
         """Return the members of one kind, in order."""
@@ -116,7 +116,7 @@ def order(members: Iterable[Member]) -> tuple[Member, ...]:
 
 
 def problem(manifest: Manifest) -> str:
-    """Return what is wrong with a manifest beyond its types; empty if nothing is."""
+    """Return the problem of a manifest beyond its types; empty if there is none."""
     if manifest.members != order(manifest.members):
         return "its members are not in order"
     holds_project = bool(manifest.of_kind("project"))
@@ -127,7 +127,7 @@ def problem(manifest: Manifest) -> str:
 
 
 def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
-    """Yield what is wrong with members, one by one and together."""
+    """Yield the problems of members, alone and together."""
     paths: set[str] = set()
     for member in members:
         matched = _PATHS[member.kind].match(member.path)
@@ -168,7 +168,7 @@ def manifest_stated(block: bytes) -> tuple[str, int] | None:
 
 
 def is_bundle(content: bytes) -> bool:
-    """Return whether a file's content begins as a bundle does."""
+    """Return whether a file's content begins like a bundle."""
     return manifest_stated(content) is not None
 
 
@@ -207,15 +207,15 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
             files.appearing(path) as out,
             progress.task(f"write {path.name}", total, unit="bytes") as task,
         ):
-            files.put(out, header(manifest_name(sha256), len(text)))
-            files.put(out, text + padding(len(text)))
+            files.write_all(out, header(manifest_name(sha256), len(text)))
+            files.write_all(out, text + padding(len(text)))
             for member in manifest.members:
-                files.put(out, header(member.path, member.size))
+                files.write_all(out, header(member.path, member.size))
                 for chunk in _checked(member, contents[member.path]):
-                    files.put(out, chunk)
+                    files.write_all(out, chunk)
                     task.advance(len(chunk))
-                files.put(out, padding(member.size))
-            files.put(out, END)
+                files.write_all(out, padding(member.size))
+            files.write_all(out, END)
     except OSError as error:
         message = files.full_or_broken(error, path).message
         raise BuildError(message, "Name a file on another disk with --output.") from error
@@ -265,7 +265,7 @@ class Reader:
     ) -> Iterator[tuple[Member, Iterator[bytes]]]:
         """Yield each member with its bytes, which raise after the last one if their hash is wrong.
 
-        Members whose bytes are not taken are skipped. Can be called repeatedly. Raise `BuildError`
+        Members whose bytes are not read are skipped. Can be called repeatedly. Raise `BuildError`
         naming the member if the bundle is damaged.
         """
         self._stream.seek(self._first)

@@ -1,4 +1,4 @@
-"""Provide envbuilder itself as wheels for another machine: its own and its dependencies'."""
+"""Provide wheels of envbuilder itself and of its dependencies for another machine."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
 
 
 def released(settings: Settings) -> Wheel:
-    """Return the wheel of this version that the user's index has.
+    """Return the wheel of this version from the user's index.
 
-    Until a release is out, anybody can take its name there: a wheel with other files than this
-    envbuilder's is refused, as is none at all.
+    Until the version is released, anybody can take its name there: a missing wheel, or one whose
+    files differ from this envbuilder's, is refused.
     """
     from packaging.version import Version
 
@@ -148,7 +148,7 @@ def released(settings: Settings) -> Wheel:
 
 
 def _members(wheel: Wheel) -> dict[str, bytes]:
-    """Return the files of a wheel without their list; empty if it is damaged."""
+    """Return the files of a wheel without their RECORD; empty if it is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
             return {n: archive.read(n) for n in archive.namelist() if not n.endswith("/RECORD")}
@@ -157,9 +157,10 @@ def _members(wheel: Wheel) -> dict[str, bytes]:
 
 
 def pinned(wheel: Wheel, python: types.PythonVersion, settings: Settings, extra: str = "") -> str:
-    """Return a requirements file with what a wheel requires, each file by its hash.
+    """Return a requirements file for a wheel's requirements, with hashes.
 
-    It holds on all platforms and for `python` and later, as far as the user's index has wheels now.
+    It is valid on all platforms and for `python` and later, for the wheels that the user's index
+    has now.
     """
     options = ("--universal", "--generate-hashes", "--no-annotate", "--only-binary", ":all:")
     done, text = compiled(
@@ -223,7 +224,7 @@ def dependencies(
     """Resolve envbuilder's dependencies, with one extra or none, and fetch them into the store.
 
     The versions installed here are preferred, because they are known to work; for uv the locked
-    one, which a bundle holds already. Raise `BuildError` if they are unavailable.
+    one, which a bundle already contains. Raise `BuildError` if they are unavailable.
     """
     from envbuilder.packages.python.uv import UnresolvableError, started
 

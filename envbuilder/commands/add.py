@@ -93,7 +93,9 @@ def apply_change(change: environment_changes.Change, settings: Settings) -> int:
         console.result(f"note: {note}")
     if not change.lines:
         console.result(f"{PROJECT_FILE}: nothing to change")
-    return locks.settle(_locked(change, settings), settings, f"{_LEFT} {_WRITABLE}", change)
+    return locks.write_and_report(
+        _locked(change, settings), settings, f"{_LEFT} {_WRITABLE}", change
+    )
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
@@ -137,7 +139,9 @@ def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[
     try:
         for note in _without_effect(change, settings):
             console.result(f"note: {note}")
-        outcomes = resolution.solved(changed, partial(_concerned, settings.environment, changed))
+        outcomes = resolution.resolve_all(
+            changed, partial(_concerned, settings.environment, changed)
+        )
     except EnvbuilderError as error:
         error.hints = (Hint(_LEFT), *error.hints)
         raise

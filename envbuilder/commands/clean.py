@@ -18,7 +18,7 @@ from envbuilder.commands.inventory import (
     VOLUMES,
     Inventory,
     Item,
-    Kept,
+    Skipped,
     recorded_images,
     statuses,
 )
@@ -102,7 +102,7 @@ def command(
             refused = needs_consent and not asks
             dry_run = dry_run or refused
             removed: list[str] = []
-            failed: list[Kept] = []
+            failed: list[Skipped] = []
             if dry_run:
                 removed = [item.name for item in items]
             elif not asks:
@@ -130,7 +130,7 @@ def command(
     _require_removed(failed, refused=refused)
 
 
-def _require_removed(failed: Sequence[Kept], *, refused: bool) -> None:
+def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
     """Raise `InvalidError` if nobody consented, and `BuildError` for what could not be removed."""
     if refused:
         raise InvalidError("nothing was removed", "To remove what is listed, add --yes.")
@@ -182,7 +182,7 @@ def _note_unseen(error: ToolError, progress: console.Progress) -> None:
         progress.note(f"images were not examined: {error.message}")
 
 
-def _lines(staying: Iterable[Kept]) -> Iterable[str]:
+def _lines(staying: Iterable[Skipped]) -> Iterable[str]:
     """Yield lines about what stays, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for item in staying:
@@ -271,10 +271,10 @@ def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
 
 def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
-) -> tuple[list[str], list[Kept]]:
+) -> tuple[list[str], list[Skipped]]:
     """Remove items; return the names of what is gone, and what could not be removed."""
     removed: list[str] = []
-    failed: list[Kept] = []
+    failed: list[Skipped] = []
     present: set[str] = set()
     if not items:
         return removed, failed
@@ -283,7 +283,7 @@ def _remove(
             if item.images & present:
                 continue  # or the image would never be known as envbuilder's again
             if reason := _failure(item, engine):
-                failed.append(Kept(item.name, reason))
+                failed.append(Skipped(item.name, reason))
                 present.add(item.id)
             else:
                 removed.append(item.name)

@@ -108,7 +108,7 @@ class Impossible(Struct, frozen=True):
     hint: str
 
 
-class Taken(Struct, frozen=True, kw_only=True):
+class SourceFile(Struct, frozen=True, kw_only=True):
     """A file whose requirements are taken."""
 
     file: str
@@ -125,7 +125,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """False if the file exists already, and is not empty: it stays as it is."""
     text: str
     """The text that `init` writes."""
-    taken: tuple[Taken, ...]
+    taken: tuple[SourceFile, ...]
     changed: tuple[str, ...]
     dropped: tuple[str, ...]
     needs_you: tuple[str, ...]
@@ -299,7 +299,7 @@ def _report(
         indexes=_channels(choice),
     )
     folders = profile_files.search_path(folder, own_settings.config_dir)
-    place = _Place(folder, folders, offered, {}, cache(forms.read), {})
+    place = _Inputs(folder, folders, offered, {}, cache(forms.read), {})
     fit = _fitted(choice, facts, place)
     facts = fit.facts
     unbuilt: Sequence[str] = ()
@@ -375,16 +375,16 @@ def _to_run(
     return "run", "--", "python", *program
 
 
-def _taken(choice: draft.Choice) -> Iterator[Taken]:
+def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
     """Yield the files whose requirements are taken, then what else names packages."""
     for source in choice.sources:
         listed = (*source.listed.requirements, *source.listed.conda)
         texts = tuple(line.text for line in listed)
-        yield Taken(file=source.main.file, why=source.why, requirements=texts)
+        yield SourceFile(file=source.main.file, why=source.why, requirements=texts)
     if unlisted := tuple(line.text for line in choice.unlisted):
         places = [li.where.removeprefix(draft.IMPORTED).partition(":")[0] for li in choice.unlisted]
         named = first([*dict.fromkeys(places)], _SHOWN)
-        yield Taken(file=named, why="no file lists them", requirements=unlisted)
+        yield SourceFile(file=named, why="no file lists them", requirements=unlisted)
 
 
 def _excluded(names: Mapping[str, str]) -> Iterator[str]:
@@ -503,7 +503,7 @@ def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[st
 # What makes it possible to lock
 
 
-class _Place(NamedTuple):
+class _Inputs(NamedTuple):
     """Where a project and its profiles are, and which builds of frameworks can be had."""
 
     folder: Path
@@ -517,7 +517,7 @@ class _Place(NamedTuple):
     """Profile → why uv finds nothing for it, whatever was tried."""
 
 
-class _Fit(NamedTuple):
+class _Attempt(NamedTuple):
     """What `envbuilder.yaml` says in order to be locked, and what came of that."""
 
     facts: draft.Draft
@@ -530,7 +530,7 @@ class _Fit(NamedTuple):
         return [str(note) for note in self.notes if type(note) is kind]
 
 
-def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
+def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> _Attempt:
     """Return facts with which the usual profiles can be locked, or as many of them as possible.
 
     What files say of Python and of the framework stays if it is possible; else the nearest is
@@ -538,7 +538,7 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
-    best = _Fit(facts)
+    best = _Attempt(facts)
     for release, python in _alternatives(choice, framework):
         changed = msgspec.structs.replace(facts, framework_version=release, python=python)
         fit = _tried(choice, changed, place, usual)
@@ -549,7 +549,7 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Place) -> _Fit:
 
 
 def _resolvable(
-    choice: draft.Choice, facts: draft.Draft, place: _Place, ask: Ask
+    choice: draft.Choice, facts: draft.Draft, place: _Inputs, ask: Ask
 ) -> tuple[draft.Draft, Sequence[str]]:
     """Return facts with which uv finds all that is required, and packages to ask the user about.
 
@@ -586,7 +586,7 @@ def _reference(variants: ProjectProfiles) -> types.Accelerator:
 def _fitting(
     choice: draft.Choice,
     facts: draft.Draft,
-    place: _Place,
+    place: _Inputs,
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
@@ -626,7 +626,7 @@ def _fitting(
         return _fitting(choice, less, place, kind, ask)
     if kind != "mps":
         limits = variants.limits
-        way = next(questions.ways(python, limits.constraints, limits.pythons), None)
+        way = next(questions.alternatives(python, limits.constraints, limits.pythons), None)
         if way:
             why = _NEAREST
             if way.wheels:
@@ -648,7 +648,7 @@ def _fitting(
 def _first_moved(
     choice: draft.Choice,
     facts: draft.Draft,
-    place: _Place,
+    place: _Inputs,
     kind: types.Accelerator,
     ask: Ask,
     questions: chooser.Chooser,
@@ -796,15 +796,15 @@ def _alternatives(
 
 
 def _tried(
-    choice: draft.Choice, facts: draft.Draft, place: _Place, names: Collection[str] = ()
-) -> _Fit:
+    choice: draft.Choice, facts: draft.Draft, place: _Inputs, names: Collection[str] = ()
+) -> _Attempt:
     """Return which profiles (by default all) the project can be combined with."""
     variants = _variants(choice, facts, place)
     try:
         framework, _ = variants.framework
         notes = (*choice.notes, *variants.contents.notes)
     except InvalidError as error:
-        return _Fit(facts, impossible=(Impossible("any profile", error.message, error.hint),))
+        return _Attempt(facts, impossible=(Impossible("any profile", error.message, error.hint),))
     impossible = []
     possible = []
     for name in names or profile_files.names(place.profiles):
@@ -816,10 +816,10 @@ def _tried(
             possible.append(name)
         except InvalidError as error:
             impossible.append(Impossible(name, error.message, error.hint))
-    return _Fit(facts, notes, frozenset(possible), tuple(impossible))
+    return _Attempt(facts, notes, frozenset(possible), tuple(impossible))
 
 
-def _variants(choice: draft.Choice, facts: draft.Draft, place: _Place) -> ProjectProfiles:
+def _variants(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> ProjectProfiles:
     """Return what the project makes of profiles if its file says so."""
     definition = facts.definition(choice)
     options = ReleaseOptions(place.offered)

@@ -94,7 +94,7 @@ class Item(Struct, frozen=True, kw_only=True):
     """The projects that use it."""
 
 
-class Kept(Struct, frozen=True):
+class Skipped(Struct, frozen=True):
     """An item that was examined and stays, and why."""
 
     name: str
@@ -121,7 +121,7 @@ class Inventory(Struct):
     of_all: bool = False
     """Whether what other projects use may be removed, too."""
     items: list[Item] = []
-    staying: list[Kept] = []
+    staying: list[Skipped] = []
     busy: set[str] = set()
     """Names of working folders that a running build has locked."""
     _held: set[Path] = set()
@@ -135,7 +135,7 @@ class Inventory(Struct):
 
     def keep(self, name: Path | str, reason: str) -> None:
         """Record that something stays, and why."""
-        item = Kept(str(name), reason)
+        item = Skipped(str(name), reason)
         if item not in self.staying:
             self.staying.append(item)
 
@@ -297,7 +297,7 @@ class Inventory(Struct):
             elif not matching:
                 reason = ELSEWHERE
             staying = [name for name in image.tags or (image.id,) if name not in removable]
-            self.staying += [Kept(name, reason) for name in staying]
+            self.staying += [Skipped(name, reason) for name in staying]
             gone |= set() if staying else {image.id}
             row = ", ".join(removable)
             self.items += [

@@ -123,12 +123,12 @@ def command(
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     if packages:
         _require_locked(packages, [*listed(variants.ANY)], of_conda)
-    outcomes = resolution.solved(settings, listed, upgrade=upgrade, packages=packages)
+    outcomes = resolution.resolve_all(settings, listed, upgrade=upgrade, packages=packages)
     for note in dict.fromkeys(itertools.chain.from_iterable(o.entry.notes for o in outcomes)):
         console.result(f"note: {note}")
     if output_dir or all(outcome.obstacle for outcome in outcomes):
         change = None
-    code = settle(outcomes, settings, _ELSEWHERE, change)
+    code = write_and_report(outcomes, settings, _ELSEWHERE, change)
     if settings.definition is not None:
         code = max(code, settle_conda(of_conda, settings, upgrade=upgrade, packages=packages))
     if profile is None and output_dir is None:
@@ -182,7 +182,7 @@ def _require_locked(
             raise InvalidError(f"--upgrade-package: no lock holds {shown(name)}", advice)
 
 
-def settle(
+def write_and_report(
     outcomes: Sequence[resolution.Outcome],
     settings: Settings,
     hint: str,

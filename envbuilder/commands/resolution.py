@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
         return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
-def solved(
+def resolve_all(
     settings: Settings,
     listed: Listed,
     *,
@@ -138,7 +138,7 @@ def _ways(
         if entry.decision.why:
             continue  # an exception already is no reason to move all others
         chooser = Chooser(profile, settings, diagnosis, report=console.progress().note)
-        ways = chooser.ways(entry.decision.python, entry.limits, entry.pythons)
+        ways = chooser.alternatives(entry.decision.python, entry.limits, entry.pythons)
         yield from ((entry.environment, way) for way in itertools.islice(ways, _MOST_WAYS))
         return
 
@@ -208,7 +208,7 @@ def resolved(
             memory=diagnosis.memory,
             suites=suites,
             explain=partial(diagnosis.blockers, places=entry.places),
-            doubt=partial(diagnosis.passed_over, places=entry.places),
+            find_outdated=partial(diagnosis.outdated, places=entry.places),
             elsewhere=partial(diagnosis.elsewhere, as_of=profile.resolution.as_of),
         )
         return Outcome(entry, previous, replace(lock, decision=entry.decided), unread)

@@ -280,7 +280,7 @@ def lock_profile(
             every = [*entries.entries(settings, name, choosing=choosing)]
         return [entry for entry in every if entry.environment == settings.environment]
 
-    (outcome,) = resolution.solved(settings, listed, report=progress.note, diagnosis=diagnosis)
+    (outcome,) = resolution.resolve_all(settings, listed, report=progress.note, diagnosis=diagnosis)
     if outcome.obstacle or outcome.lock is None:
         what = f"{outcome.entry.label} cannot be locked"
         raise InvalidError(f"{what}: {outcome.problem}", outcome.hints)

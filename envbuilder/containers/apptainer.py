@@ -1,4 +1,4 @@
-"""Apptainer: read an image file's labels, and run a program in it with nothing else of the host."""
+"""Apptainer: read an image file's labels, and run a program in it without other host files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from envbuilder.core.text import version_numbers
 
 PROGRAM = "apptainer"
 DRIVERS = "/.singularity.d/libs"
-"""Where the host's driver libraries are in a container, if there are any."""
+"""Where a container has the host's driver libraries, if any."""
 FAILED = 255
-"""The exit code if Apptainer itself failed; else it is that of the program."""
+"""Exit code if Apptainer itself failed; any other is the program's."""
 _OLDEST = (1, 2)
-"""Has `--no-mount bind-paths`, which 1.1 ignores with a warning."""
+"""The oldest version with `--no-mount bind-paths`, which 1.1 ignores with a warning."""
 _TMP = "/tmp"  # noqa: S108 (the container's own)
 _LABELS_SECONDS = 60.0
 TEMPORARY = "APPTAINER_TMPDIR"
 """The variable that names the folder in which Apptainer unpacks images that it cannot mount."""
 _PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
-"""The user's settings of where Apptainer itself puts files. Others bind what the user names into
+"""The user's settings for where Apptainer puts its own files. Others bind the user's paths into
 every container, or change what starts there."""
 
 
@@ -35,17 +35,16 @@ class Execution(Struct, frozen=True, kw_only=True):
     image: Path
     argv: tuple[str, ...]
     variables: Mapping[str, str]
-    """Besides those of the image."""
+    """In addition to the image's own."""
     mounts: Mapping[str, str]
     """Files and folders of the host → paths inside, read-only."""
     devices: Devices
     scratch: Path
     """A folder of the host for the container's /tmp and home folder, and for an unpacked image.
 
-    Apptainer that is killed removes nothing of it.
-    """
+    A killed Apptainer leaves it as it is."""
     writable: Mapping[str, str] = {}
-    """Folders of the host → paths inside, where the program may write."""
+    """Folders of the host → paths inside that the program may write."""
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -82,9 +81,9 @@ class Execution(Struct, frozen=True, kw_only=True):
         return (*words, str(self.image), *self.argv)
 
     def environment(self, base: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
-        """Return Apptainer's variables: `base`, those of its own folders, and what it passes on.
+        """Return Apptainer's variables: `base`, those for its own folders, and those it passes on.
 
-        `caller` are the user's.
+        `caller`: the user's variables.
         """
         folders = {name: caller[name] for name in _PASSED if caller.get(name)}
         passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
@@ -124,7 +123,7 @@ def labels(image: Path) -> dict[str, str]:
 
 
 def reason(stderr: str) -> str:
-    """Return why Apptainer failed, as one line of what it printed."""
+    """Return one line of Apptainer's output that says why it failed."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     fatal = [line.partition("FATAL:")[2].strip() for line in lines if "FATAL:" in line]
     return printable((fatal or lines[-1:] or ["it printed nothing"])[0], 300)

@@ -1,6 +1,6 @@
 """Read tars, zips and compressed streams, and check the paths that packages may install.
 
-A lock names packages by their hashes: who chooses the hashes chooses the code, so their size is not
+Packages come from a lock: whoever chooses its hashes chooses the code, so their size is not
 questioned. Layers, images and data sets may come from anywhere: a tar is read forward only, and its
 own size bounds what it unpacks to, whatever its headers state. Only `unpack`, for sources, writes
 to paths that an archive names.
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 ALLOWANCE = 64 << 20
 """Bytes that any file may unpack to, however small it is."""
 RATIO = 100
-"""Bytes that a file may unpack to for each of its own. Packages and layers unpack to 2 to 20 times
-their size; deflate can reach 1,032, and zstd, xz and bzip2 10,000 and more."""
+"""Maximum unpacked bytes for each packed byte. Packages and layers unpack to 2 to 20 times their
+size; deflate can reach 1,032, and zstd, xz and bzip2 10,000 and more."""
 PIECE = 1 << 20
 """Maximum bytes that are read or unpacked at once."""
 _ZSTD_WINDOW = 128 << 20
@@ -53,7 +53,7 @@ _PART = 1 << 18
 _DIGITS = re.compile(rb"[0-9]{256}")
 _LARGEST_ID = 1 << 32
 _LATEST = 1 << 53
-"""What the header of a member, by whoever made the archive, may state as owner and time."""
+"""Maximum owner id and time in a member's header, which anybody may have written."""
 BAD_ZIP = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -68,7 +68,7 @@ BAD_ZIP = (
 """Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
 version of the format."""
 LONGEST_REASON = 300
-"""Maximum characters of a reason, which may name members of a stranger's archive."""
+"""Maximum characters of a reason, which may repeat member names of an untrusted archive."""
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
@@ -214,7 +214,7 @@ class _Forward(Struct):
     _in_header: bool = False
 
     def header(self, read: Callable[[], _T]) -> _T:
-        """Return what `read` makes of the next header."""
+        """Call `read` to read the next header, within the limits for headers."""
         self._in_header = True
         try:
             return read()
@@ -222,7 +222,7 @@ class _Forward(Struct):
             self._in_header = False
 
     def read(self, size: int) -> bytes:
-        """Return `size` bytes, or what is left."""
+        """Return `size` bytes, or fewer at the end."""
         if not 0 <= size <= _PART:
             raise ValueError(f"it has an extended header of {size} bytes; not read")
         data = self._take(size)
@@ -322,7 +322,7 @@ def member_path(stated: str, failure: Callable[[str], EnvbuilderError]) -> str:
 
 
 def path_objection(path: str) -> str:
-    """Return why no package may install a path, relative to a root; empty if one may."""
+    """Return why packages may not install a path relative to a root; empty if they may."""
     stray = _STRAY.search(path)
     if stray is None:
         encoded = path.encode(errors="surrogateescape")
@@ -371,9 +371,9 @@ class Folders:
 
 
 MOST_FILES = 50_000
-"""Maximum number of files of a source, which its author made."""
+"""Maximum number of files in a source archive, which is untrusted."""
 _LARGEST = 4 << 30
-"""Maximum bytes of its files."""
+"""Maximum total bytes of those files."""
 
 
 _KINDS = {
@@ -400,8 +400,9 @@ def unpack(
 ) -> None:
     """Unpack a zip or a tar into an empty folder; raise `failure(reason)` if that is not safe.
 
-    Owners, times and special files do not count. What leads out of the folder is a failure; a link
-    that does so, or follows another, is left out. `only`: the names of the files that are wanted.
+    Owners, times and special files are ignored. A path that leads out of the folder is a failure; a
+    link that does so, or that follows another link, is left out. `only`: the names of the files to
+    unpack.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -457,7 +458,7 @@ def _write(
 
 
 def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
-    """Write a file; return how many bytes the others may have."""
+    """Write a file; return how many bytes remain of the limit."""
     place = folder / path
     place.parent.mkdir(parents=True, exist_ok=True)
     if entry.kind == "copy":

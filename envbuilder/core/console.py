@@ -1,11 +1,11 @@
 """Output: notes and progress on stderr, results on stdout and in the files that the user names.
 
-The only module that prints. Everything is taken for outside text: control characters are escaped,
-and what is one line stays one line, so that no file or server can add lines of its own.
+The only module that prints. All text counts as untrusted: control characters are escaped, and a
+line stays one line, so that no file or server can add lines of its own.
 
-The files that a user names are looked at before the work, which may take hours. What is there is
-replaced only if it is a result of the same kind by its content: a user may misspell a path, and
-lose a key, a lock or notes.
+Output files are checked before the work, which may take hours. An existing file is replaced only if
+its content is a result of the same kind: a misspelled path must not cost the user a key, a lock or
+notes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def document(text: str) -> None:
 
 
 def flush() -> None:
-    """Write what is left of the results; raise if that fails."""
+    """Write buffered results; raise if that fails."""
     sys.stdout.flush()
 
 
@@ -144,7 +144,7 @@ def hints(hints: Iterable[Hint]) -> None:
 
 
 def note(hint: Hint) -> None:
-    """Report what to do next on stderr, unless output is to be quiet."""
+    """Report what to do next on stderr, except with --quiet."""
     if not VERBOSITY.quiet:
         for line in hint_lines(hint):
             print(f"{line}\n", end="", file=sys.stderr, flush=True)
@@ -410,7 +410,7 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error without credentials, that drops output it cannot write or nobody reads."""
+    """Standard error: removes credentials, and drops output that it cannot write."""
 
     _safe = staticmethod(log_text)
 
@@ -486,7 +486,7 @@ Recognize = Callable[[bytes], bool]
 
 
 def has_keys(*keys: str) -> Recognize:
-    """Return what recognizes a JSON document by keys that it has."""
+    """Return a function that recognizes a JSON document by its keys."""
 
     def recognize(content: bytes) -> bool:
         from envbuilder.core import decoding
@@ -501,7 +501,7 @@ def has_keys(*keys: str) -> Recognize:
 
 
 def is_page(content: bytes) -> bool:
-    """Return whether this is a page of envbuilder's."""
+    """Return whether this is an HTML page that envbuilder wrote."""
     return _PAGE in content
 
 
@@ -540,9 +540,9 @@ class Place(NamedTuple):
         return not content or self.is_ours(content)
 
     def write(self, make: Callable[[], str]) -> Path | None:
-        """Make a result's text and write it, if there is a path, which is returned.
+        """Write the text that `make` returns, if there is a path; return the path.
 
-        Raise `EnvbuilderError` if that fails, or if another file has come to be here.
+        Raise `EnvbuilderError` if that fails, or if another file has appeared at the path.
         """
         if self.path is None:
             return None
@@ -558,7 +558,7 @@ class Place(NamedTuple):
 
 
 def require_places(*places: Place) -> None:
-    """Raise `InvalidError` for the first place that no result can be written to."""
+    """Raise `InvalidError` for the first of these files that cannot be written."""
     for number, place in enumerate(places):
         place.require()
         for other in places[:number]:
@@ -571,10 +571,10 @@ def require_places(*places: Place) -> None:
 def deliver(
     writes: Iterable[tuple[str, Callable[[], Path | None]]], show: Callable[[], object]
 ) -> list[EnvbuilderError]:
-    """Write all results, then show them and say where they are; return what failed.
+    """Write all results, then show them and say where they are; return the failures.
 
-    Each write is named in messages, and returns its path. Nothing that fails stops the others. It
-    is no failure if the reader of the output has gone.
+    Each write has a name for messages and returns its path. A failed one does not stop the others.
+    It is no failure if the reader of the output has exited.
     """
     errors: list[EnvbuilderError] = []
     notes = []

@@ -1,4 +1,4 @@
-"""Decode JSON and YAML: into types, in any number of threads, and strictly if it is from outside.
+"""Decode JSON and YAML into types, in any number of threads; strictly if the text is untrusted.
 
 Errors name file, line and key, and say what to write instead.
 
@@ -45,9 +45,9 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-"""By type. Types are those that the code names, so there are never many."""
+"""Decoders by type. The code names all types, so there are never many."""
 LARGEST = 16 << 20
-"""Maximum bytes of a document, which an index, a repository or another user wrote."""
+"""Maximum bytes of a document by an index, a repository or another user."""
 MOST_VALUES = 1_000_000
 """Maximum number of values in such a document; a conda lock of 12 targets has 100,000."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -74,7 +74,7 @@ _INSTEAD = {
     ("str", "array"): "Write text instead of a list.",
     ("str", "object"): "Write text; put it in quotes if it contains a colon.",
 }
-"""Pairs of an expected kind and another one in its place → what to write."""
+"""Expected kind, and the kind in its place → what to write."""
 _SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
 _EXPECTED = re.compile(
     r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
@@ -106,7 +106,7 @@ def convert(data: Any, kind: Any) -> Any:
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a type, with which msgspec describes the type for `convert`, too."""
+    """Return the decoder of a type; creating it describes the type for `convert`, too."""
     try:
         decoder = _decoders.get(kind)
     except TypeError:  # unhashable, such as Annotated with a dictionary
@@ -259,7 +259,7 @@ def dotted(path: Iterable[str]) -> str:
 def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     """Return the hint for an unknown key.
 
-    The same key in another place comes first, then a similar key in this place, then one elsewhere.
+    It prefers the same key in another place, then a similar key in this place, then one elsewhere.
     """
     from difflib import get_close_matches
 
@@ -285,7 +285,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
 
 
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
-    """Return the keys that may appear anywhere below a type → the hint that says where."""
+    """Map each key that may appear below a type to the hint that says where."""
     hints: dict[str, str] = {}
     for struct in structs([kind]):
         for name, inner in fields(struct):
@@ -296,7 +296,7 @@ def _below(kind: Any, prefix: str = "") -> dict[str, str]:
 
 
 def kind_of(value: Any) -> str:
-    """Return what kind of value YAML or JSON data is, in words."""
+    """Return the kind of a YAML or JSON value, in words."""
     kinds = {list: "array", dict: "object", type(None): "null"}
     name = kinds.get(type(value), type(value).__name__)
     return _KINDS.get(name, name)
@@ -328,7 +328,7 @@ def worded(message: str, spot: Spot) -> str:
 
 
 def advice(message: str, spot: Spot, source: str | None = None) -> str:
-    """Return what to write in YAML instead of what a validation error is about; perhaps nothing.
+    """Return what to write in YAML instead of an invalid value; empty if unknown.
 
     `source`: how a number, a date or another scalar is written in the file.
     """
@@ -352,7 +352,7 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
 
 
 def _names(match: re.Match[str]) -> list[str]:
-    """Return the kinds that were expected; leaving a value out is not one to write."""
+    """Return the expected kinds, without null: no hint suggests to leave a value out."""
     names = [name.strip() for name in match[1].split("|")]
     return [name for name in names if name != "null"] or names
 
@@ -382,7 +382,7 @@ class Spot(NamedTuple):
 
 
 def locate(stated: str, kind: Any, data: Any) -> Spot:
-    """Return the spot that a path of msgspec's (`$.a[0].b`, `$.a[...]`) means."""
+    """Return the spot that a path from msgspec points to (`$.a[0].b`, `$.a[...]`)."""
     path: list[str] = []
     is_public = True
     for name, index in _PART.findall(stated):
@@ -415,7 +415,7 @@ def below(kind: Any, part: str) -> Any:
 
 
 def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs that values of these types are, or contain directly."""
+    """Yield the structs among these types, or directly in them."""
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield kind
@@ -486,8 +486,8 @@ def decode_lock(
 ) -> _S:
     """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
 
-    `check` raises `InvalidError` for what types cannot express. `name` stands for the lock in
-    messages, `command` makes it anew.
+    `check` raises `InvalidError` for what types cannot express. `name` is the lock's name in
+    messages, `command` the command that makes a new one.
     """
     again = Hint("Restore it, or make it anew", command)
     if len(content) > LARGEST:

@@ -1,9 +1,9 @@
-"""Errors with their exit codes, and what messages consist of: safe text, and hints.
+"""Errors with their exit codes, and the parts of messages: safe text, and hints.
 
 Every message states what happened and where; its hints state what to do next. `cli.main` is the
 only place that catches these errors and turns them into text and an exit code.
 
-Text of others is escaped, quoted and cut before a message repeats it, and credentials are removed.
+Untrusted text is escaped, quoted and cut before a message repeats it, and credentials are removed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 INTERRUPTED = 130
 _PASTED = re.compile(r"`[^`]*`|\b[a-z_]+: (?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")")
-"""What is to be pasted: a command in backticks, or a line of envbuilder.yaml."""
+"""Text to paste: a command in backticks, or a line of envbuilder.yaml."""
 _LONGEST_LINE = 20_000
-"""A reason may list dozens of packages, and repeat what git or a build printed."""
+"""Maximum characters of a reason, which may list dozens of packages or repeat a build's output."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
 """Maximum number of characters of a file's text that a message repeats."""
@@ -58,7 +58,7 @@ def escaped(text: str, limit: int = LONGEST) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """Return text of any length with what `printable` replaces as escapes, except for its lines.
+    """Return text of any length with escapes for what `printable` replaces.
 
     Line breaks and tabs stay.
     """
@@ -70,7 +70,7 @@ def escaped_lines(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return a JSON document with what `printable` replaces as JSON's own escapes: the same value.
+    """Return a JSON document with JSON escapes for what `printable` replaces: the same value.
 
     Such characters occur in strings only; line breaks between values stay.
     """
@@ -109,7 +109,7 @@ def _shown(character: str) -> bool:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
-    """Wrap one line between words; what is to be pasted stays whole.
+    """Wrap one line between words; text to paste is not broken.
 
     `first` and `rest` are put before the first line and before the others.
     """
@@ -146,7 +146,7 @@ def first(items: Sequence[str], most: int) -> str:
 
 
 def escaped_markdown(text: str) -> str:
-    """Return text with everything escaped that Markdown would take as markup."""
+    """Escape everything in a text that Markdown would take as markup."""
     return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
 
 
@@ -168,7 +168,7 @@ _WITHOUT_SCHEME = (
 )
 _HEADER = r"(?i)(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+"
 _PORT = r"(integer value as )'[^'\s]*'"
-"""What Python says about a port that is no number: half a password, if that has a slash."""
+"""Python's error for an invalid port, which repeats half a password that contains a slash."""
 _CONDA_PATH = r"/t/[^/]+(?=/|\Z)"
 
 
@@ -201,7 +201,7 @@ _HARMLESS = (
     r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|[<>=^~]{0,2} ?\d+(?:\.\d+)+"
     r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
 )
-"""What begins a value that says where the secret is, or that is a switch, a type or a version."""
+"""How harmless values begin: a reference to a secret, a switch, a type or a version."""
 _SECRET = (
     rf"(?im)(?<![\w./-])(?P<dash>--?)?(?P<name>{_NAME})(?:(?:\\?[\"'])?\s{{0,4}}=\s{{0,4}}(?!=)"
     r"|(?(dash)(?:\\?[\"']\s{0,4},?\s{0,4}(?=\\?[\"'])|\s+)(?!\\?[\"']?-)|(?!))"
@@ -213,7 +213,7 @@ _SECRET = (
 )
 _OPTION = rf"(?i)--?{_NAME}"
 _WORD = rf"(?is)\A(--?{_NAME}=|{_NAME}=(?=\S+\Z))(?!{_HARMLESS}).+"
-"""A word of a command that states a secret, which needs no quotes there."""
+"""A word of a command that contains a secret, unquoted."""
 _FORMS = (
     r"(?<![\w/+-])(?P<name>hf_|gh[oprsu]_|github_pat_|glpat-|AKIA|ASIA|AIza|npm_|sk-|[rs]k_live_"
     r"|xox[abeoprs]-|pypi-AgE|nvapi-|gsk_|r8_|dckr_pat_|-----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY|eyJ)"
@@ -229,8 +229,8 @@ _NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
 def redacted(text: str) -> str:
     """Return text with an ellipsis for each credential in it.
 
-    For whatever is written or printed. Credentials are a URL's login and query, the value behind
-    the name of a secret, wherever that stands, and tokens of a well-known form.
+    For all that is written or printed. Credentials are a URL's login and query, the value after a
+    secret's name, anywhere in the text, and tokens of a well-known form.
     """
     if any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
         text = re.sub(_URL, _redacted_url, text)
@@ -276,9 +276,9 @@ def redacted_values(value: Any) -> Any:
 
 
 def secrets_in(text: str) -> list[tuple[int, str]]:
-    """Return the line and the name of each credential in a file that is to be passed on.
+    """Return the line and the name of each credential in a file that will be shared.
 
-    Neither a reference such as `${HF_TOKEN}` nor a URL's query is one.
+    References such as `${HF_TOKEN}` and a URL's query do not count.
     """
     result: list[tuple[int, str]] = []
     for pattern in (_SECRET, _FORMS, _LOGIN):
@@ -288,9 +288,9 @@ def secrets_in(text: str) -> list[tuple[int, str]]:
 
 
 def log_text(text: str) -> str:
-    """Return the lines of another program's output as they are kept or shown.
+    """Return another program's output without credentials and control characters.
 
-    Without credentials, and without control characters, so that a log can be shown on a terminal.
+    So it can be kept in a log, and shown on a terminal.
     """
     return escaped_lines(redacted(text))
 
@@ -349,7 +349,7 @@ def make_room(setting: str) -> tuple[Hint, ...]:
 class EnvbuilderError(Exception):
     """Base class of all expected failures: `message` (what, where) and `hints` (what next).
 
-    Neither holds a URL's credentials, whoever wrote the text that they repeat.
+    Credentials are removed from both, since they may repeat any text.
     """
 
     exit_code = BUILD_FAILED
@@ -432,10 +432,7 @@ class ToolError(EnvbuilderError):
 
 
 class CommandError(ToolError):
-    """The user's command is missing or cannot be executed; `run` ends with a shell's code for that.
-
-    Those are 127 and 126.
-    """
+    """The user's command is missing (exit 127) or cannot be executed (126), as in a shell."""
 
     def __init__(self, message: str, hint: str = "", *, run_code: int) -> None:
         super().__init__(message, hint)

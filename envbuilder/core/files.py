@@ -10,7 +10,7 @@ Trusted are the user's own files and root's, as with git's `safe.directory`. A p
 package indexes, base images and profiles: one that another user put into a parent of the working
 folder would decide what this user, or root, installs and runs.
 
-Long because all that is read, written and trusted on disk is here.
+Long because all reading and writing of files, and trust in them, is here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def explained(
     *,
     done: str = "read",
 ) -> Iterator[None]:
-    """Raise `failure` instead of `OSError`: what could not be `done` with a file, and why."""
+    """Raise `failure` instead of `OSError`; its message says what could not be `done`, and why."""
     try:
         yield
     except OSError as error:
@@ -81,8 +81,8 @@ def explained(
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
     """Return the bytes of a regular file; raise `OSError` if it is none, or has more than `limit`.
 
-    `pipes`: also read pipes and devices, for a file that the user names. Others are never waited
-    for, since opening a pipe blocks until somebody writes to it.
+    `pipes`: also read pipes and devices, for a file that the user names. Without it they are
+    refused, since opening a pipe blocks until another process writes to it.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
     with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 (a descriptor)
@@ -95,7 +95,7 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
 
 
 def read_named(path: Path, limit: int, hint: str | Hint = "") -> bytes:
-    """Return the bytes of a file or pipe that the user names; raise `InvalidError` if not."""
+    """Return the bytes of a file or pipe that the user names; raise `InvalidError` on failure."""
     with explained(path, hint=hint):
         return read(path, limit, pipes=True)
 
@@ -125,14 +125,14 @@ class _Parsed(Struct, frozen=True):
     """A copy of a shipped YAML file in JSON."""
 
     of: str
-    """Digest of the file, and of what parses it."""
+    """Digest of the file and its parser."""
     data: dict[str, Any]
 
 
 def parse_shipped(text: str, path: Path) -> dict[str, Any]:
     """Return the YAML mapping in the text of a profile's file, as `parse_yaml` does.
 
-    Shipped files are kept parsed beside them, as Python does with modules, if that can be.
+    The parsed data is cached beside the file, as Python caches modules, if the folder is writable.
     """
     if not path.is_relative_to(resources.profiles_dir()):
         return decoding.parse_yaml(text, str(path))
@@ -156,7 +156,7 @@ def parse_shipped(text: str, path: Path) -> dict[str, Any]:
 def staged(
     path: Path, content: bytes, mode: int = 0o666, final_mode: int | None = None
 ) -> Iterator[Path]:
-    """Yield a new file next to `path` with all of `content`, which the caller puts in its place.
+    """Yield a new file next to `path` with all of `content`, for the caller to rename.
 
     It is removed if the caller fails. `mode` is subject to the umask, `final_mode` is not.
     """
@@ -189,8 +189,8 @@ def save(
 def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
     """Replace files in this order, creating their folders; the mode of each stays.
 
-    Raise `InvalidError` with `hint` if one cannot be written; then each is as it was before. So it
-    is after a signal, except for SIGKILL.
+    If one cannot be written, all are restored, and `InvalidError` with `hint` is raised. They are
+    restored after a signal, too, except SIGKILL.
     """
     path = Path()
     try:
@@ -223,7 +223,7 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _replaced(path: Path, part: Path) -> Iterator[None]:
-    """Put a file into its place; put the earlier one back if the caller fails."""
+    """Rename a file into place; restore the earlier one if the caller fails."""
     mode = _mode(path)
     earlier: bytes | None = None
     with suppress(OSError):
@@ -263,9 +263,9 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 def appearing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file next to `path` that replaces it at the end; on any failure it is removed.
 
-    Written by `put`. For large files: what a killed process left is overwritten, not accumulated. A
-    concurrent writer is refused, and so is anything else that has the file's name (`BuildError`).
-    Raise `OSError` on a full disk.
+    Write it with `write_all`. For large files: the remains of a killed process are overwritten and
+    do not accumulate. Raise `BuildError` if another process is writing it, or if something else has
+    its name; `OSError` on a full disk.
     """
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             raise
 
 
-def put(out: IO[bytes], data: bytes) -> None:
+def write_all(out: IO[bytes], data: bytes) -> None:
     """Write all of `data` to an unbuffered file."""
     view = memoryview(data)
     while view:
@@ -291,7 +291,7 @@ def put(out: IO[bytes], data: bytes) -> None:
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Return whether this is a plain file of this user with no other name."""
+    """Return whether this is a plain file of this user without other hard links."""
     owned = status.st_uid == os.geteuid() and status.st_nlink == 1
     return owned and stat.S_ISREG(status.st_mode)
 
@@ -315,7 +315,7 @@ def _opened(part: Path) -> int:
 
 
 def _locked(descriptor: int, part: Path) -> bool:
-    """Return whether this process got the lock of a file that is still in place."""
+    """Lock a partial file; return whether that succeeded and the file is still in place."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), part.lstat())
@@ -341,10 +341,10 @@ def file_sha256(path: Path) -> str:
 
 
 def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
-    """Return the value in the file `entry`, or that of `make`, which is then written there.
+    """Return the value cached in the file `entry`; without one, that of `make`, and cache it.
 
     A file that is damaged or holds a value of another type counts as missing. A value that cannot
-    be written, on a full disk or below a folder that may not be changed, is made each time.
+    be written (full disk, read-only folder) is made each time.
     """
     with suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
@@ -361,8 +361,8 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing, and marking it if it was created here.
 
     New folders are for this user only, but one within a marked folder gets the mode of that one,
-    which the user may have opened to others. The mode of an existing folder is never changed.
-    Not `marked`: its content carries markers of its own. Raises `OSError` if it cannot be created.
+    which the user may have opened to others. The mode of an existing folder is never changed. If
+    not `marked`, its content has markers of its own. Raises `OSError` if it cannot be created.
     """
     for above in reversed([p for p in folder.parents if not p.exists()]):
         above.mkdir(mode=0o700, exist_ok=True)
@@ -385,7 +385,7 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
 
 
 def folder_identity(folder: Path) -> str:
-    """Return hexadecimal digits that tell folders of one name apart, the same on every call."""
+    """Return hexadecimal digits that identify a folder, the same on every call."""
     return hashlib.sha256(os.fsencode(folder)).hexdigest()
 
 
@@ -526,7 +526,7 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
 
 
 def objection(path: Path, trusted: Trust, look: Look = look) -> str:
-    """Return why another user decides what a path holds; empty if none does.
+    """Return how another user controls what a path holds; empty if none does.
 
     Judges the path and the folder that it is in, whose owner can exchange it; of links, the target,
     too. A group is not considered, because somebody chose its members.
@@ -539,9 +539,9 @@ def objection(path: Path, trusted: Trust, look: Look = look) -> str:
 
 
 def require_own(path: Path, trusted: Trust | None = None) -> None:
-    """Raise `InvalidError` if another user decides what a path, or anything below it, holds.
+    """Raise `InvalidError` if another user controls what a path, or anything below it, holds.
 
-    A path that does not exist is accepted.
+    A missing path is accepted.
     """
     path = path.absolute()
     trusted = trusted or current_trust()

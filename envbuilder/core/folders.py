@@ -1,4 +1,4 @@
-"""Pack a folder as a tar that depends on its files alone: sorted, without times and owners."""
+"""Pack a folder as a tar that depends only on its files: sorted, without times and owners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envbuilder.core.settings import LOCKS
 LARGEST = 2 << 30
 """Maximum bytes of a folder's files."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv", LOCKS})
-"""Folders that are no part of a source."""
+"""Folders that are not part of a source."""
 
 
 class _Hashed:
@@ -47,7 +47,7 @@ def within(project: Path, path: str) -> Path:
 def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool) -> str:
     """Write the tar of a folder, which messages call `what`; return its sha256.
 
-    `local`: of the user's own project instead of a fresh clone.
+    `local`: the folder belongs to the user's own project, not to a fresh clone.
     """
     hashed = _Hashed(stream)
     left = LARGEST
@@ -78,8 +78,8 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
 def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
     """Yield the paths of a source's files and links, at most `archives.MOST_FILES`.
 
-    Of a `local` one these are the files that git tracks, so that a clone has the same, or all if it
-    tracks none; without what no image gets: logins, keys, and what is made anew everywhere.
+    Of a `local` one only the files that git tracks, so that a clone has the same (all if it tracks
+    none), without those that no image gets: logins, keys, caches and the like.
     """
     tracked = publishable.tracked(folder) if local else frozenset[str]()
     count = 0

@@ -55,7 +55,7 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)
 def open_session(*, direct: bool = False) -> Session:
     """Return a session with the user's proxy and certificates (environment first, then pip's).
 
-    `direct`: without any proxy, for this machine: to a proxy, it would be the proxy's own.
+    `direct`: without proxies, for servers on this machine: a proxy would look for them on its own.
     """
     from envbuilder.core.http_transport import Session
 
@@ -142,8 +142,8 @@ def request(
     The caller closes it. Its body is unread, and requested without compression. `auth` adds the
     login to each request on the way; without it, only the server of `url` receives the login that
     is part of it. `redirect` returns the next URL from the current one and a `Location`; None: no
-    redirect is followed. Raise an error of requests if there is no response, or a redirect leads
-    nowhere.
+    redirect is followed. Raise an error of requests if there is no response, or a redirect is
+    invalid.
     """
     import requests
 
@@ -382,8 +382,8 @@ def download(
     """Download the body of `url` to `part`, resuming a partial file; return the bytes transferred.
 
     No more than `size` bytes are read, which is the file's exact size, or `limit` if that is
-    unknown. `on_bytes` receives by how much the file grows, in a partial file of before, too. `ask`
-    returns the response to a request with some headers, in place of a plain one.
+    unknown. `on_bytes` receives the number of bytes that were added, those of an earlier partial
+    file first. `ask` returns the response to a request with some headers, in place of a plain one.
 
     Raise `UnavailableError` if the source refuses or stays unreachable, `BuildError` if `part`
     cannot be written, as on a full disk. If the server cannot resume, the download starts again.
@@ -429,7 +429,7 @@ def _pause(pause: Callable[[float], None], seconds: float) -> None:
 def _growing(
     ask: Callable[[dict[str, str]], requests.Response], part: Path, size: int | None, limit: int
 ) -> Iterator[int]:
-    """Download the rest of a partial file by one request; yield its size at first and each time."""
+    """Download the rest of a partial file in one request; yield its size at first and each time."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0
@@ -466,7 +466,7 @@ def _growing(
 
 
 def _is_elsewhere(response: requests.Response, have: int) -> bool:
-    """Return whether a part of the file does not begin where the partial file ends."""
+    """Return whether a partial response does not continue where the partial file ends."""
     if response.status_code != 206:
         return False
     stated = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())

@@ -1,4 +1,4 @@
-"""The transport of HTTP sessions: no wait is endless, and another thread can end all of them.
+"""The transport of HTTP sessions: every wait is limited, and another thread can end all of them.
 
 requests limits the time between two reads and nothing else. Here, the head of a response (status,
 headers, any number of `100 Continue`) has a deadline as a whole, and `http` gives one to each body.
@@ -26,7 +26,7 @@ _WRITE = 1 << 16
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Wake whoever waits for a socket."""
+    """Shut a socket down, which wakes threads that wait for it."""
     with suppress(OSError):
         # An SSLSocket's own method would drop its state under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

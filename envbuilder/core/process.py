@@ -14,7 +14,7 @@ reads settings from its working folder and those above it: from a project that s
 from what another user put into /tmp. They name the interpreter that uv runs, files that it
 overwrites and servers that get the caller's logins.
 
-Long because all that starts programs or threads, and ends them after a failure, is here.
+Long because everything that starts programs and threads, and ends them, is here.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = (2.0, 10.0)
 """Seconds that a child may take to end after SIGINT, then after SIGTERM, before it is killed."""
 _HASTE = (0.5, 0.3)
-"""The same, if this process itself is to end."""
+"""The same, if this process itself is ending."""
 _HELD_SECONDS = 0.5
-"""How often a program that is held open is checked to be still needed."""
+"""How often `run_while_needed` checks that its program is still needed."""
 _UNHELD_SECONDS = 1.0
-"""How long such a program may take to end by itself."""
+"""How long that program may take to end by itself."""
 _READ_SECONDS = 10.0
-"""How long to read what a child that has ended left in its pipes."""
+"""How long to read what a child left in its pipes when it ended."""
 
 KEPT_BYTES = 16 << 20
 LONGEST_LINE = 4 << 20
@@ -60,7 +60,7 @@ twice as many. A line over `LONGEST_LINE` reaches a callback in pieces. (A paylo
 """
 _running: dict[subprocess.Popen[str], int] = {}
 _inherited: set[int] = set()
-"""Descriptors of the locks that programs hold as well."""
+"""Descriptors of the locks that child programs inherit."""
 """The children that are running → the thread that started each."""
 _FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 UV_SETTINGS = frozenset(
@@ -87,7 +87,7 @@ UV_SETTINGS = frozenset(
         "UV_PYTHON_INSTALL_DIR",
     }
 )
-"""Variables of these families that uv gets: indexes, the network, logins, its own Pythons."""
+"""Families of variables that uv gets: indexes, the network, logins, its own Pythons."""
 _LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)")
 _NAMED = re.compile(r"[A-Za-z0-9_.-]+=")
 _SEPARATORS = {
@@ -97,7 +97,7 @@ _SEPARATORS = {
     "SSL_CERT_DIR": os.pathsep,
     "UV_FIND_LINKS": ",",
 }
-"""Variables that may name paths of the caller's working folder, and what is between two paths."""
+"""Variables that may hold relative paths → the separator between two paths."""
 POOL_SECONDS = 0.5
 """How long running jobs may go on after a failure."""
 _T = TypeVar("_T")
@@ -187,10 +187,11 @@ def run(
     """Run a program to completion and return its output.
 
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
-    `stdin` is the program's input: a line or two. With `holds_stdin` it has none, and its stdin is
-    open until it ends, or this process does in any way. The callbacks receive each line on arrival.
+    `stdin` is the program's input: a line or two. With `holds_stdin` it has no input, and stdin
+    stays open until the program or this process ends. The callbacks receive each line on arrival.
     Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
-    is very long, only its end is returned. What a callback raises stops the program and is raised.
+    is very long, only its end is returned. An exception in a callback stops the program and is
+    raised.
     """
     import subprocess
 
@@ -264,7 +265,7 @@ def run(
 
 
 def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
-    """Wait as `child.wait` does, which with a limit looks every 50 ms in the end."""
+    """Wait like `child.wait`, which polls every 50 ms if it has a limit."""
     if timeout is not None and sys.platform == "linux":
         import select
 
@@ -280,11 +281,11 @@ def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
     child.wait(timeout)
 
 
-def hold(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int:
-    """Run a program while it is needed, and return its exit status; its output is this process's.
+def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int:
+    """Run a program while it is needed; return its exit status. It shares this process's output.
 
-    Its stdin is `beginning`, and then stays open until the program is to end, or this process ends
-    in any way: whatever becomes of the processes between, the program can notice that.
+    Its stdin receives `beginning`, and stays open until the program should end, or until this
+    process ends in any way: the program sees the end even if processes between them are gone.
     """
     import subprocess
 
@@ -410,9 +411,9 @@ def uv_path() -> str:
 
 
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables for uv: of its own, pip's and Python's only `UV_SETTINGS`.
+    """Return the caller's variables for uv; of those for uv, pip and Python only `UV_SETTINGS`.
 
-    Other programs' are left as they are: the proxy's, or what an interpreter needs to start.
+    All others are passed on, such as the proxy's or what an interpreter needs to start.
     """
     return _absolute(
         {
@@ -434,9 +435,9 @@ def run_uv(
 ) -> Completed:
     """Run uv to completion, as `run` does; `env` is added to the caller's settings.
 
-    `folder` is private and becomes the working folder, by default a temporary one. It gets a
-    uv.toml unless it has one, so that uv looks for none in the folders above it; what a uv that is
-    killed leaves of temporary files is there, and goes with it.
+    `folder` is private and becomes the working folder, by default a temporary one. It gets an empty
+    uv.toml if it has none, so that uv does not look in the folders above it. Temporary files of a
+    killed uv are removed with it.
     """
     with ExitStack() as stack:
         if folder is None:
@@ -462,7 +463,7 @@ def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _located(location: str) -> str:
-    """Return a URL as it is, and a path, which may be named as in NAME=PATH, as an absolute one."""
+    """Return a URL unchanged, and a path, also in NAME=PATH, as an absolute one."""
     if not location or "://" in location:
         return location
     from pathlib import Path
@@ -478,10 +479,10 @@ def pool(
     stop: Callable[[], None] = lambda: None,
     patience: float = POOL_SECONDS,
 ) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread pool; on any error, drop what has not started and `stop` what has.
+    """Yield a thread pool; on any error, drop the jobs that have not started and `stop` the others.
 
-    What has started may clean up for `patience` seconds. A job that does not stop, such as one that
-    resolves a name, is left behind.
+    Those may clean up for `patience` seconds. A job that does not stop, such as one that resolves a
+    name, is left behind.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -503,10 +504,10 @@ def in_batches(
     items: Sequence[_T],
     size: int,
 ) -> list[_U]:
-    """Return a function's results for batches of items, which a thread for each CPU takes.
+    """Apply a function to batches of items, in one thread per CPU, and return its results.
 
-    That pays off for what releases the GIL, for which more threads would only wait. A job for each
-    file costs as much as hashing it.
+    For functions that release the GIL; other threads would only wait. A job for each file would
+    cost as much as hashing it.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
@@ -515,9 +516,9 @@ def in_batches(
 
 @contextmanager
 def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
-    """Do some work in a thread beside the caller's, which may wait for its result.
+    """Run `work` in another thread; the caller may wait for its result.
 
-    On any error of the caller's, the programs that the work runs are killed, and it is interrupted.
+    On any error of the caller, interrupt it and kill the programs that it runs.
     """
     threads: set[int] = set()
 
@@ -537,7 +538,7 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
 def working(threads: set[int]) -> Iterator[None]:
     """Keep this thread's ident in `threads` while it works, for `interrupt`.
 
-    One that merely waits for work, in a pool, must not be interrupted: it would print a traceback.
+    An idle thread of a pool must not be interrupted: it would print a traceback.
     """
     threads.add(threading.get_ident())
     try:
@@ -586,8 +587,8 @@ def _not_executed(program: str, why: str) -> CommandError:
 def lock(path: Path, waiting: str) -> Iterator[None]:
     """Hold an exclusive lock on a file; print `waiting` if another process has it.
 
-    The programs that `run` starts hold it as well: when this process is killed, what they still
-    write to a folder meets no other process there. Raises `OSError` if the file cannot be written.
+    The programs that `run` starts inherit it: if this process is killed, no other one gets the lock
+    while they still write to the folder. Raises `OSError` if the file cannot be written.
     """
     import fcntl
 
@@ -613,10 +614,10 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
 
 
 def when_ended(argv: Sequence[str]) -> int:
-    """Have a program run when this process ends in any way, unless its end is announced.
+    """Run a program when this process ends in any way, unless that is cancelled.
 
-    That is done by writing a line to the descriptor that is returned. A program that replaces this
-    one counts as the same process.
+    To cancel, write a line to the descriptor that is returned. A program that replaces this one
+    counts as the same process.
     """
     reading, writing = os.pipe()
     os.posix_spawn(
@@ -656,7 +657,7 @@ _FORWARDED = (
     signal.SIGWINCH,
 )
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""A terminal sends them to all of its programs."""
+"""Signals that a terminal sends to all of its programs."""
 
 
 def _has_terminal() -> bool:
@@ -748,7 +749,7 @@ def exit_code(number: int) -> int:
 
 
 def install_stop_handlers(*, owns_process: bool) -> None:
-    """Handle SIGTERM and SIGHUP from now on; SIGINT and the time, too, if the process is ours.
+    """Handle SIGTERM and SIGHUP; with `owns_process`, SIGINT and slow clean-up, too.
 
     Signals that the caller ignores stay ignored, as with nohup.
     """
@@ -773,7 +774,7 @@ def install_stop_handlers(*, owns_process: bool) -> None:
 
 
 def _ignore(number: int, _: FrameType | None) -> None:
-    """Do nothing: children inherit signals that are really ignored."""
+    """Do nothing; children would inherit SIG_IGN."""
 
 
 def _raise(number: int, _: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What of a folder may be passed on to others: what git tracks, neither litter nor credentials."""
+"""Decide which files may be shared: those that git tracks, without caches and credentials."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LITTER = frozenset(
     | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
     | {"application_default_credentials.json"}
 )
-"""Folders and files that are made anew everywhere, or that hold logins and keys."""
+"""Files and folders that each machine makes for itself, or that hold logins and keys."""
 _KEY_NAME = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
 )
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
 _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
-"""What a folder holds that is an environment, a cache, or made by envbuilder."""
+"""Content that marks a folder as an environment, a cache, or made by envbuilder."""
 
 
 def is_litter(place: Path) -> bool:
-    """Return whether a file or folder is made anew everywhere, or may hold a login or a key."""
+    """Return whether a file is made anew on each machine, or may hold a login or a key."""
     name = place.name
     if name in LITTER or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True
@@ -39,9 +39,9 @@ def is_litter(place: Path) -> bool:
 
 
 def require_public(name: str, content: bytes) -> None:
-    """Raise `InvalidError` if a text that is passed on to others holds a credential.
+    """Raise `InvalidError` if a text that will be shared contains a credential.
 
-    `name` is what the message calls the file. The credential itself is never shown.
+    `name` is the file's name in the message, which never shows the credential itself.
     """
     text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
     for line, kind in secrets_in(text)[:1]:
@@ -53,9 +53,9 @@ def require_public(name: str, content: bytes) -> None:
 
 
 def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
-    """Return what git prints about a clone; None if there is none, or git cannot say.
+    """Return git's output about a clone; None if there is no clone, or git fails.
 
-    The user's and the machine's configuration do not count, and nothing is fetched or asked.
+    The user's and the machine's configuration are ignored; nothing is fetched or asked.
     """
     if not (folder / ".git").exists():
         return None
@@ -74,9 +74,9 @@ def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
 
 
 def tracked(folder: Path) -> frozenset[str]:
-    """Return the paths below a folder that git tracks; none without a clone, or if git cannot say.
+    """Return the paths below a folder that git tracks; none without a clone, or if git fails.
 
-    A clone elsewhere has these files, and no other.
+    Another clone has exactly these files.
     """
     for top in (folder, *folder.parents):
         if (top / ".git").exists():

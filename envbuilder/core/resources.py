@@ -66,7 +66,7 @@ def _environment() -> Any:
     import jinja2
 
     class Compiled(jinja2.FileSystemBytecodeCache):
-        """Keeps templates compiled beside them, as Python does with modules, if that can be."""
+        """Caches compiled templates beside them, as Python caches modules, if that is possible."""
 
         def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
             with suppress(OSError):

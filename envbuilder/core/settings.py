@@ -3,9 +3,9 @@
 Configuration is read from `envbuilder.yaml` (in the working folder or above, up to the home folder
 or the file system's root) and `config.yaml` in the user's configuration folder. The project's file
 takes precedence over the user's, environment variables over both. Another user's `envbuilder.yaml`
-is ignored; other files of another user's among them are refused.
+is ignored; any other file of another user is refused.
 
-Long because the keys of both files are described here, with what users write instead of them.
+Long because it describes all keys of both files, and common mistakes in them.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
@@ -75,7 +75,7 @@ Word = Annotated[
         description="a word of one line without backquotes, dollar signs and backslashes",
     ),
 ]
-"""A word of a command. No shell reads it, but what reads rendered files could replace parts."""
+"""A word of a command. No shell reads it, but readers of rendered files may substitute parts."""
 VolumeSource = Annotated[
     str,
     Meta(
@@ -118,7 +118,7 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Files that list more of them."""
     python: types.PythonChoice | None = None
     """The Python version; without it, the profile's default that the files allow. `managed`, alone
-    or before a version: not an interpreter of the machine, but the one whose hash the lock has."""
+    or before a version: the interpreter in the lock, by hash, instead of one on the machine."""
     system_packages: tuple[types.DebianPackage, ...] = ()
     """Debian packages to install in images, beside those that `lock` adds for wheels."""
     environment: dict[types.Variable, types.VariableValue] = {}
@@ -154,19 +154,19 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Its release, such as "2.7" or "2.7.1"; by default what packages require, else the one that
     this version of envbuilder verified."""
     as_of: types.Day | None = None
-    """No release of a package that the index got after this day is taken."""
+    """Ignore releases that the index received after this day."""
     build_from_source: bool | tuple[types.Distribution, ...] = False
-    """Packages that may be built from their sources, or `true` for all that have no wheel. Their
-    own code runs then, without network and away from your files."""
+    """Packages that may be built from source, or `true` for all that have no wheel. Their own code
+    runs then, without network and away from your files."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
-    """The GPUs that code for CUDA is compiled for while building from source; by default those that
-    PyTorch is compiled for. Fewer take less time."""
+    """GPUs to compile CUDA code for while building from source; by default those that PyTorch is
+    compiled for. Fewer take less time."""
     overrides: dict[types.Distribution, types.Requirement] = {}
-    """Package → the requirement that replaces it, whoever requires it: other versions of the same
-    package, or another package. With a marker, it holds there alone; another package for one place
-    replaces the lines of your files."""
+    """Package → the requirement that replaces it everywhere: other versions of the same package, or
+    another package. With a marker, it holds there alone; another package for one place replaces the
+    lines of your files."""
     exclude: tuple[types.Distribution, ...] = ()
-    """Packages that are left out, whoever requires them."""
+    """Packages to leave out, even if others require them."""
     install_project: bool = False
     """Whether the project itself is installed: importable from any folder, with its commands."""
     environments: dict[types.Name, Environment] = {}
@@ -206,7 +206,7 @@ _MEANT = {
     "volumes": ("volume", "mounts", "mount", "binds"),
     "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),
 }
-"""Key → others that users write for it."""
+"""Key → what users write instead."""
 _ENVIRONMENT_HINTS = {
     **{wrong: f"Did you mean '{key}'?" for key, others in _MEANT.items() for wrong in others},
     **dict.fromkeys(
@@ -276,7 +276,7 @@ _Keys = Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
 
 
 class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose signatures are required, by what is signed; no key is needed for what is left out.
+    """The keys whose signatures are required, by kind of file; without keys, none is required.
 
     A key is the path of a PEM file, relative to the configuration's folder, or the PEM text itself.
     A signature by any of the listed keys is enough.
@@ -324,9 +324,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     shared_store: Path | None = None
     definition: Definition | None = None
-    """What the project's file says of the project itself; None if it only holds configuration."""
+    """The project's definition; None if its file only holds configuration."""
     environment: str = DEFAULT
-    """Which of the project's environments the command is about."""
+    """The project's environment that the command uses."""
 
     @property
     def store_dir(self) -> Path:
@@ -375,7 +375,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def interpreters_dir(self) -> Path:
-        """What interpreters of this machine answered."""
+        """What this machine's interpreters reported."""
         return self.cache_dir / "interpreters"
 
     @property
@@ -435,7 +435,7 @@ def load(
 
 
 def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
-    """Return what a file configures and, of a project's file, the definition of the project.
+    """Return a file's configuration and, of a project's file, the project's definition.
 
     Raises `InvalidError` with the place and what to write instead.
     """
@@ -544,8 +544,8 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
 def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -> Path | None:
     """Return the nearest folder with a trusted project file.
 
-    Another user's is passed over: it could be in any folder above. Of a trusted one, what decides
-    together with it must be trusted, too, because without that its requirements would not hold.
+    Another user's is skipped: it could be in any folder above. A trusted one's profiles and locks
+    must be trusted, too; otherwise its requirements would not hold.
     """
     try:
         home = Path.home()

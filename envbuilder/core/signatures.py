@@ -1,6 +1,6 @@
 """Signatures of files by key: DSSE envelopes over in-toto statements, in `FILE.intoto.jsonl`.
 
-Locks and bundles are signed in the same way; no format of theirs is known here. Keys are P-256
+Locks and bundles are signed in the same way; this module knows neither format. Keys are P-256
 (ECDSA with SHA-256) and ed25519, in PEM files: private ones are PKCS#8, with or without a
 passphrase; public ones are SubjectPublicKeyInfo, which cosign, openssl and podman's policy share. A
 key's id is the sha256 of the public key's DER form. cryptography is an optional dependency, and is
@@ -165,7 +165,7 @@ def read_public_keys(named: Iterable[str]) -> tuple[PublicKey, ...]:
 
 
 def _label(content: bytes, where: str) -> str:
-    """Return what the only PEM block of a file claims to be."""
+    """Return the label of a file's only PEM block."""
     labels = _LABEL.findall(content.decode("ascii", "replace"))
     if len(labels) != 1:
         problem = "several PEM blocks" if labels else "no PEM file"
@@ -211,7 +211,7 @@ def _modules(*names: str) -> tuple[Any, ...]:
 # --- envelopes
 
 MOST_SIGNATURES = 16
-"""Of one envelope, which anybody may write: each costs a verification for every trusted key."""
+"""Maximum per envelope, which anybody may write: each is checked with every trusted key."""
 _URL_SAFE = str.maketrans("-_", "+/")
 
 _KeyId = Annotated[str, Meta(max_length=512)]
@@ -235,7 +235,7 @@ class WrongTypeError(SignatureError):
 
 
 class OtherSubjectError(SignatureError):
-    """A trusted key signed it, but it is about other bytes than those in hand."""
+    """A trusted key signed it, but it is about other bytes."""
 
 
 class Signature(Struct, frozen=True, kw_only=True):
@@ -353,11 +353,11 @@ def _unpacked(text: str) -> bytes:
 
 SUFFIX = ".intoto.jsonl"
 MOST_ENVELOPES = 16
-"""Of one signature file, which anybody may put beside what it is about."""
+"""Maximum per signature file, which anybody may put beside the signed file."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 TYPE = "https://in-toto.io/Statement/v1"
 TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
-"""The second is what cosign 2 writes; both have the same keys."""
+"""Types of statements; cosign 2 writes the second. Both have the same keys."""
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -380,9 +380,9 @@ class Signed(Struct, frozen=True, kw_only=True):
     """An accepted signature: what it is about, and the id of the trusted key that made it."""
 
     name: str
-    """The file, as it was named."""
+    """The signed file, as the user named it."""
     digest: str
-    """The digest of the bytes in hand, with its algorithm: `sha256:…`."""
+    """The digest of its bytes, with its algorithm: `sha256:…`."""
     type: str
     """The statement's predicate type."""
     keyid: str
@@ -421,10 +421,10 @@ def accepted(
     digests: Mapping[str, str],
     where: str,
 ) -> tuple[Statement, Signed]:
-    """Return the statement in an envelope if a trusted key made it about the bytes in hand.
+    """Return an envelope's statement if a trusted key signed it for the given bytes.
 
-    `digests` are those of the bytes in hand, by algorithm, one of which must be a subject's. Raise
-    a `SignatureError` otherwise; the signature is checked before anything in the payload is read.
+    `digests`: those of the bytes, by algorithm; one of them must be a subject's. Raise a
+    `SignatureError` otherwise; the signature is checked before anything in the payload is read.
     """
     key = signer(envelope, trusted, where)
     if envelope.payload_type != PAYLOAD_TYPE:
@@ -458,7 +458,7 @@ def digests_of(statement: Statement) -> list[tuple[str, str]]:
 def other_subject(
     where: str, digests: Mapping[str, str], signed: Sequence[tuple[str, str]]
 ) -> OtherSubjectError:
-    """Return the error for a signature about other bytes than those in hand."""
+    """Return the error for a signature about other bytes."""
     in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
     about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
     return OtherSubjectError(
@@ -518,7 +518,7 @@ def require_signed(
     predicate_type: str,
     digests: Mapping[str, str],
 ) -> tuple[Statement, Signed]:
-    """Return the first accepted statement about bytes in hand.
+    """Return the first accepted statement about the given bytes.
 
     `where` names the signed file. If none is accepted, raise the error that came closest to
     acceptance; `UnsignedError` if there is no signature.

@@ -84,7 +84,7 @@ def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 
 def binary_size(limit: int) -> str:
-    """Return a limit for a message."""
+    """Return a limit in MiB or KiB, for a message."""
     if limit >= 1 << 20:
         return f"{limit >> 20} MiB"
     return f"{limit >> 10} KiB"

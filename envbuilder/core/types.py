@@ -39,7 +39,7 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 Accelerator = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9]{1,15}\Z", description="the name of an accelerator")
 ]
-"""A row's name in `host.accelerators`, which a profile's reader checks."""
+"""The name of a row in `host.accelerators`; checked when a profile is read."""
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[
     str, Meta(pattern=_NAME, description="a name of lower-case letters, digits and hyphens")

@@ -1,4 +1,4 @@
-"""Parse YAML strictly as plain data, and change its lists so that all else stays as it is.
+"""Parse YAML strictly as plain data, and edit its lists without changing anything else.
 
 No aliases, tags or duplicate keys, and limits on sizes: the data is built from the parser's events.
 No part of a document refers to another, so memory use is proportional to the text, and no message
@@ -194,15 +194,15 @@ _REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
 class EditError(ValueError):
-    """The text is YAML of a form that is not edited."""
+    """The YAML has a form that cannot be edited."""
 
 
 def edit_list(text: str, path: Path, value: str | None, index: int | None = None) -> str:
     """Return the text with `value` in place of an item of the list at `path`.
 
-    Without an index, it comes last, in a new list if there is none; the mapping that holds the list
-    exists. None removes the item. Raise `EditError` unless the result, read again, differs in that
-    alone.
+    Without an index, append it, to a new list if there is none; the mapping that holds the list
+    must exist. None removes the item. Raise `EditError` unless nothing else differs when the result
+    is read again.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     body = text.removeprefix(mark)
@@ -227,9 +227,9 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
 
 
 def edit_value(text: str, key: str, value: str) -> str:
-    """Return the text with another value of a key at its top, a new one at its end.
+    """Return the text with a new value for a top-level key, which is appended if it is missing.
 
-    Raise `EditError` unless the result, read again, differs in that alone.
+    Raise `EditError` unless nothing else differs when the result is read again.
     """
     data = {**(load(text) or {}), key: load(value)}
     root: Any = yaml.compose(text, _PARSER)
@@ -307,7 +307,7 @@ class _List:
         return f"{result[:colon]} []{result[colon:]}"
 
     def _with_list(self, value: str) -> str:
-        """Return the text with a new list: at its end, or in the mapping that is to hold it."""
+        """Return the text with a new list: at its end, or in the mapping that should hold it."""
         holder = self._holder
         text = self._text
         item = scalar(value, in_flow=False)

@@ -1,4 +1,4 @@
-"""Verification on every node of a cluster: who is promised what, jobs, results, one table.
+"""Verify every node of a cluster: promises, jobs, results, one table.
 
 May use `verify` and the rooms below it; a scheduler runs the jobs.
 """

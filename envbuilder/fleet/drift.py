@@ -15,14 +15,13 @@ from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summ
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
-"""How a node changed, what matters most first. `worse` and `better`: its outcome, in the order
+"""How a node changed, the most important first. `worse` and `better`: its outcome, in the order
 proven, slow, anything else; `changed`: another outcome of the same rank. `device`: another device
-did the work. `slower` and `faster`: its speed, by more than `MAX_SLOWDOWN`.
-"""
+did the work. `slower` and `faster`: its speed, by more than `MAX_SLOWDOWN`."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 _TIMED: frozenset[Outcome] = frozenset({"verified", "slow"})
-"""Outcomes whose speed was judged; a busy node's is no yardstick, and is not held against one."""
+"""Outcomes with a judged speed; a busy node's speed is neither compared nor held against it."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -40,7 +39,7 @@ class Drift(Struct, frozen=True, kw_only=True):
     started: str
     """When the earlier run started, like 20261123T091500Z."""
     changes: tuple[Change, ...]
-    """In the order of `KINDS`, then in that of the nodes."""
+    """In the order of `KINDS`, then of the nodes."""
     common: int
     """Nodes that are in both runs."""
     timed: int
@@ -55,9 +54,9 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 def require_comparable(earlier: Summary | None, *, run: str, quick: bool) -> None:
-    """Raise `InvalidError` if a run, which need not have started, does not compare with `earlier`.
+    """Raise `InvalidError` if a run, possibly not started yet, cannot be compared with `earlier`.
 
-    Without an earlier one, there is nothing to compare with.
+    Does nothing without an earlier run.
     """
     if earlier is None:
         return
@@ -72,7 +71,7 @@ def require_comparable(earlier: Summary | None, *, run: str, quick: bool) -> Non
 
 
 def compare(earlier: Summary, now: Summary) -> Drift:
-    """Return how `now` differs from `earlier`; raise `InvalidError` if they do not compare."""
+    """Return how `now` differs from `earlier`; raise `InvalidError` if they cannot be compared."""
     require_comparable(
         earlier,
         run=now.run,
@@ -118,7 +117,7 @@ def sentences(drift: Drift) -> list[str]:
 
 
 def lines(drift: Drift) -> list[str]:
-    """Return a comparison as lines for a terminal: what it showed, then every change."""
+    """Return a comparison as lines for a terminal: its summary, then every change."""
     return [
         f"Against the run {drift.earlier} of {text.readable_stamp(drift.started)}",
         *sentences(drift),
@@ -127,7 +126,7 @@ def lines(drift: Drift) -> list[str]:
 
 
 def label(kind: Kind) -> str:
-    """Return how a change is called."""
+    """Return the name of a kind of change."""
     return "on another device" if kind == "device" else kind
 
 
@@ -175,7 +174,7 @@ def _rank(outcome: Outcome) -> int:
 
 
 def _ratio(before: Entry, now: Entry) -> float | None:
-    """Return a node's epoch time as a multiple of the earlier one; None if they do not compare."""
+    """Return a node's epoch time as a multiple of the earlier one; None if not comparable."""
     if not _TIMED.issuperset({before.outcome, now.outcome}) or before.device != now.device:
         return None
     seconds = now.epoch_seconds
@@ -186,7 +185,7 @@ def _ratio(before: Entry, now: Entry) -> float | None:
 
 
 def _speed(before: Entry, now: Entry, ratio: float) -> str:
-    """Return two epoch times, and what else differs that may explain them."""
+    """Return two epoch times, and other differences that may explain them."""
     was = text.amount(before.epoch_seconds or 0)
     took = text.amount(now.epoch_seconds or 0)
     speed = f"its epoch took {ratio:.2f} times as long, {took} s instead of {was} s"

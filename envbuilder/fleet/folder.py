@@ -1,4 +1,4 @@
-"""The folder of a run, which all nodes see: what is planned, which job is whose, what came back.
+"""The folder of a run, which all nodes see: its plan, its jobs, their results.
 
 fleet.json               the plan
 scripts/NODE.sbatch      what was submitted
@@ -7,7 +7,7 @@ results/NODE.JOB.json    written by the node at the end of its job
 logs/NODE.JOB.log        what the job printed
 summary.json             the table
 
-What the scripts say runs as the user, so nobody else may write them, or exchange the folder.
+The scripts run as the user, so nobody else may write them, or replace the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLAN = "fleet.json"
 JOBS = "jobs.jsonl"
 SUMMARY = "summary.json"
 _LOG_TAIL = 4096
-"""Bytes of what a job printed that are read: its last error is in them."""
+"""Bytes that are read of a job's output, from its end: its last error is there."""
 
 
 class _Submitted(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ def require_path(folder: Path) -> None:
 def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
     """Write the plan and the scripts, by node.
 
-    Raises `InvalidError` if the folder holds a run already, or another user decides what is in it;
+    Raises `InvalidError` if the folder holds a run already, or another user controls its content;
     `BuildError` if it cannot be written.
     """
     with _writing(folder):
@@ -84,7 +84,7 @@ def read(folder: Path) -> Plan:
 
 @contextmanager
 def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
-    """Raise `InvalidError` for a file that cannot be read, or is not what it should be."""
+    """Raise `InvalidError` for a file that cannot be read or is invalid."""
     try:
         with files.explained(path, hint=hint):
             yield
@@ -99,7 +99,7 @@ def script(folder: Path, node: str) -> Path:
 
 
 def add_job(folder: Path, node: str, job: str) -> None:
-    """Record a job, so that a later run of this program knows it. Raises `BuildError`."""
+    """Record a job for later runs of this program. Raises `BuildError`."""
     with _writing(folder), (folder / JOBS).open("ab") as out:
         out.write(msgspec.json.encode(_Submitted(node=node, job=job)) + b"\n")
         out.flush()
@@ -107,7 +107,7 @@ def add_job(folder: Path, node: str, job: str) -> None:
 
 
 def jobs(folder: Path) -> dict[str, str]:
-    """Return the newest job of each node. A line that was cut off by a kill is left out."""
+    """Return the newest job of each node, without lines that a kill cut off."""
     try:
         content = (folder / JOBS).read_bytes()
     except FileNotFoundError:
@@ -126,7 +126,9 @@ def result_path(folder: Path, node: str, job: str) -> Path:
 
 
 def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Yield node and content of the results that are there; `expected` maps nodes to jobs.
+    """Yield node and content of the results that exist; `expected` maps nodes to jobs.
+
+    A result that is too large or unreadable has empty content, and is thus malformed.
 
     The content of one that is too large or unreadable is empty, and thus malformed.
     """
@@ -143,7 +145,7 @@ def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, by
 def last_words(folder: Path, node: str, job: str) -> str:
     """Return the last error that a job printed, or else its last line; empty if there is none.
 
-    What srun itself printed says only that a task failed.
+    srun's own output is skipped: it only says that a task failed.
     """
     try:
         with (folder / "logs" / f"{node}.{job}.log").open("rb") as log:
@@ -180,15 +182,14 @@ def save(folder: Path, summary: Summary) -> None:
 
 
 def encode(summary: Summary) -> bytes:
-    """Return a summary as the text that `read_summary` reads."""
+    """Encode a summary as text for `read_summary`."""
     return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
 
 
 def read_summary(path: Path) -> Summary:
     """Return the summary in a file, or in a run's folder; raise `InvalidError` if it is not valid.
 
-    The file may have been edited, or come from elsewhere: its texts are bounded and freed of
-    control characters again.
+    The file is untrusted: its texts are cut and freed of control characters again.
     """
     file = path / SUMMARY if path.is_dir() else path
     hint = f"Name the folder of a finished run, or the file {SUMMARY} in it."
@@ -220,7 +221,7 @@ def _safe(entry: Entry) -> Entry:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise `BuildError` for what cannot be written, `InvalidError` for what is there already."""
+    """Raise `BuildError` if the folder cannot be written, `InvalidError` if it has a run."""
     try:
         yield
     except FileExistsError as error:

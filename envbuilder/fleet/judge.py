@@ -1,4 +1,4 @@
-"""Judge nodes, each by its result and then against its equals. Pure.
+"""Judge nodes by their results, and then against their equals. Pure.
 
 A node writes its result into a file; here it is checked, since it may hold anything.
 """
@@ -38,15 +38,15 @@ from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 LARGEST = 4 << 20
-"""Maximum size in bytes of the result that a node wrote; a report has 20,000 to 60,000."""
+"""Maximum bytes of a node's result, which the node wrote; a report has 20,000 to 60,000."""
 LEAST_EQUALS = 3
-"""With fewer nodes of a kind, a median says nothing about one of them."""
+"""Minimum number of equal nodes for a meaningful median."""
 _LONGEST_NAME = 80
 """Characters of a name in a node's result."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A node's result: whose it is, what was seen and done there, and the report if there is one.
+    """A node's result: its identity, what was detected and done, and the report if there is one.
 
     The identity guards against mistakes, such as a folder that two runs share. It is no defence
     against a node that lies on purpose.
@@ -57,32 +57,32 @@ class Result(Struct, frozen=True, kw_only=True):
     job: JobId
     node: NodeName
     host: Annotated[str, Meta(max_length=255)]
-    """The host name that the node has itself."""
+    """The node's own host name."""
     exit_code: int | None
-    """Of `envbuilder verify`; None if it was stopped because it took too long."""
+    """The exit code of `envbuilder verify`; None if it was stopped because it took too long."""
     message: Annotated[str, Meta(max_length=20_000)]
     """The last lines that it printed."""
     seconds: Annotated[float, Meta(ge=0, le=1e9)]
     detected: Detected
     gpus: Annotated[int, Meta(ge=0)] | None
-    """How many GPUs the scheduler says, in the job, that it gave; None if it says nothing."""
+    """Number of GPUs that the scheduler gave the job; None if it does not say."""
     report: dict[str, Any] | None
 
 
 def encode(result: Result) -> bytes:
-    """Return a result as the JSON text that `examined` reads."""
+    """Encode a result as JSON text for `examined`."""
     return msgspec.json.encode(result) + b"\n"
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """A node's entry, and what decides which nodes are its equals; None without a proof."""
+    """A node's entry, and what identifies its equals; None without a proof."""
 
     entry: Entry
     kind: tuple[object, ...] | None = None
     first: float | None = None
     """Seconds of the first epoch."""
     warm: float | None = None
-    """Median of the later ones; None if there was one only."""
+    """Median of the later ones; None if there was only one epoch."""
 
 
 def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None = None) -> Judged:
@@ -91,7 +91,7 @@ def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None 
 
 
 def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
-    """Judge a node by the bytes that it sent, which may be anything."""
+    """Judge a node by the bytes that it sent, which are untrusted."""
     try:
         result = _parsed(content, run=run, job=job, node=promise.node)
         report = None if result.report is None else model.check(result.report)
@@ -127,7 +127,7 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
 
 
 def _parsed(content: bytes, **expected: str) -> Result:
-    """Return a result; raise `InvalidError` if it is malformed, or another job's."""
+    """Return a result; raise `InvalidError` if it is malformed or of another job."""
     try:
         decoding.require_few_values(content)
         result = decoding.from_json(content, Result)
@@ -156,7 +156,7 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
-    """Return the entries, with each epoch as a share of its equals' median; much slower is `slow`.
+    """Return the entries, with each epoch relative to its equals' median; much slower is `slow`.
 
     Equals have the same profile, backend, framework, device and images. A node that did other work
     has no share, and counts in no median.
@@ -235,7 +235,7 @@ def _seen(detected: Detected) -> str:
 def of_report(promise: Promise, job: str, report: model.Report, given: int | None = None) -> Judged:
     """Return the entry of a node from its checked report.
 
-    `given` is how many GPUs the scheduler says, in the job, that it gave; None if it says nothing.
+    `given`: the number of GPUs that the scheduler gave the job; None if it does not say.
     """
     first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
@@ -274,7 +274,7 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome of a node that passed with another number of GPUs; None if it is right."""
+    """Return the outcome of a node that passed with a wrong number of GPUs, else None."""
     if not promise.gpus_to_prove:
         return None
     listed = counted(promise.gpus, "GPU")

@@ -1,4 +1,4 @@
-"""A fleet as data: its nodes, what is promised of each, and what a verification of it showed."""
+"""A fleet as data: its nodes, the promise for each, and the result of verifying it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from envbuilder.verify.view import Tone
 
 LONGEST_REASON = 300
-"""Characters of a text from outside: a node, a scheduler, an edited summary."""
+"""Maximum characters of untrusted text: from a node, a scheduler, an edited summary."""
 MOST_NAMED = 8
-"""Nodes that a sentence names."""
+"""Maximum number of nodes in a sentence."""
 
 NodeName = Annotated[
     str,
@@ -51,7 +51,7 @@ Outcome = Literal[
     "drained",
     "unmapped",
 ]
-"""What became of a node, the best first; `MARKS` says what each means."""
+"""The result of a node, the best first; `MARKS` explains each."""
 
 
 class Mark(NamedTuple):
@@ -82,7 +82,7 @@ MARKS: dict[Outcome, Mark] = {
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PROVEN = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "good")
 LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "left")
-"""Nodes that no job was submitted for; they are no failures."""
+"""Nodes without a job; they do not count as failures."""
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class Node(Struct, frozen=True, kw_only=True):
     state: str
     """In the scheduler's words, without marks."""
     usable: bool
-    """Whether jobs may start there, now or after others."""
+    """Whether jobs may start there, now or later."""
     features: tuple[str, ...] = ()
     resources: tuple[Resource, ...] = ()
     reason: str = ""
@@ -108,17 +108,17 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class Promise(Struct, frozen=True, kw_only=True):
-    """What a node is to prove."""
+    """What a node must prove."""
 
     node: NodeName
     profile: types.Name | None = None
-    """None: the node itself decides, by what `detect` sees there."""
+    """None: the node itself decides by what `detect` finds there."""
     why: str = ""
-    """What promises it, such as `feature h100`."""
+    """The source of the promise, such as `feature h100`."""
     gpus: Annotated[int, Meta(ge=0)] = 0
-    """How many GPUs the scheduler gives out there."""
+    """Number of GPUs that the scheduler gives out there."""
     covered: Annotated[int, Meta(ge=0)] | None = None
-    """How many of them its verification covers; None for all."""
+    """Number of them that its verification covers; None for all."""
 
     @property
     def gpus_to_prove(self) -> int:
@@ -129,7 +129,7 @@ class Promise(Struct, frozen=True, kw_only=True):
 
 
 class Detected(Struct, frozen=True, kw_only=True):
-    """What a node was seen to be, before anything ran on it."""
+    """What was detected on a node, before anything ran on it."""
 
     profile: str | None = None
     """The profile that fits it best."""
@@ -139,10 +139,10 @@ class Detected(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A row of the table: a node, what was promised of it, and what became of it.
+    """A row of the table: a node, its promise and its result.
 
-    Times are in seconds, `accuracy` is a fraction. Everything is safe to print: outside text was
-    bounded and freed of control characters when it was read.
+    Times are in seconds, `accuracy` is a fraction. Everything is safe to print: untrusted text was
+    cut and freed of control characters when it was read.
     """
 
     node: NodeName
@@ -150,11 +150,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     promised: str = ""
     """A profile; empty if the node was to decide."""
     why: str = ""
-    """What promised it."""
+    """The source of the promise."""
     device: str = ""
-    """The device that did the work, or what was seen instead."""
+    """The device that did the work, or that was detected instead."""
     detail: str = ""
-    """Why the outcome is what it is; empty if it says enough."""
+    """The reason for the outcome; empty if the outcome says enough."""
     job: JobId | None = None
     profile: str = ""
     """The profile that was verified."""
@@ -162,24 +162,24 @@ class Entry(Struct, frozen=True, kw_only=True):
     accelerator: str = ""
     epoch_seconds: float | None = None
     share: float | None = None
-    """`epoch_seconds` divided by the median of its equals; None with less than three of them."""
+    """`epoch_seconds` divided by the median of its equals; None with fewer than three of them."""
     images_per_second: float | None = None
     accuracy: float | None = None
     framework: str = ""
     """Name and version."""
     gpus: Annotated[int, Meta(ge=0)] | None = None
-    """How many GPUs passed; None without a passing report."""
+    """Number of GPUs that passed; None without a passing report."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
-    """How many the scheduler gives out there; None where it does not say."""
+    """Number that the scheduler gives out there; None if it does not say."""
 
     @property
     def partial(self) -> bool:
-        """Return whether some of its GPUs were proven, and others not looked at."""
+        """Return whether only some of its GPUs were verified."""
         return self.outcome in PROVEN and 0 < (self.gpus or 0) < (self.gpus_given or 0)
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a run showed: one entry a node, in the order of the nodes."""
+    """The result of a run: one entry per node, in the order of the nodes."""
 
     run: RunId
     started: str
@@ -191,22 +191,22 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Return whether every node that was examined was proven, and at least one was."""
+        """Return whether every examined node was proven, and at least one was."""
         examined = {e.outcome for e in self.entries if e.outcome not in LEFT_OUT}
         return bool(examined) and examined <= PROVEN
 
 
 def new_run(stamp: str) -> str:
-    """Return the id of a run that starts now; `stamp` is the time, as `stamp_now` has it."""
+    """Return the id of a run that starts now; `stamp` is the time from `stamp_now`."""
     return f"{stamp.lower()}-{secrets.token_hex(3)}"
 
 
 def started(run: str) -> str:
-    """Return the stamp of the time at which a run started."""
+    """Return the stamp of a run's start."""
     return run.partition("-")[0].upper()
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key by which node2 comes before node10."""
+    """Return a sort key by which node2 comes before node10."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), part) if part.isdigit() else (0, part) for part in parts]

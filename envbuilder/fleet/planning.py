@@ -76,7 +76,7 @@ _OWN_LETTERS = "JwNnoeat"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nodes that meet all conditions are to prove a profile."""
+    """Nodes that meet all conditions must prove a profile."""
 
     profile: types.Name
     feature: Label | None = None
@@ -90,7 +90,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ", ".join(f"{name} {value}" for name, value in named if value is not None)
 
     def applies(self, node: Node) -> bool:
-        """Return whether a node fulfills all conditions."""
+        """Return whether a node meets all conditions."""
         name, _, kind = (self.gres or "").partition(":")
         return (
             (self.feature is None or self.feature in node.features)
@@ -103,22 +103,22 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a site says of its cluster."""
+    """A site's settings for its cluster."""
 
     profiles: tuple[Rule, ...] = ()
-    """The first rule that applies decides. Without any, each node decides by what it detects."""
+    """The first rule that applies decides. Without rules, each node decides by what it detects."""
     sbatch: Annotated[tuple[SchedulerOption, ...], Meta(max_length=50)] = ()
-    """Options for every job, as `#SBATCH` lines."""
+    """Options for every job, as lines of `#SBATCH`."""
     setup: Annotated[tuple[ShellLine, ...], Meta(max_length=100)] = ()
-    """Shell that every job runs first, such as `module load python`."""
+    """Shell code that every job runs first, such as `module load python`."""
     command: Annotated[tuple[Argument, ...], Meta(max_length=20)] = ()
-    """How nodes start envbuilder; without it, as it was started here."""
+    """How nodes start envbuilder; by default like here."""
     sif: dict[types.Name, types.AbsolutePath] = {}
-    """For `fleet verify`: profile → its image in a file that all nodes see and run by Apptainer."""
+    """For `fleet verify`: profile → its image file, which all nodes see and run with Apptainer."""
 
 
 def read_settings(path: Path) -> FleetSettings:
-    """Read a file, which must be the user's own: its lines of shell run in jobs.
+    """Read a file, which must be the user's own: its shell code runs in jobs.
 
     Raises `InvalidError` with file, line, key and suggestion.
     """
@@ -132,7 +132,7 @@ def read_settings(path: Path) -> FleetSettings:
 
 
 def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the place of each mistake that the types allow, the mistake and a suggestion."""
+    """Yield place, problem and suggestion of each mistake that the types allow."""
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
             hint = "Add feature:, gres: or node: to say which nodes it is for."
@@ -156,7 +156,7 @@ def promised(
 ) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
     """Return the promises of nodes, and the rows of those that get no job.
 
-    `profile` is promised of every node, whatever the settings say.
+    `profile` is promised for every node and overrides the settings.
     """
     promises: list[Promise] = []
     left_out: list[Entry] = []
@@ -197,16 +197,17 @@ def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promis
 
 
 SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
-"""What a line of `#SBATCH` can hold as it is."""
+"""Characters that a line of `#SBATCH` can hold unquoted."""
 _START_SECONDS = 120
-"""What a job gets beyond the verification's limit: for its setup, and to report a time-out."""
+"""Seconds that a job gets beyond the verification's limit, for its setup and to report a time-out.
+"""
 _LONGEST_WAIT_SECONDS = 30 * 60
-"""How long a job may wait until it starts."""
+"""Maximum seconds until a job starts."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
 )
-"""Variables that jobs get. Nothing else: the scripts lie in a folder that others may read."""
+"""Variables that jobs get. No others: the scripts' folder may be readable for others."""
 
 
 class Common(Struct, frozen=True, kw_only=True):
@@ -214,25 +215,25 @@ class Common(Struct, frozen=True, kw_only=True):
 
     run: str
     folder: str
-    """Of the run; the same path on all nodes."""
+    """Folder of the run; the same path on all nodes."""
     command: tuple[str, ...]
     """Starts envbuilder on a node."""
     arguments: tuple[str, ...]
-    """For `envbuilder verify` on each node."""
+    """Arguments for `envbuilder verify` on each node."""
     project: str | None = None
-    """Folder with the `envbuilder.yaml` that the run is for; the same path on all nodes."""
+    """Folder with the run's `envbuilder.yaml`; the same path on all nodes."""
     sif: dict[str, str] = {}
-    """Profile → the file with its image."""
+    """Profile → its image file."""
     variables: dict[str, str]
     options: tuple[str, ...]
-    """For sbatch."""
+    """Options for sbatch."""
     setup: tuple[str, ...]
     limit_seconds: int
-    """How long a verification may take."""
+    """Maximum seconds of a verification."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a run is to do. It holds all that `--resume` needs."""
+    """The plan of a run, with everything that `--resume` needs."""
 
     schema: Literal[1] = 1
     run: RunId
@@ -249,12 +250,12 @@ class Request(Struct, frozen=True, kw_only=True):
     """The options of a run."""
 
     profile: str | None
-    """Promised of every node, whatever the settings say."""
+    """Promised for every node; overrides the settings."""
     partition: str | None
     patterns: tuple[str, ...]
-    """Of nodes; empty for all."""
+    """Patterns of nodes; empty for all."""
     arguments: tuple[str, ...]
-    """For `envbuilder verify` on each node."""
+    """Arguments for `envbuilder verify` on each node."""
     quick: bool
     limit_seconds: int
 
@@ -268,8 +269,8 @@ def plan(
 ) -> Plan:
     """Return a run's plan for the requested nodes.
 
-    Raises `InvalidError` if there is none, a pattern names none, a promised profile does not exist,
-    or there are images and nodes that would choose their profile themselves.
+    Raises `InvalidError` if there is none, a pattern matches none, a promised profile does not
+    exist, or images are given for nodes that choose their profile themselves.
     """
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
@@ -301,10 +302,10 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
 
 
 def _counted(promise: Promise, library: Library) -> Promise:
-    """Return a promise with how many GPUs its verification covers.
+    """Return a promise with the number of GPUs that its verification covers.
 
-    Several only with PyTorch (`verify --devices`), and none for a profile of CPUs. Of a node that
-    decides itself, all: a GPU that it does not see must not make it a CPU node.
+    Several only with PyTorch (`verify --devices`), none for a CPU profile, and all for a node that
+    decides itself: a GPU that it does not see must not make it a CPU node.
     """
     framework = library.framework[0]
     accelerator = ""
@@ -345,7 +346,7 @@ def common(
 
 
 def time_limit(limit_seconds: int) -> int:
-    """Return the minutes that Slurm gives a job; it counts in minutes."""
+    """Return Slurm's time limit in whole minutes."""
     return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 

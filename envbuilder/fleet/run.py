@@ -1,4 +1,4 @@
-"""Run a plan: submit a job for each node, follow it, take its result, and write the table."""
+"""Run a plan: submit a job for each node, follow it, read its result, and write the table."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from envbuilder.fleet.model import Entry, Outcome, Summary, natural
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
 SILENT_SECONDS = 600.0
-"""How long the scheduler may not answer before its jobs are given up."""
+"""How long the scheduler may fail to answer before its jobs are given up."""
 _GRACE_SECONDS = 120
-"""How long the scheduler may take to end a job that is over its time."""
+"""How long the scheduler may take to end a job after its time limit."""
 _SETTLE_SECONDS = 60.0
 """How long a result may take to appear after a job's end: NFS shows new files after up to 60 s."""
 _KILLED_SETTLE_SECONDS = 10.0
-"""The same for a job that was killed, which mostly has none."""
+"""The same for a killed job, which usually has no result."""
 _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
-"""Seconds between two looks; the longer a run takes, the longer they are."""
+"""Maximum seconds between two checks; pauses grow with the run's duration."""
 
 
 @dataclass(kw_only=True)
 class _Track:
-    """A job that is followed, and since when it runs or has ended (seconds of one clock)."""
+    """A followed job, and since when it runs or has ended (seconds of one clock)."""
 
     job: str
     submitted: float
@@ -40,9 +40,9 @@ class _Track:
     def end(
         self, state: JobState | None, now: float, start_seconds: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
-        """Return outcome and detail of a job that is given up; None if it is followed further.
+        """Return outcome and detail if a job is given up; None to follow it further.
 
-        `state` is None if the scheduler does not know the job (any more).
+        `state` is None if the scheduler does not know the job.
         """
         if state is not None and state.phase == "waiting":
             self.ended = None
@@ -66,7 +66,7 @@ class _Track:
 
 
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
-    """Return outcome and detail of a job that ended, or is unknown, and sent no result."""
+    """Return outcome and detail of a job that ended, or is unknown, without a result."""
     if state is None:
         return "lost", "the scheduler no longer knows the job, which reported nothing"
     detail = state.meaning or f"the job ended before it reported ({state.word})"
@@ -78,7 +78,7 @@ def _ended(state: JobState | None) -> tuple[Outcome, str]:
 
 
 class Run:
-    """A run that goes on; one object drives it at a time."""
+    """A run in progress; one object drives it at a time."""
 
     def __init__(
         self,
@@ -100,16 +100,16 @@ class Run:
         self._run_seconds = 60 * planning.time_limit(plan.limit_seconds) + _GRACE_SECONDS
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
-        """Node → why sbatch says that it did not accept the job."""
+        """Node → sbatch's reason for not accepting the job."""
         self._earlier: frozenset[str] = frozenset()
-        """Jobs of an earlier time."""
+        """Jobs of an earlier process."""
         self._verdicts: dict[str, judge.Judged] = {}
 
     def finish(self, *, resumed: bool) -> Summary:
-        """Do what is left of the plan, and return the table, which is also in the folder.
+        """Complete the plan; write the table to the folder and return it.
 
-        If this is interrupted, the run's own jobs are cancelled, and the table says so. If an
-        earlier run cannot be taken up, since the scheduler does not answer, its jobs go on.
+        An interruption cancels the run's own jobs, and the table says so. If an earlier run cannot
+        be resumed, since the scheduler does not answer, its jobs go on.
         """
         if resumed:
             self._take_up()
@@ -146,7 +146,7 @@ class Run:
                     self._wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
 
     def _give_up(self) -> None:
-        """Write what is known, and cancel the run's own jobs: nobody follows them any more."""
+        """Write the results so far, and cancel the run's own jobs, which nothing follows now."""
         self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for node, promise in self._promises.items():
@@ -171,7 +171,9 @@ class Run:
                 self._scheduler.cancel(late)
 
     def _take_up(self) -> None:
-        """Take the results of earlier jobs, and follow those that may still send one.
+        """Read the results of earlier jobs, and follow those that may still send one.
+
+        Raises `ToolError` if the scheduler does not answer; then nothing is changed.
 
         Raises `ToolError` if the scheduler does not answer; nothing is changed then.
         """
@@ -209,7 +211,7 @@ class Run:
                 task.advance(1)
 
     def _settle(self, states: Mapping[str, JobState]) -> None:
-        """Judge what was refused. sbatch may have failed, or given up, after a job was accepted."""
+        """Judge refused jobs. sbatch may have failed or given up after a job was accepted."""
         # Slurm may list what it refused, too: as a job that failed.
         new = {
             s.node: s.job
@@ -280,7 +282,7 @@ class Run:
 
 
 def _line(entry: Entry) -> str:
-    """Sum up a node in one line."""
+    """Describe a node's result in one line."""
     seconds = ""
     if entry.epoch_seconds:
         seconds = f", epoch {entry.epoch_seconds:.1f} s"

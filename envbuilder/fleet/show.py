@@ -26,11 +26,11 @@ from envbuilder.verify import view
 from envbuilder.verify.view import Fact, Section, Word
 
 MOST_ROWS = 60
-"""Up to so many nodes, all of them have a row; of more, only those that were not proven."""
+"""Maximum number of nodes that all get a row; with more, only unproven ones do."""
 
 
 def print_table(summary: Summary, terminal: Any) -> None:
-    """Print the table, remarks on single nodes, and the counts, to rich's console."""
+    """Print the table, remarks on single nodes and the counts to rich's console."""
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
@@ -69,7 +69,7 @@ def _nodes(entries: Sequence[Entry]) -> Section:
 
 
 def _remark(terminal: Any, entry: Entry) -> None:
-    """Print why a node has its outcome, if that is known."""
+    """Print the reason for a node's outcome, if known."""
     if entry.detail:
         wrapped = textwrap.wrap(
             f"{entry.node}: {entry.outcome}: {entry.detail}",
@@ -90,7 +90,7 @@ def _counts(entries: Sequence[Entry]) -> str:
 
 
 def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
-    """Return the page of a run, compared with an earlier one if there is a comparison."""
+    """Return the page of a run, with its comparison with an earlier one, if any."""
     heading = "NOT VERIFIED"
     if summary.passed:
         heading = "VERIFIED"
@@ -124,7 +124,7 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
 
 
 def _outcomes(entries: Sequence[Entry]) -> list[Fact]:
-    """Return how many nodes have each outcome, and what it means."""
+    """Return the number of nodes with each outcome, and what it means."""
     number = Counter(entry.outcome for entry in entries)
     return [Fact(f"{number[o]:,} {o}", MARKS[o].meaning) for o in OUTCOMES if number[o]]
 
@@ -152,7 +152,7 @@ def _subject(summary: Summary) -> tuple[str, ...]:
 
 
 def _detail(row: Entry) -> str:
-    """Return what promised a node's profile, why it has its outcome, and of which job."""
+    """Return the source of a node's promise, the reason for its outcome, and its job."""
     promised = ""
     if row.promised:
         promised = f"by {row.why}"
@@ -163,7 +163,7 @@ def _detail(row: Entry) -> str:
 
 
 def _drift(drift: drifts.Drift) -> Section:
-    """Return what changed since an earlier run."""
+    """Return the changes since an earlier run."""
     return Section(
         title=f"Against the run of {text.readable_stamp(drift.started)}",
         header=("node", "change", "detail"),

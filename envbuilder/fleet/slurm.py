@@ -1,8 +1,8 @@
-"""Slurm: call its programs, and read what they print.
+"""Slurm: call its programs, and parse their output.
 
 No program needs accounting, which many clusters lack. All output is read by formats that name the
 fields, which Slurm has had since version 17; `--json` differs from release to release. Names come
-from administrators, reasons from anybody: both are bounded.
+from administrators, reasons from anybody: both are cut.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from envbuilder.core.errors import ToolError, printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resource, natural
 
 SUFFIX = ".sbatch"
-"""Of a script's name."""
+"""Suffix of a script's name."""
 CALL_SECONDS = 60.0
-"""How long a program may take; Slurm's own time-outs are 10 to 20 seconds a message."""
+"""Maximum seconds of a program; Slurm's own time-outs are 10 to 20 seconds per message."""
 _PREFERENCES = ("SBATCH_", "SINFO_", "SQUEUE_", "SCANCEL_")
 _KEPT_PREFERENCES = frozenset(
     ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 )
 _MOST_CANCELLED = 500
-"""Ids in one call of scancel, so that its arguments stay short."""
+"""Maximum number of ids per call of scancel, so that its arguments stay short."""
 Phase: TypeAlias = Literal["waiting", "running", "ending", "ended"]
-"""Of a job: `ending` is one whose script has ended, or is being ended, and is not cleared away."""
+"""Phase of a job; `ending`: its script has ended or is being ended, but the job still exists."""
 NODE_FORMAT = "%N|%T|%f|%G|%E"
 """sinfo: name, state, features, generic resources, reason (which may hold anything)."""
 JOB_FORMAT = "%i|%T|%o|%r"
 """squeue: id, state, path of the script (which holds no |), reason."""
 MOST_NODES = 20_000
-"""That sinfo may list; Slurm itself is known to run with 15,000 or so."""
+"""Maximum number of nodes from sinfo; Slurm is known to run with about 15,000."""
 
 _MARKS = "*~#!%$@^-+"
 """Slurm's marks behind a node's state; * means that the node does not respond."""
@@ -58,8 +58,8 @@ _USABLE = frozenset(
 _WAITING: tuple[Phase, Outcome, str] = ("waiting", "broken", "")
 _ENDING: tuple[Phase, Outcome, str] = ("ending", "broken", "")
 _RUNNING: tuple[Phase, Outcome, str] = ("running", "broken", "")
-"""Of every other word, those of a newer Slurm, too: the job is followed and, when its time is over,
-cancelled. Of a job that is not there in the end, the outcome is not used."""
+"""For all other words, including those of a newer Slurm: the job is followed, and cancelled when
+its time is over. If the job disappears, the outcome is not used."""
 _BROKEN: tuple[Phase, Outcome, str] = ("ended", "broken", "")
 JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "PENDING": _WAITING,
@@ -87,41 +87,41 @@ JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "DEADLINE": ("ended", "timed-out", "ended by the scheduler"),
     "TIMEOUT": ("ended", "timed-out", "ended by the scheduler"),
 }
-"""Slurm's words for the states and flags of a job ("Job state codes" of its page `squeue`) → phase,
-the outcome without a result, and what the word says of the job's end."""
+"""Slurm's words for states and flags of a job ("Job state codes" of its page `squeue`) → phase, the
+outcome without a result, and what the word says about the job's end."""
 _RESOURCE = re.compile(
     r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
 )
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """How a job is, according to its scheduler."""
+    """The state of a job, according to its scheduler."""
 
     job: str
     phase: Phase
     word: str
     """The scheduler's word for it, such as NODE_FAIL."""
     outcome: Outcome = "broken"
-    """The outcome of its node, if it ended so and sent no result."""
+    """The outcome of its node if it ended in this state without a result."""
     meaning: str = ""
     """The word's meaning for a job that ended, in plain words; empty for a failure of its own."""
     reason: str = ""
-    """Why it waits, or ended."""
+    """Why it waits or ended."""
     node: str = ""
     """The name of its script."""
 
     @property
     def live(self) -> bool:
-        """Return whether it may still send a result."""
+        """Return whether the job may still send a result."""
         return self.phase in {"waiting", "running"}
 
 
 class RefusedError(Exception):
-    """The scheduler did not accept a job; `str` says why, in its own words."""
+    """The scheduler did not accept a job; `str` gives its reason."""
 
 
 class Slurm:
-    """A Slurm cluster, as its programs on this machine reach it."""
+    """A Slurm cluster, reached through its programs on this machine."""
 
     def __init__(self, partition: str | None = None) -> None:
         self._partition = partition
@@ -145,7 +145,7 @@ class Slurm:
             raise _unexpected("sbatch", done.stdout) from error
 
     def jobs(self, run: str) -> dict[str, JobState]:
-        """Return a run's jobs: Slurm forgets them some minutes after their end (MinJobAge)."""
+        """Return a run's jobs; Slurm forgets them some minutes after their end (MinJobAge)."""
         return parse_jobs(
             _checked(
                 "squeue",
@@ -157,7 +157,7 @@ class Slurm:
         )
 
     def exit_code(self, job: str) -> str:
-        """Return the exit code of a job; empty if Slurm does not know it any more."""
+        """Return the exit code of a job; empty if Slurm no longer knows it."""
         done = _run("scontrol", "--oneliner", "show", "job", job)
         match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", done.stdout)
         if done.returncode or match is None:
@@ -167,7 +167,7 @@ class Slurm:
         return match[1]
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs. Those that have ended make scancel fail, which says nothing of the rest."""
+        """Cancel jobs; scancel fails for those that have ended, which is ignored."""
         for first in range(0, len(jobs), _MOST_CANCELLED):
             _run("scancel", *jobs[first : first + _MOST_CANCELLED])
 
@@ -175,8 +175,8 @@ class Slurm:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for Slurm's programs.
 
-    Those by which users set options win over a script's own lines, and hide jobs and nodes from
-    lists: only the ones that say on whose account and where jobs run are left.
+    Users' variables for options override a script's lines, and hide jobs and nodes from lists. So
+    only those for accounts and places of jobs are kept.
     """
     return {
         name: value
@@ -209,14 +209,14 @@ def _why(done: process.Completed) -> str:
 
 
 def job_name(run: str) -> str:
-    """Return the name that all jobs of a run have, and no other job."""
+    """Return the name of all jobs of a run, which no other job has."""
     return f"envbuilder-{run}"
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """Return the nodes in sinfo's output, each once, in natural order.
 
-    Raises `ToolError` for lines that do not have the form that was asked for.
+    Raises `ToolError` for lines that do not have the requested form.
     """
     by_name: dict[str, Node] = {}
     for line in filter(None, text.splitlines()):
@@ -287,9 +287,9 @@ def parse_jobs(text: str) -> dict[str, JobState]:
 
 
 def given_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return how many GPUs a job has on its node, from the variable that Slurm sets since 20.11.
+    """Return the number of a job's GPUs on its node, from a variable that Slurm sets since 20.11.
 
-    None if it says nothing.
+    None if it is not set.
     """
     number = environ.get("SLURM_GPUS_ON_NODE", "")
     if re.fullmatch(r"[0-9]{1,6}", number):

@@ -133,7 +133,7 @@ class Diagnosis:
             rest = answer if isinstance(answer, UnresolvableError) else None
         return tuple(filter(None, blockers.values())), rest
 
-    def passed_over(
+    def outdated(
         self,
         profile: Profile,
         target: upstream.Target,
@@ -311,7 +311,7 @@ def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
     return tuple(each for each in blockers if not versions.issuperset(each.instead))
 
 
-class PassedOverError(UnresolvableError):
+class OutdatedError(UnresolvableError):
     """A target would get versions of packages that are too old."""
 
     def __init__(self, blockers: tuple[Blocker, ...], target: upstream.Target) -> None:

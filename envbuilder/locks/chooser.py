@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import counted, first
-from envbuilder.locks.blockers import PassedOverError, allowed, too_old
+from envbuilder.locks.blockers import OutdatedError, allowed, too_old
 from envbuilder.locks.target_wheels import overriding, resolver, without
 from envbuilder.packages import upstream
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError, Uv, ranks
@@ -110,7 +110,7 @@ class Chooser:
             self._profile.indexes, self._settings, links, lambda _: None, self._diagnosis.read
         )
 
-    def ways(
+    def alternatives(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
     ) -> Iterator[Way]:
         """Yield releases and Pythons for which there are wheels of all that is required.
@@ -200,13 +200,13 @@ class Chooser:
             try:
                 wheels = self._asked(asked, python, *options, before=earlier)
                 new = [w for w in wheels if earlier.get(w.file.name) != w.file.version]
-                blockers = self._diagnosis.passed_over(
+                blockers = self._diagnosis.outdated(
                     asked, target, new, partial(self._outcome, python=python)
                 )
                 if not (old := too_old(blockers)):
                     versions = {wheel.file.name: wheel.file.version for wheel in wheels}
                     return Answer(python, versions, sources)
-                refusal: UnresolvableError = PassedOverError(old, target)
+                refusal: UnresolvableError = OutdatedError(old, target)
                 more.update(blocker.name for blocker in old if blocker.kind == "source")
             except UnresolvableError as error:
                 refusal = error

@@ -180,7 +180,7 @@ def _of_environment(
     `frameworks`: those of all environments. A profile of another one's framework is not for this
     environment, unless it has none of its own.
     """
-    names = (project.meant(name),) if name else project.names(folders)
+    names = (project.alias_of(name),) if name else project.names(folders)
     framework, _ = project.framework
     chosen = []
     of_others = []

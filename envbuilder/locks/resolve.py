@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from envbuilder.core import pip, process, types
 from envbuilder.core.errors import BuildError, InvalidError, one_line
 from envbuilder.locks import compare, target_wheels
-from envbuilder.locks.blockers import Blocker, PassedOverError, explained, too_old
+from envbuilder.locks.blockers import Blocker, OutdatedError, explained, too_old
 from envbuilder.locks.target_wheels import ClashError
 from envbuilder.packages import interpreters, upstream
 from envbuilder.packages.debian.suite import Debs, Suites
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     """Starts uv for a profile, with `offers`."""
     Standing = tuple[Sequence[Blocker], UnresolvableError | None]
     Explain = Callable[[Profile, Place, UnresolvableError, Ask], Standing]
-    Doubt = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
+    FindOutdated = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
 
 _MOST_ROUNDS = 12
 """How often packages of an index are found that have to be built, each time deeper in what others
@@ -82,7 +82,7 @@ def resolve(
     contents: Contents | None = None,
     environ: Mapping[str, str] = os.environ,
     explain: Explain | None = None,
-    doubt: Doubt = lambda *_: (),
+    find_outdated: FindOutdated = lambda *_: (),
     elsewhere: Callable[[str, str], Sequence[str] | None] = lambda *_: None,
     memory: Memory | None = None,
     suites: Suites | None = None,
@@ -94,7 +94,7 @@ def resolve(
     that this one is a project's variant of, and its lock, if it has one; what is the same is taken
     from it. A project's lock states what each package requires, and may go without a target.
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
-    reason; `explain` finds what stands in a target's way, `doubt` which versions of those that no
+    reason; `explain` finds what prevents a target, `find_outdated` which versions of those that no
     earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
     platform. `memory`, `suites`: what the command asked before. Packages that have no wheel are
     built, if the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
@@ -126,14 +126,14 @@ def resolve(
 
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
-        blockers = doubt(asked, place, new, ask_of(place))
+        blockers = find_outdated(asked, place, new, ask_of(place))
         for each in blockers:
             if each.kind == "wheel":
                 lacks = f"{each.name} {each.version} has neither a wheel for it nor a source"
                 target = f"{place[0]} with Python {place[1]}"
                 on_progress(f"note: {target} gets {', '.join(each.instead)}, since {lacks}")
         if old := too_old(blockers):
-            raise PassedOverError(old, place)
+            raise OutdatedError(old, place)
 
     try:
         target_wheels.require_offers(profile, offers, everywhere=not in_project)
@@ -286,7 +286,7 @@ def _obstacles(
     """Return what stands in the way of each target that cannot be resolved."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
-        if isinstance(failure, PassedOverError):
+        if isinstance(failure, OutdatedError):
             obstacles[target] = failure.blockers
         elif not isinstance(failure, ClashError):
             obstacles[target], _ = explain(asked, target, failure, ask_of(target))

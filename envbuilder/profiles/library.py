@@ -40,7 +40,7 @@ class Variants(Protocol):
     def offers(self, name: str) -> fit.Offers:
         """Return the releases that a profile has, each with what in the project rules it out."""
 
-    def meant(self, name: str) -> str:
+    def alias_of(self, name: str) -> str:
         """Return the profile that a user means who names one for its hardware."""
 
     def unadapted(self, name: str) -> Profile:
@@ -85,7 +85,7 @@ class Library:
 
     def named(self, name: str) -> Profile:
         """Return the profile that a user names, perhaps for its hardware alone, as `profile`."""
-        return self.profile(self._variants.meant(name) if self._variants else name)
+        return self.profile(self._variants.alias_of(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the profiles to choose from, sorted."""
@@ -226,7 +226,7 @@ class Library:
         return profile_lock.parse(content, path)
 
 
-class Hidden(NamedTuple):
+class ShadowedLock(NamedTuple):
     """A shipped lock that is not used, because there is another one."""
 
     lock: Lock
@@ -257,14 +257,14 @@ def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, L
     return None
 
 
-def hidden_lock(profile: Profile, folders: Sequence[Path]) -> Hidden | None:
+def hidden_lock(profile: Profile, folders: Sequence[Path]) -> ShadowedLock | None:
     """Return the shipped lock of a profile if another one is used instead."""
     instead = profile_lock.path_for(profile.name, folders)
     if instead is None or instead.is_relative_to(folders[-1]):
         return None
     shipped = matching_shipped(profile, folders)
     if shipped and shipped[1].state != "unlocked":
-        return Hidden(shipped[1], instead)
+        return ShadowedLock(shipped[1], instead)
     return None
 
 

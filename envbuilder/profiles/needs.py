@@ -242,12 +242,12 @@ def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
             findings += [
                 Finding("warning", _sentence(package, code, gpu, row), "package")
                 for package, code in packages.items()
-                if served(code, gpu) < _LITTLE
+                if kernel_coverage(code, gpu) < _LITTLE
             ]
     return findings
 
 
-def served(code: Mapping[str, int], gpu: Gpu) -> float:
+def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
     """Return which part of the device code for its vendor's GPUs runs on a GPU.
 
     Its architecture must be known. It is 0 if there is code for another vendor's GPUs alone, 1 if

@@ -191,7 +191,7 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
                     yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
 
 
-class Shown(NamedTuple):
+class InstallHints(NamedTuple):
     """What a source shows of itself in its text."""
 
     name: str
@@ -200,7 +200,7 @@ class Shown(NamedTuple):
     requires: tuple[str, ...]
 
 
-def shown(folder: Path) -> Shown | None:
+def shown(folder: Path) -> InstallHints | None:
     """Return what setup.py or others show in their text; None if they cannot be read."""
     try:
         itself = package.read(folder)
@@ -209,4 +209,4 @@ def shown(folder: Path) -> Shown | None:
     except InvalidError:
         return None
     version = itself.version if itself.version != package.UNKNOWN else ""
-    return Shown(itself.name, version, tuple(line.text for line in lines))
+    return InstallHints(itself.name, version, tuple(line.text for line in lines))

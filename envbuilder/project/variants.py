@@ -125,7 +125,7 @@ class ProjectProfiles:
             self._profiles[name] = profile_files.load(name, self._folders)
         return self._profiles[name]
 
-    def meant(self, name: str) -> str:
+    def alias_of(self, name: str) -> str:
         """Return the profile that a name of hardware means: `cuda` is `jax-cuda` with JAX."""
         other = f"{self.framework[0]}-{name}"
         return other if other in profile_files.names(self._folders) else name

@@ -3,8 +3,8 @@
 Wheels are never installed into the conda prefix itself: that would remove or overwrite files that
 conda owns. They go into a venv inside the prefix, made by the prefix's own interpreter while both
 are still in the working folder, and then adapted to the final location of both. The image builder
-instead has a program that answers uv as that interpreter would, which works for Linux only; here
-the real one is available, and if it cannot run, the build fails before anything is in place.
+instead gives uv a program that answers like that interpreter, for Linux only. Here the real one is
+available, and if it cannot run, the build fails before anything is in place.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ for _name in $_envbuilder_names; do eval "_stated_$_name=\\$$_name"; done
 _activate || exit
 for _name in $_envbuilder_names; do eval "export $_name=\\$_stated_$_name"; done
 exec "$@\""""
-"""Activates, restores the variables that a user states, whatever scripts set, and runs a command.
-Their names are letters, digits and underscores."""
+"""Activates the environment, restores the user's variables if activation scripts changed them, and
+runs a command. Names of variables are letters, digits and underscores."""
 
 
 def plan(
@@ -212,7 +212,7 @@ class CondaEnvironment(NativeEnvironment):
     """A planned environment of conda packages.
 
     Commands are run by bash after it has sourced the activation script, as in a shell: packages add
-    scripts of their own to it (compilers set CXX), so `run` gives what activation gives.
+    scripts of their own to it (compilers set CXX), so `run` has the same effect as activation.
     """
 
     @property
@@ -235,7 +235,7 @@ class CondaEnvironment(NativeEnvironment):
         return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return the environment before its activation, which prepends its own programs."""
+        """Return the environment before activation, which prepends its own programs."""
         path = tuple(map(str, (self.prefix / foreign_programs.FOLDER, *programs)))
         return Place(first={variables.PATH: path}, sets_profile=True)
 

@@ -48,8 +48,8 @@ _CACHES = MappingProxyType(
         "TRITON_CACHE_DIR": f"{_CACHE}/triton",
     }
 )
-"""Variables by which programs find their cache, wherever HOME is. They run what they find there:
-compiled kernels, code of hubs. So each project has a volume of its own, which stays."""
+"""Variables that tell programs where their cache is, whatever HOME is. Programs run what they find
+there: compiled kernels, code from hubs. So each project has a volume of its own, which persists."""
 
 
 class ProjectMount(Struct, frozen=True, kw_only=True):
@@ -58,14 +58,14 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
     folder: Path
     target: PurePosixPath
     workdir: PurePosixPath
-    """The path in the container of the folder in which the command was given."""
+    """The current folder of the command, as a path in the container."""
     reason: str = ""
     """Why it is not at its own path; empty if it is."""
 
     def inside(
         self, paths: Iterable[PurePath], own_folders: Iterable[Volume] = ()
     ) -> tuple[PurePosixPath, ...]:
-        """Map paths in the folder, or in folders of envbuilder's own, into the container.
+        """Map host paths inside the folder, or inside envbuilder's own folders, to container paths.
 
         Drop others.
         """
@@ -81,9 +81,9 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
-    """Return the folder that a command sees: the project's, else the one where it was given.
+    """Return the folder that a command sees: the project's, else the current one.
 
-    A project that is the home folder, which holds more than a project, does not count.
+    The home folder does not count as a project: it holds more than one.
     """
     inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
     return project if project and inside else cwd
@@ -97,9 +97,9 @@ def _is_home(folder: Path) -> bool:
 
 
 def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
-    """Return where a user's container sees a folder: at its own path, unless it cannot be there.
+    """Return where a user's container sees a folder: at its own path if that is possible.
 
-    `cwd` is the folder below it in which the command was given.
+    `cwd` is the current folder, at or below it.
     """
     target = PurePosixPath(folder)
     reason = ""
@@ -117,7 +117,7 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
 
 
 def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the user for a command in a folder: this one, but instead of root the folder's owner.
+    """Return the user for a command in a folder: this user, but for root the folder's owner.
 
     A folder that root owns can only be written as root, who has no capability in a container.
     """
@@ -127,14 +127,14 @@ def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
 def groups_in(
     folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the folder's group if only as its member this user can write the folder."""
+    """Return the folder's group if this user can write the folder only as its member."""
     uid, gid = user
     shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
     return (folder.st_gid,) if shared else ()
 
 
 def require_project(folder: Path, socket: Path | None) -> None:
-    """Raise `InvalidError` for a folder through which a container could use an engine itself."""
+    """Raise `InvalidError` for a folder that would give a container access to an engine."""
     if _holds_socket(folder, socket):
         raise InvalidError(
             f"{folder} holds a container engine's socket, and cannot be the project",
@@ -189,7 +189,7 @@ class DockerEnvironment:
             self._names += (records.claim(plan.fingerprint, build.settings),)
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build made exactly this one, under whatever name."""
+        """Return the image if an earlier build made exactly this one, under any name."""
         builds = records.read(self._records)
         refs = [self.plan.artifact.ref]
         for record in builds:
@@ -203,7 +203,7 @@ class DockerEnvironment:
         return None
 
     def restore_names(self) -> None:
-        """Tag the image with the names that it lacks, the plan's and our claim, and record them."""
+        """Tag the image with missing names, those of the plan and our claim; record them."""
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
         present = set(map(familiar, image.tags))
@@ -215,7 +215,7 @@ class DockerEnvironment:
             records.keep(self._records, replace(record, ref=ref, names=self._names))
 
     def altered(self) -> str:
-        """Return nothing: an engine's images cannot be changed."""
+        """Return an empty message: an engine's images cannot be changed in place."""
         return ""
 
     def made_by(self) -> dict[str, str]:
@@ -223,7 +223,7 @@ class DockerEnvironment:
         return self._existing[1].made_by if self._existing else {}
 
     def changed(self) -> str:
-        """Return a message if the tag names another image than the one built, else empty."""
+        """Return a message if the tag no longer names the image that was built, else empty."""
         image = self._engine.image(self.plan.artifact.ref)
         return self._change(image) if image else ""
 
@@ -239,7 +239,9 @@ class DockerEnvironment:
         )
 
     def _checked_id(self) -> str:
-        """Return the id of the image that was built, which is started instead of its name.
+        """Return the id of the built image, which is started instead of its name.
+
+        Raises `VerifyError` if the name now means another image, or none.
 
         Raises `VerifyError` if the name means another image now, or none.
         """
@@ -261,7 +263,7 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container without network; of the folders, it can write `RECORD`.
+        """Run the payload in a container without network; it can write only the folder `RECORD`.
 
         Raises `VerifyError` if the image is not the one that was built.
         """
@@ -303,7 +305,7 @@ class DockerEnvironment:
         return access
 
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
-        """Return the variables, each once: of two values a process may see either."""
+        """Return the variables, each once: with two values, a process may see either."""
         caller = {name: os.environ.get(name, "") for name in access.passed}
         folders = project.inside(access.python_path, access.own_folders)
         first = {variables.PYTHONPATH: list(map(str, folders))}
@@ -341,12 +343,12 @@ class DockerEnvironment:
         )
 
     def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
-        """Return the client's command that does the same, for a program without a terminal."""
+        """Return the client's command that `become` runs, for a program without a terminal."""
         container, _ = self._container(argv, access)
         return self._engine.run_command(container, terminal=False)
 
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
-        """Return a command's container, and why the project is not at its own path in it."""
+        """Return a command's container, and why the project is not at its own path there."""
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)
         cwd = Path.cwd()
@@ -389,7 +391,7 @@ class DockerEnvironment:
 
 
 def _restrictions(container: Container, elsewhere: str) -> str:
-    """Return the line about what a command in the container is left with."""
+    """Return the line that says what restricts a command in the container."""
     folder, target = container.project or ("", "")
     writable = [volume.target for volume in container.volumes if volume.writable]
     places = [target, *(path for path in writable if not path.startswith(f"{_SCRATCH}/"))]
@@ -412,9 +414,9 @@ def _restrictions(container: Container, elsewhere: str) -> str:
 
 
 def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
-    """Return the volumes and the project's cache, unless one of them takes its place.
+    """Return the volumes with the project's cache, unless one of them is mounted there.
 
-    Without a project, the cache is that of all commands of the user outside of projects.
+    Outside of projects, all commands of a user share one cache.
     """
     volumes = tuple(volumes)
     if any(volume.target == _CACHE for volume in volumes):

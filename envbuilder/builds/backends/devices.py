@@ -24,8 +24,8 @@ def visible(
 ) -> tuple[dict[str, str], str]:
     """Return the variables that choose the GPUs of an environment, and a note on them.
 
-    `hiding` are those that hide the GPUs which do not work; what the caller set itself takes
-    precedence, and is returned in any case, because a container does not inherit it.
+    `hiding`: variables that hide GPUs which do not work. The caller's own take precedence, and are
+    always returned, because a container does not inherit them.
     """
     row = ACCELERATORS[accelerator]
     chosen = {name: environ[name] for name in (*row.numbering, *row.choosing) if environ.get(name)}
@@ -70,7 +70,7 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
     """Return the access with a CDI device instead, if the engine offers that device.
 
-    The groups stay: what opens the nodes is not root.
+    The groups stay: the process that opens the nodes is not root.
     """
     name = ACCELERATORS[profile.accelerator].cdi
     if name not in offered:

@@ -105,7 +105,7 @@ def prepare(build: Locked) -> Product:
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
     """Return the plan's note on why it has this builder, if there is a reason.
 
-    What runs a command mostly builds nothing, and has its own line to print.
+    Commands that run something mostly build nothing, and print a line of their own.
     """
     return (reason,) if reason and not build.running else ()
 
@@ -418,7 +418,7 @@ def plan_layers(
 
 
 def _room(build: Locked, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
-    """Return the space for cached layers and the image; engines keep it packed and unpacked."""
+    """Return the space for cached layers and the image, which engines keep packed and unpacked."""
     request = build.request
     packed = sum(f.room for f in wheels)
     rooms = [Room(folder=str(build.settings.cache_dir), bytes=packed)]
@@ -437,7 +437,9 @@ def _end(
     made_by: dict[str, str],
     ahead: str,
 ) -> tuple[Artifact, tuple[Step, ...]]:
-    """Return the artifact and the steps that deliver it: to disk, registry or both, else engine.
+    """Return the artifact and the steps that deliver it: to disk, a registry, both, or an engine.
+
+    `ahead`: the temporary name of its preloaded layers, if there are any.
 
     `ahead`: the temporary name of its preloaded layers, if there are any.
     """
@@ -529,7 +531,7 @@ def _system(
 
 
 def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
-    """Return the options by which a builder knows the platform, the base and, if so, the time."""
+    """Return a builder's options for the platform and the base, and for the time if it has one."""
     options = ["--platform", target.platform, "--pull=false", "--build-arg", f"BASE_IMAGE={base}"]
     if epoch is not None:
         options += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]
@@ -539,7 +541,7 @@ def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
 def _last_options(
     build: Locked, labels: Mapping[str, str], tags: Sequence[str], context: Path
 ) -> list[str]:
-    """Return the options that name the image, and the folder that it is built from."""
+    """Return the options that name the image and the folder to build it from."""
     options: list[str] = []
     for key, value in labels.items():
         options += ["--label", f"{key}={value}"]
@@ -562,7 +564,7 @@ def own_platform() -> types.Platform | None:
 
 
 def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
-    """Return why another builder is the default for this engine and profile; empty if this is."""
+    """Return why another builder is the default for this engine and profile, or empty."""
     if not build.exports_layouts:
         return f"Docker {build.docker_version} cannot export a base image as an OCI layout"
     machine = own_platform()
@@ -586,7 +588,7 @@ def prepare_layers(
 ) -> Product:
     """Find the base and plan; `notes` are the plan's.
 
-    An engine is queried only if it gets the image, has the base or runs scripts. `engine` is that
+    An engine is used only if it gets the image, has the base or runs scripts. `engine` is that
     engine, if already connected. Raises `ToolError` (exit 4) if something is missing.
     """
     request = build.request

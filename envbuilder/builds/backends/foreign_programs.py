@@ -1,7 +1,7 @@
 """Refuse programs on PATH that look like the environment's but belong to another Python.
 
-An environment contains what its lock names, and no pip. `pip install` would be found further down
-on PATH, change another environment, and report success. Programs are recognized by name.
+An environment contains what its lock names, and no pip: the shell would find another pip further
+down PATH, which changes another environment and reports success. Programs are recognized by name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _INSTALLER = re.compile(
 _CHANGES = frozenset(
     {"install", "uninstall", "sync", "add", "remove", "update", "upgrade", "create", "develop"}
 )
-"""Commands of installers that write."""
+"""Installer subcommands that change an environment."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([<>=!~]|\Z)")
 _STARTER = re.compile(rb"(?:#!|'''exec' \"?)\s*(/[^\n\"]*?/((?:python|pypy)[0-9.]*t?))[\s\"]")
-"""The interpreter in the first lines of a script of Python's, as pip and others write them."""
+"""The interpreter line at the start of a Python script, as pip and others write it."""
 _HEAD_BYTES = 1024
 _BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
@@ -58,8 +58,8 @@ def require_own(
 ) -> None:
     """Raise `ToolError` if a command would run in another Python or change the environment.
 
-    `path` is where its program was found; `folders` are those of the environment's programs. A
-    program named by its path may run, unless it is the environment's own and would change it.
+    `path` is the command's program; `folders` hold the environment's programs. A program given by
+    path may run, unless it is the environment's own and would change it.
     """
     if path and Path(path).absolute().parent in folders:
         if command := changing_command(argv):
@@ -90,7 +90,7 @@ def require_own(
 
 
 def _interpreter(path: Path) -> Path | None:
-    """Return the Python that a script names by its path; None if it is no such script."""
+    """Return the path of the Python that a script starts; None if it is no such script."""
     try:
         with path.open("rb") as stream:
             match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))
@@ -100,9 +100,9 @@ def _interpreter(path: Path) -> Path | None:
 
 
 def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) -> None:
-    """Raise `ToolError` for an installer that would change an environment, before that is built.
+    """Raise `ToolError` for an installer that would change an environment, before building it.
 
-    One that is named by its path may be another environment's.
+    One given by path may belong to another environment, and may run.
     """
     command = "" if "/" in argv[0] else changing_command(argv)
     if not command:
@@ -145,7 +145,7 @@ def changing_command(argv: Sequence[str]) -> str:
 
 
 def _module(arguments: Sequence[str]) -> list[str]:
-    """Return the module that an interpreter is to run (`-m`), and its arguments."""
+    """Return the module that an interpreter runs (`-m`), and its arguments."""
     rest = iter(arguments)
     for option in rest:
         if option in {"-X", "-W"}:

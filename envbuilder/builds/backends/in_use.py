@@ -1,8 +1,8 @@
-"""Locks by which commands keep native environments: what is in use is neither removed nor replaced.
+"""Locks on native environments: one that commands use is neither removed nor replaced.
 
-The lock is on the environment's marker, shared by commands, exclusive for what removes the
-environment. It belongs to the open file: a command that replaces this process has it, what that
-starts inherits it, and it ends with the last of them, however that ends, on any machine.
+The lock is on the environment's marker: shared by commands, exclusive for removal. It belongs to
+the open file: a program that replaces this process keeps it, child processes inherit it, and it
+ends with the last of them, however that ends, on any machine.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOWEST = 64
-"""Descriptors below may be taken by a command: shells redirect some by number."""
+"""Lower descriptors may be used by a command: shells redirect some by number."""
 
 
 class Hold:
-    """The lock of a command on an environment; it ends with this object."""
+    """A command's lock on an environment; it ends with this object."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -37,9 +37,9 @@ class Hold:
 
 
 def hold(prefix: Path) -> Hold | None:
-    """Lock an environment against removal, once what removes it now has ended.
+    """Lock an environment against removal, waiting for a removal in progress.
 
-    None if it is not there, or no longer. Where the file system has no locks, none is held.
+    None if it does not exist, or no longer. File systems without locks get no protection.
     """
     try:
         descriptor = os.open(prefix / MARKER, os.O_RDONLY | os.O_CLOEXEC)
@@ -56,7 +56,7 @@ def hold(prefix: Path) -> Hold | None:
 
 @contextmanager
 def replacing(prefix: Path) -> Iterator[None]:
-    """Let no command begin in an environment meanwhile; raise `BuildError` if one is running."""
+    """Keep commands from starting in an environment; raise `BuildError` if one is running."""
     with ExitStack() as stack:
         with suppress(OSError):
             # For writing: NFS gives no exclusive lock otherwise.

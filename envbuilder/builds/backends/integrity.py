@@ -1,10 +1,9 @@
 """The integrity manifest of a native environment: its contents when its build ended.
 
 The list of files is in the environment, and the list's digest in its marker, so that verification
-can name the files that were changed, added or removed since. The base interpreter, whose library
-the environment uses, is part of it. A tree's digest depends on its contents, not on times, owners
-or how they are stored. Of bytecode (`__pycache__`) only what the build compiled is part of it:
-interpreters write more.
+can name the files that were changed, added or removed since. It includes the base interpreter,
+whose library the environment uses. A tree's digest depends on its contents, not on times, owners or
+storage. Bytecode (`__pycache__`) counts only if the build compiled it: interpreters write more.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
 
 MARKER = "envbuilder.json"
-"""Build metadata in a prefix: that envbuilder made it, from what, and its digests at that time."""
+"""Build metadata in a prefix: that envbuilder made it, its inputs, and its digests at that time."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES, SHARED})
 PLACED = f"{OWN}/placed.txt"
@@ -41,7 +40,7 @@ HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
 """Host-dependent files: they contain the host interpreter's path or the environment's location, as
 do those in PLACED. All others are the same wherever they are built."""
 SHOWN = 3
-"""Maximum number of files, changed by anyone, that a message names."""
+"""Maximum number of changed files that a message names."""
 _SECONDS = 10.0
 _BASE_QUESTION = """
 import json, os, sys, sysconfig
@@ -59,14 +58,15 @@ _PACKAGES = ("site-packages", "dist-packages")
 _LANDMARK = re.compile(
     rf"(?:.*/)?bin/python$|(?:.*/(?:{'|'.join(_PACKAGES)})|{re.escape(OWN)})/[^/]+"
 )
-"""The interpreter, and what of a path names a package, a distribution or an addition of ours."""
+"""Matches the interpreter, and the part of a path that names a package, a distribution or an
+addition of ours."""
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
     """One entry of a tree; `content` is a file's sha256 or identity, or a link's target."""
 
     path: str
-    """Relative to the root, with slashes; absolute for what is outside of it."""
+    """Relative to the root, with slashes; absolute if outside of it."""
     kind: Literal["file", "executable", "link", "folder", "other"]
     content: str = ""
 
@@ -80,7 +80,7 @@ def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
 
 
 def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) -> tuple[Entry, ...]:
-    """Return the entries as `read_tree` does, but with identities of files instead of hashes.
+    """Return the entries like `read_tree`, but with identities of files instead of hashes.
 
     `outside` are libraries and programs elsewhere, some of which may not exist: the contents of
     these folders, without installed packages, and these files. Links to files count as the files.
@@ -104,9 +104,9 @@ def _outside(paths: Iterable[str]) -> Iterator[Entry]:
 
 
 def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -> tuple[Entry, ...]:
-    """Return the entries with each file's sha256, as `read_tree` does.
+    """Return the entries with each file's sha256, like `read_tree`.
 
-    With a store, those of files that all stayed the same are remembered there.
+    A store keeps the hashes of files that have not changed.
     """
     files = [e.path for e in entries if _is_file(e)]
 
@@ -156,14 +156,14 @@ def _entries(
 
 
 def listed(entries: Iterable[Entry]) -> str:
-    """Return entries as text, one JSON array a line; names that are not UTF-8 are escaped."""
+    """Format entries as text, one JSON array a line; names that are not UTF-8 are escaped."""
     # `json.dumps` for each of 30,000 lines takes five times as long.
     quote = json.encoder.encode_basestring_ascii
     return "".join(f'[{quote(e.path)}, "{e.kind}", {quote(e.content)}]\n' for e in entries)
 
 
 def parsed(text: str) -> tuple[Entry, ...]:
-    """Return the entries in a text of `listed`; raise `ValueError` for any other text."""
+    """Parse the text of `listed`; raise `ValueError` for any other text."""
     try:
         return tuple(decoding.convert(json.loads(line), Entry) for line in text.splitlines())
     except RecursionError as error:
@@ -227,8 +227,8 @@ def close(
 ) -> None:
     """Write the integrity manifest of a finished environment, and its marker with these facts.
 
-    `base`: what the environment uses of an interpreter outside of it, as `base_of` returns it. The
-    store remembers its hashes. They are only promises: verification reads the files.
+    `base`: the files of an outside interpreter that the environment uses, from `base_of`. The store
+    caches their hashes, which are not proof: verification reads the files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.
@@ -259,7 +259,7 @@ def close(
 
 
 def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
-    """Return the interpreter and the largest file of each package, of all paths and their sizes."""
+    """Return the interpreter and each package's largest file, from all paths and sizes."""
     largest: dict[str, tuple[int, str]] = {}
     for path, size in sizes:
         # People remove bytecode.
@@ -270,10 +270,10 @@ def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
-    """Return a message if a file is gone that an environment cannot work without, else empty.
+    """Return a message if a file that an environment needs is gone, else empty.
 
-    `metadata` is that of its marker. This precedes every command, so only some files are looked
-    for, and none is read: a link to an interpreter that is gone counts as gone.
+    `metadata` comes from its marker. This runs before every command, so it looks for some files
+    only and reads none. A link to a missing interpreter counts as missing.
     """
     for path in metadata.get("landmarks", ()):
         if not os.path.exists(f"{prefix}/{path}"):  # noqa: PTH110 (a third of the time)
@@ -284,8 +284,8 @@ def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
 def altered(prefix: Path) -> str:
     """Return a message if a file that others share was changed in place, else empty.
 
-    It must be restored from its wheel. One that was replaced is the environment's own: verification
-    names it. Without the records that the build wrote, what was changed is not known.
+    Such a file must be restored from its wheel. A replaced file is no longer shared: verification
+    names it. Without the build's records, changes cannot be seen.
     """
     records = shared(prefix)
     built = marker(prefix).get("shared", len(records))  # earlier versions did not count them
@@ -299,7 +299,9 @@ def altered(prefix: Path) -> str:
 
 
 def portable_digest(prefix: Path) -> str:
-    """Return the digest of an environment's files as they are now, without host-dependent files.
+    """Return the digest of an environment's current files, without host-dependent files.
+
+    Raises `OSError` if one cannot be read.
 
     Raises `OSError` if one cannot be read.
     """
@@ -315,7 +317,7 @@ def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:
-    """Record, before `close`, further files that contain the environment's final location."""
+    """Record further files that contain the environment's final location; call before `close`."""
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
     (prefix / PLACED).write_text("\n".join([*sorted({*_placed(prefix), *paths}), ""]))
 
@@ -347,12 +349,12 @@ def marker(prefix: Path) -> dict[str, Any]:
 
 
 def is_sealed(prefix: Path) -> bool:
-    """Return whether the folder is empty or was made by envbuilder, even if changed since."""
+    """Return whether a folder is empty or was made by envbuilder, even if changed since."""
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
 class State(Struct, frozen=True):
-    """An environment at some time: the identities of its files, and their contents."""
+    """An environment at one moment: the identities and contents of its files."""
 
     identities: tuple[Entry, ...]
     contents: tuple[Entry, ...]
@@ -361,8 +363,8 @@ class State(Struct, frozen=True):
 def require_unchanged(prefix: Path, python: str) -> State:
     """Raise `VerifyError` if an environment or its base interpreter has changed since its build.
 
-    `python` is its interpreter, below the prefix. Returns what `require_untouched` compares with
-    later.
+    `python` is its interpreter, below the prefix. Returns the state for a later
+    `require_untouched`.
     """
     what = f"{prefix} was changed after the build"
     with _reading(prefix, python, what):
@@ -384,8 +386,8 @@ def require_unchanged(prefix: Path, python: str) -> State:
 def require_untouched(prefix: Path, python: str, before: State) -> None:
     """Raise `VerifyError` if a file has changed since `require_unchanged` returned `before`.
 
-    A file that was changed and restored counts as changed. One that another environment linked or
-    unlinked, which changes its ctime, is read again.
+    A file that was changed and restored counts as changed. If another environment linked or
+    unlinked it, which changes its ctime, it is read again.
     """
     what = f"{prefix} was changed while it was used"
     identities = {entry.path: entry for entry in before.identities}
@@ -401,7 +403,7 @@ def require_untouched(prefix: Path, python: str, before: State) -> None:
 
 
 def _was_linked(before: Entry, now: Entry) -> bool:
-    """Return whether a file got or lost a name, and nothing says that it was written."""
+    """Return whether a file got or lost a link, with no sign that it was written."""
     old = before.content.split()
     new = now.content.split()
     return _is_file(now) and old[:3] == new[:3] and old[4:] != new[4:]

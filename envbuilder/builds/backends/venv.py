@@ -1,9 +1,9 @@
 """Native environments: the venv backend, and what it shares with the conda backend.
 
 Each environment is a folder, built from the store without network. A wheel's unchanged files are
-unpacked once and shared (`builds.unpacked`). uv installs the rest, from a cache in the working
-folder that is then removed: nothing of uv's is ever shared, since it would install a file that was
-edited in one environment into the next without complaint.
+unpacked once and shared (`builds.unpacked`). uv installs the rest, from a cache that is removed
+with the working folder. uv's cache is never shared: uv would install a file that was edited in one
+environment into the next.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def last_steps(
     base_python: str = "",
     **more: str,
 ) -> tuple[Step, ...]:
-    """Return the last steps of a build; the environment's marker holds these facts and `more`.
+    """Return the last steps of a build, which write the environment's marker with these facts.
+
+    `base_python` is the outside interpreter that the environment is based on, if any.
 
     `base_python` is the interpreter outside of the environment that it is based on, if any.
     """
@@ -124,22 +126,22 @@ def last_steps(
 
 
 def environment_room(settings: Settings, files: Iterable[File]) -> Room:
-    """Return the disk space that an environment of these files takes at least.
+    """Return the minimum disk space of an environment with these files.
 
-    Wheels that are unpacked already take none.
+    Wheels that are already unpacked take none.
     """
     new = [f for f in files if not (settings.unpacked_dir / f.sha256 / "files").is_dir()]
     return Room(folder=str(settings.envs_dir), bytes=unpacked(new))
 
 
 def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
-    """Return the .debs that hold the preloaded libraries, including files of the base."""
+    """Return the .debs that contain the preloaded libraries, including files of the base."""
     debs = (*target.of_kind("deb"), *target.base_files)
     return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
 
 
 def check_tools(profile: Profile) -> None:
-    """Raise `ToolError` if the host lacks what the environment needs from it at run time."""
+    """Raise `ToolError` if the host lacks programs that the environment needs at run time."""
     compilers = ("g++", "c++", "clang++")
     if "g++" in profile.system_packages and not any(map(process.which, compilers)):
         raise ToolError(
@@ -162,7 +164,7 @@ def wheel_steps(
 ) -> tuple[Step, ...]:
     """Return the steps that install the locked wheels into a venv `env` of `python`.
 
-    `system_site`: the venv also sees the packages of that interpreter.
+    `system_site`: the venv also sees that interpreter's packages.
     """
     wheels = target.of_kind("wheel")
     uv = str(work / "uv")
@@ -240,7 +242,7 @@ def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
 
 
 def refused_programs(profile: Profile) -> list[Any]:
-    """Return what decides the stubs of refused programs, for fingerprints."""
+    """Return the facts that decide the stubs of refused programs, for fingerprints."""
     return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
@@ -266,9 +268,9 @@ class NativeEnvironment(Environment):
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
-        """Return the environment if an earlier build finished it and nothing of it is gone.
+        """Return the environment if an earlier build finished it and no file is missing.
 
-        Nothing removes it while this object exists.
+        It cannot be removed while this object exists.
         """
         self._hold = None
         held = in_use.hold(self.prefix)
@@ -281,7 +283,7 @@ class NativeEnvironment(Environment):
         return replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def stay_in_use(self) -> None:
-        """Let nothing remove the environment either while another program replaces this process."""
+        """Keep the environment from being removed while another program replaces this process."""
         if self._hold:
             self._hold.pass_on()
 
@@ -295,7 +297,7 @@ class NativeEnvironment(Environment):
         return integrity.altered(self.prefix)
 
     def made_by(self) -> dict[str, str]:
-        """Return the version of uv, as locked."""
+        """Return the version of the locked uv."""
         return tool_versions(self.plan)
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -317,7 +319,7 @@ class NativeEnvironment(Environment):
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return what lets variables keep their values while the environment is activated."""
+        """Return the variables by which others keep their values during activation."""
         del names  # by default, no script sets any
         return {}
 
@@ -365,10 +367,10 @@ class NativeEnvironment(Environment):
 
     @cached_property
     def _scratch(self) -> tuple[Path, integrity.State]:
-        """A new folder for bytecode, and the state of the environment, which was unchanged.
+        """A new folder for bytecode, and the state of the environment, checked to be unchanged.
 
-        Of the bytecode in the environment, only what the build compiled is used. Done once: tuning
-        starts the payload a hundred times, and no start should hash 12,000 files.
+        Of the environment's bytecode, only the build's own is used. Done once: tuning starts the
+        payload a hundred times, and should not hash 12,000 files each time.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -387,7 +389,9 @@ class NativeEnvironment(Environment):
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with a command, found on the environment's PATH first.
+        """Replace this process with a command, searched on the environment's PATH first.
+
+        Raises `CommandError` if it is not found, `ToolError` if it belongs to another Python.
 
         Raises `CommandError` if it is not found, `ToolError` if it belongs to another Python.
         """
@@ -426,7 +430,7 @@ def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> 
 def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
     """Return the plan of the environment; pure.
 
-    `interpreter`: one of this machine, or an archive of one that becomes part of the environment.
+    `interpreter`: one on this machine, or an archive that is unpacked into the environment.
     """
     profile = build.profile
     libraries = preloaded(profile, target)
@@ -487,10 +491,10 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
 def prepare(build: Locked) -> NativeEnvironment:
     """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
 
-    The lock's is taken if the project says so, or if the machine has none of that version.
+    The lock's is used if the project says so, or if the machine has none of that version.
 
-    An interpreter that an earlier command ran is not run again to find an environment that exists.
-    Nothing is built from what is only remembered.
+    To find an existing environment, cached facts about an interpreter are enough; to build, it is
+    run again.
     """
     profile = build.profile
     lock = build.lock
@@ -532,7 +536,7 @@ def prepare(build: Locked) -> NativeEnvironment:
 
 
 def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step, ...]:
-    """Return the steps that put that interpreter into the environment that was made of it."""
+    """Return the steps that move an unpacked interpreter into the environment made with it."""
     folder = f"{OWN}/{_FOLDER}"
     source = str(folders.work / _FOLDER)
     path = folders.prefix / folder / program(interpreter.version.rpartition(".")[0])
@@ -552,9 +556,9 @@ def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step
 def rehomed(
     build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
 ) -> Rehome:
-    """Return the step that points a venv to its interpreter, in the folder `home` at last.
+    """Return the step that points a venv to its interpreter's final folder, `home`.
 
-    `python` is that interpreter as the link in the venv leads to it.
+    `python` is that interpreter as reached through the venv's link.
     """
     return Rehome(
         what="point it to its interpreter",

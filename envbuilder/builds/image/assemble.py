@@ -64,17 +64,17 @@ if TYPE_CHECKING:
 MOST_LAYERS = 100
 """Maximum number of layers, including the base image's; overlay file systems support 127."""
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
-"""Base folders that get a new mtime although nothing is added to them, as in the Dockerfile."""
+"""Base folders that get a new mtime although nothing is added, as with the Dockerfile."""
 _OTHER_LAYERS = 4
-"""Layers not of a single wheel: small wheels, system packages, venv scaffold, payload. That of a
-project's own files comes on top: it must not change how wheels are split."""
+"""Layers that are not of a single wheel: small wheels, system packages, venv scaffold, payload. The
+layer of a project's own files comes on top: it must not change how wheels are split."""
 
 WORTH = 16 << 20
 """Minimum bytes for a preload, which has an overhead of about 0.2 s."""
 _GRACE_SECONDS = 10.0
 """How long a failed build waits for a load in progress."""
 _STOP_SECONDS = 0.3
-"""How long an interrupted one does."""
+"""How long an interrupted build waits for it."""
 _PREFIX = conventions.PREFIX.lstrip("/")
 
 
@@ -89,7 +89,7 @@ class Assembly:
         note: Callable[[str], None],
         show: Callable[[int, int], object] = lambda done, total: None,
     ) -> None:
-        """`show` receives the bytes written so far, and all that are to be written."""
+        """`show` receives the number of bytes written so far, and of all to be written."""
         self._step = step
         self._store = store
         self._run = run
@@ -136,7 +136,9 @@ class Assembly:
         system_packages: Future[tuple[list[Added], rootfs.RootFs]],
         added: list[Added],
     ) -> Python:
-        """Return the interpreter of the image, `added` or one of the base or its packages.
+        """Return the image's interpreter: `added`, or that of the base or its packages.
+
+        It then compiles the modules.
 
         It then compiles the modules.
         """
@@ -162,7 +164,7 @@ class Assembly:
         return python
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
-        """Write an image of the base and these layers to a layout of its own."""
+        """Write an image of the base and these layers to its own layout."""
         step = self._step
         base = self._base
         layout = Layout.create(folder)
@@ -244,7 +246,7 @@ class Assembly:
                 yield from map(opened.files.__getitem__, _names(part, opened))
 
     def _count(self, amount: int) -> None:
-        """Show how much of the wheels is written; headers and other layers come on top of it."""
+        """Show how much of the wheels is written; headers and other layers are not counted."""
         self._written += amount
         if self._to_write:
             self._show(min(self._written, self._to_write), self._to_write)
@@ -270,7 +272,7 @@ class Assembly:
         yield from _users(contents)
 
     def _interpreter(self) -> list[Added]:
-        """Return the layer of the lock's interpreter, if the image has that."""
+        """Return the layer of the lock's interpreter, if the image gets one."""
         file = self._step.interpreter
         if not file:
             return []
@@ -320,7 +322,7 @@ class Assembly:
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Return a layer from the cache, or make it of the members, which are listed only then."""
+        """Return a layer from the cache, or make it; only then are `members` listed."""
         return self._cache.ensure(inputs, lambda: self._make(inputs, members, on_base=on_base))
 
     def _make(
@@ -361,7 +363,7 @@ class Assembly:
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
-        """Yield the files of a layer, directly from the wheels or else as uv installed them."""
+        """Yield the files of a layer, read from the wheels or as uv installed them."""
         site = self._python.site
         seen: set[str] = set()
         for wheel in part.wheels:
@@ -398,7 +400,7 @@ class Assembly:
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """Return the stage, after uv installed what missing layers cannot read from the wheels."""
+        """Return the stage, after uv has installed what cannot be read from the wheels."""
         stage = self._staged()
         if self._to_install:
             folder = self._work / "wheels"
@@ -424,7 +426,7 @@ class Assembly:
 
 
 def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
-    """Yield the entries of the image's user, added to the base's files, and its own folders."""
+    """Yield the entries of the image's user, added to the base's files, and the user's folders."""
     for name, line in (("etc/passwd", conventions.PASSWD), ("etc/group", conventions.GROUP)):
         text = contents.get(name, b"")
         if text and not text.endswith(b"\n"):
@@ -441,7 +443,7 @@ def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
 
 
 def _names(part: Part, wheel: Wheel) -> Iterable[str]:
-    """Return the names of the unchanged files of a wheel that are in a part."""
+    """Return the names of a wheel's unchanged files that belong to a part."""
     return part.files or wheel.files.keys() - {*part.without}
 
 
@@ -460,8 +462,8 @@ class Preloader(Struct):
     them. A preload is an image of its own without the upper layers: when the complete image is
     loaded, the engine has already unpacked the lower layers, and they are not sent again.
 
-    On exit it waits for a load in progress. After an error it removes the name from the engine;
-    otherwise the caller removes the tag once the complete image is loaded.
+    On exit it waits for a load in progress. After an error it removes the tag from the engine;
+    otherwise the caller does so once the complete image is loaded.
     """
 
     _ref: str
@@ -489,8 +491,8 @@ class Preloader(Struct):
     def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
         """Offer layers, the last of which was just made; `remaining` bytes of files are left.
 
-        `write` makes an image of the layers. It is loaded once no other load is running, unless
-        more layers have been offered by then. It is not loaded if too little is new or remaining.
+        `write` makes an image of the layers. It is loaded when no other load is running, unless
+        more layers have been offered by then; not if too little is new or remaining.
         """
         if not self._ref or remaining < WORTH:
             return

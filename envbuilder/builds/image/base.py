@@ -1,8 +1,8 @@
-"""The base of an image, as an OCI layout on this disk whatever its source, and the image on top.
+"""The base image, as an OCI layout on this disk whatever its source, and the image on top.
 
-Its Python is checked before anything is fetched for the image on top of it. In a layout, it is read
-from the files. In an engine, the base is run as the build would run it; if that gives no answer,
-the build itself fails on a wrong Python.
+The base's Python is checked before anything is fetched. In a layout, it is read from the files. In
+an engine, the base is run as in the build; if that gives no answer, the build itself fails on a
+wrong Python.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ LATEST = "latest"
 RECIPE = 2
 """Incremented when the same packages give a base of different bytes."""
 MAKER = "mmdebstrap"
-"""What makes a base from Debian packages."""
+"""Name of the builder that makes a base from Debian packages."""
 _MAKER_HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
     " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 _LONGEST = 40
-"""Characters that the user's names of a project and its environment get in an image's name."""
+"""Maximum characters of a project's and of an environment's name in an image's name."""
 _PYTHON_SECONDS = 60
 # Looks for Python as the Dockerfile does.
 _PYTHON_QUERY = (
@@ -83,13 +83,13 @@ class Base(Struct, frozen=True, kw_only=True):
     """Identifies the content, independent of location: the digest of the image's configuration, or
     of the inputs it is made from; in a dry run, its name."""
     folder: str = ""
-    """The OCI layout that holds it; empty if an engine has it, or will."""
+    """Folder of its OCI layout; empty if an engine has it, or will have it."""
     make: tuple[MakeBase | LoadBase, ...] = ()
     """Steps that make the layout and load it, if the base is not an existing image."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
-    """Return what an image for this host is made of; `InvalidError` if the lock has no base."""
+    """Return the lock's target for an image for this host; `InvalidError` if it has no base."""
     platform = types.container_platform(host.machine) or "linux/amd64"
     python = request.python or profile.image_python
     selected = select(lock, platform, python)
@@ -109,10 +109,10 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
 
 
 def repository(profile: str, settings: Settings) -> str:
-    """Return the repository of a profile's images: in a project, one that no other project has.
+    """Return the repository of a profile's images; each project has its own.
 
-    It has the name of the project's folder, that of an environment other than the default, and some
-    digits of the hash of both: folders of one name stay apart.
+    It consists of the project folder's name, the environment's name unless it is the default, and
+    digits of a hash: folders of the same name stay apart.
     """
     project = settings.project
     if project is None or settings.definition is None:
@@ -139,7 +139,7 @@ def names(
 
 
 def project_files(request: Request, settings: Settings) -> project_layer.ProjectLayer | None:
-    """Return the layer with the project's own files, if the image is requested with them."""
+    """Return the layer with the project's own files, if the request includes them."""
     layer = project_layer.planned(settings) if request.with_project else None
     if layer is None or request.project_copy is None:
         return layer
@@ -154,7 +154,7 @@ def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
 
 
 def debian_step(target: Target, settings: Settings) -> MakeBase:
-    """Return the step that makes the base of a target whose base has a suite; pure."""
+    """Return the step that makes the base of a target with a Debian suite; pure."""
     base = target.base
     assert base is not None, "a target with a base"
     identity = fingerprint(
@@ -181,7 +181,7 @@ def debian_step(target: Target, settings: Settings) -> MakeBase:
 
 
 def require_maker(base: MakeBase | None = None) -> None:
-    """Raise `ToolError` if mmdebstrap is missing, unless the wanted base exists already."""
+    """Raise `ToolError` if mmdebstrap is missing, unless the base already exists."""
     if base is not None and (Path(base.layout) / "index.json").is_file():
         return
     if process.which(MAKER) is None:
@@ -189,7 +189,7 @@ def require_maker(base: MakeBase | None = None) -> None:
 
 
 def loaded(step: MakeBase, settings: Settings) -> LoadBase:
-    """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
+    """Return the step that loads a base into the engine, named as in the Dockerfile's FROM."""
     return LoadBase(
         what="load the base into the engine",
         layout=step.layout,
@@ -210,8 +210,8 @@ def find(
 ) -> Base:
     """Find the requested, configured or locked base image, as a layout on this disk.
 
-    `engine` is one that is connected already. `scripts`: packages run scripts, so the engine needs
-    the base as well.
+    `engine`: one that is already connected. `scripts`: packages run scripts, so the engine needs
+    the base, too.
     """
     locked = target.base
     assert locked is not None, "a target with a base"
@@ -281,7 +281,7 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
 
 
 def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
-    """Return what to check; None if the Python is from the lock, with a base made here, too."""
+    """Return the check of the base's Python; None if the lock's is used, or the base made here."""
     interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
     if (
         base.make
@@ -316,7 +316,7 @@ def require_python(plan: Plan, settings: Settings, progress: console.Progress) -
 def require_libc(
     plan: Plan, target: Target, settings: Settings, progress: console.Progress
 ) -> None:
-    """Raise `BuildError` if a wheel that was built, here or elsewhere, needs a newer glibc.
+    """Raise `BuildError` if a wheel that was built from source needs a newer glibc.
 
     Python could not import it in the image.
     """
@@ -348,7 +348,7 @@ def require_libc(
 
 
 def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
-    """Return the N of the base's glibc 2.N; None if it has none, or does not say."""
+    """Return the N of the base's glibc 2.N; None if it has none or N is unknown."""
     version = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
     layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
     layouts += [plan.base_check.layout] if plan.base_check else []
@@ -382,7 +382,7 @@ def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
 
 
 def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
-    """Return what a shell command prints in the base; empty if it cannot be run."""
+    """Return the output of a shell command in the base; empty if it cannot be run."""
     with connection.connect() as engine:
         image = engine.image(ref) or pulled(engine, ref, plan.platform)
         container = Container(
@@ -424,7 +424,7 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
-        """Return its layers with OCI media types; Docker's do not belong in an OCI manifest."""
+        """Return its layers with OCI media types: an OCI manifest cannot have Docker's."""
         layers = []
         for blob in self.manifest.layers:
             kind = _OCI_TYPES.get(blob.media_type, blob.media_type)
@@ -470,13 +470,13 @@ def write_image(
 
 
 def created(epoch: int) -> str:
-    """Return the time of an image as its configuration states it."""
+    """Return an image's time in the form of its configuration."""
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Added(Struct, frozen=True, kw_only=True):
-    """A layer on top of the base, and why it is there."""
+    """A layer on top of the base, and the reason for it."""
 
     layer: Layer
     reason: str

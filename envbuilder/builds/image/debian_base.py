@@ -45,7 +45,7 @@ to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
 """Tool versions, in a file next to the image because the image must not depend on them."""
 _MOST = 12
-"""Maximum lines of mmdebstrap's output that an error shows."""
+"""Maximum lines of mmdebstrap's output in an error."""
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
@@ -77,7 +77,7 @@ _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "
 
 
 def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
-    """Return the base as an OCI layout, made if missing by one process at a time.
+    """Return the base as an OCI layout; make it if missing, in one process at a time.
 
     Raise `BuildError` if mmdebstrap fails or installs packages other than the locked ones,
     `ToolError` if it is missing, `OSError` on a full disk.
@@ -303,7 +303,7 @@ def _clean_path(name: str) -> str:
 
 
 def _belongs(path: str, *, is_folder: bool) -> bool:
-    """Return whether a path depends on the packages alone, not on the machine or the time."""
+    """Return whether a path depends on the packages alone, not on machine or time."""
     if "__pycache__" in path.split("/"):
         return False  # bytecode records times; the official Python images omit it as well
     if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):

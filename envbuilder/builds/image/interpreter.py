@@ -1,8 +1,8 @@
-"""The Python of an image, outside of it: it compiles the modules of the image's packages.
+"""Run an image's Python outside of the image, to compile the modules of its packages.
 
-Its program, its standard library and the C library are unpacked from the layers, once, and the
-image's own loader starts it: without root, an engine or a container. So both builders compile with
-the same Python, whichever ones this machine has.
+Its program, standard library and C library are unpacked from the layers once, and the image's own
+loader starts it: without root, engine or container. So both builders compile with the same Python,
+whatever this machine has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOADERS = {"linux/amd64": "ld-linux-x86-64.so.2", "linux/arm64": "ld-linux-aarc
 _LIBRARIES = re.compile(
     r"(ld-linux.*|lib(c|crypt|dl|expat|m|pthread|python3.*|rt|util|z))(-2\.[0-9]+)?\.so.*"
 )
-"""What a Python and its modules load that it needs to compile."""
+"""Libraries that a Python and its modules load to compile."""
 _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "site-packages", "test"})
 HINT = "Leave the bytecode out (bytecode: false in the profile), or use --builder buildkit."
 
@@ -38,7 +38,7 @@ HINT = "Leave the bytecode out (bytecode: false in the profile), or use --builde
 def compiler(
     python: Python, root: RootFs, layers: Mapping[str, Path], store: Path
 ) -> Compiler | None:
-    """Return what compiles modules as an image's Python; None if that has no standard library.
+    """Return the compiler with an image's Python; None if that has no standard library.
 
     `layers` are the image's, bottom first, by the digest of their tars; `store` is the folder in
     which the interpreter stays. Raises `BuildError` if the image has no loader.

@@ -21,13 +21,13 @@ _T = TypeVar("_T")
 FORMAT = 4
 """Incremented when the same inputs give different bytes."""
 SYSTEM_FORMAT = 2
-"""The same for layers whose packages an engine installed."""
+"""The same for layers whose packages were installed by an engine."""
 
 
 class LayerCache:
     """Layers by their inputs, below one folder.
 
-    `fresh`: existing layers are not used.
+    `fresh`: ignore existing layers.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
@@ -57,7 +57,7 @@ class LayerCache:
         return layer
 
     def ensure(self, inputs: Mapping[str, Any], make: Callable[[], Layer]) -> Layer:
-        """Return the layer made from `inputs`, by `make` unless there is one."""
+        """Return the layer made from `inputs`; call `make` if there is none."""
         return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
@@ -70,7 +70,7 @@ class LayerCache:
         return layer
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the cached result of `make` for `inputs`; entries carry a hash of their own."""
+        """Return the cached result of `make` for `inputs`; entries are protected by a hash."""
         files.ensure_folder(self.layout.folder)
         return files.cached(self._entry(inputs), kind, make)
 

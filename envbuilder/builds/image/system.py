@@ -3,10 +3,9 @@
 An engine builds the Dockerfile's stage `system` once per base and set of packages; what it adds to
 the base is cached as a layer like any other.
 
-Packages that consist of files alone, without maintainer scripts or configuration files, are
-installed without dpkg: the files and records that dpkg would leave are produced. The one trigger
-allowed is ldconfig, whose cache the dynamic loader does not need for libraries in its default
-folders. Tests compare the result with dpkg's.
+Packages without maintainer scripts or configuration files are installed without dpkg, with the same
+files and records. The only trigger allowed is ldconfig, whose cache the dynamic loader does not
+need for libraries in its default folders. Tests compare the result with dpkg's.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
 _LAYER = "layer-system"
-"""A file of its own: other layers are made at the same time."""
+"""Separate file, because other layers are made at the same time."""
 _PIECE = 1 << 20
 _INFO = "var/lib/dpkg/info"
 _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
@@ -48,7 +47,7 @@ _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
 _LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
 """Empty files whose mtime dpkg changes."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
-"""Folders that dpkg in the Dockerfile excludes as well."""
+"""Folders that the Dockerfile's dpkg excludes, too."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
 """Control files that dpkg keeps in addition to a package's file list."""
 _RESERVED = (
@@ -116,7 +115,7 @@ def unpacked(
 
 
 def _reason(debs: Sequence[File]) -> str:
-    """Return the words for the layer of these packages."""
+    """Return the reason for a layer of these packages."""
     return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
@@ -156,7 +155,7 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
-    """Return the one layer that the engine's image has above the base, recompressed."""
+    """Return the only layer of the engine's image above the base, recompressed."""
     if system.exported:
         layout = Layout.open(Path(system.exported))
     else:
@@ -179,7 +178,7 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
-    """Record for `clean` an image that the engine has only during this step; return the file."""
+    """Record an image for `clean` while the engine has it during this step; return the file."""
     loaded = records.LoadedImage(
         profile=step.labels.get(f"{LABEL}profile"),
         fingerprint=Path(step.records).name,
@@ -200,10 +199,10 @@ def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
 
 
 def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
-    """Yield a layer's tar without what an engine adds on its own; `digest` hashes the original.
+    """Yield a layer's tar without the engine's own additions; `digest` hashes the original.
 
-    The Dockerfile leaves nothing newer than `epoch`, but it has no control over the files and
-    folders that Buildah uses as mount points, nor over the deletion times that some engines record.
+    The Dockerfile leaves nothing newer than `epoch`, but it cannot control the mount points that
+    Buildah creates, nor the deletion times that some engines record.
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
@@ -242,7 +241,9 @@ def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
 def unpacked_members(
     files: Sequence[tuple[File, Path]], root: rootfs.RootFs
 ) -> tuple[layer.Member, ...]:
-    """Return what installing .deb files changes in an image; installed packages are kept.
+    """Return the changes to an image from installing .deb files; installed packages are kept.
+
+    Raise `BuildError` if a package needs more than its files.
 
     Raise `BuildError` if a package needs more than its files.
     """
@@ -333,7 +334,7 @@ def _refused(file: File, reason: str) -> BuildError:
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[layer.Member]:
-    """Yield a package's file at the path the base's links resolve to, such as /lib if merged."""
+    """Yield a package's file at the path that the base's links resolve to, as for a merged /lib."""
     folder, _, base = name.rpartition("/")
     path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
     if path.startswith(_RESERVED) and not member.isdir():

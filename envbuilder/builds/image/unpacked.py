@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
     Modules = tuple[Path, Iterable[str]]
-    """A folder of modules, and their paths in it."""
+    """A folder of modules, and the modules' paths in it."""
     _Way = Callable[[str, str], object]
 
 _FILES = "files"
 _REST = "rest.whl"
 WORK = "work"
-"""Folder of what is being unpacked, which the next unpacking removes if its process was killed."""
+"""Folder of unpacking in progress; the next unpacking removes what a killed one left."""
 _BATCH = 256
 """Files that a thread unpacks, or modules that a process compiles, at a time."""
 _COMPILE_SECONDS = 600.0
-"""Finite, since an image's Python is not ours; torch's largest batch takes 2."""
+"""Time limit, because an image's Python is untrusted; torch's largest batch takes 2."""
 _FICLONE = 0x40049409
-"""Request of Linux that a file share the blocks of another one until it is written (linux/fs.h)."""
+"""Linux request to share a file's blocks with another one until one is written (linux/fs.h)."""
 _UNABLE = frozenset(
     {
         errno.EXDEV,
@@ -69,19 +69,19 @@ _UNABLE = frozenset(
         errno.EINVAL,
     }
 )
-"""Errors of a file system that cannot clone, or link, these files."""
+"""Errors of file systems that cannot clone or link these files."""
 
 
 class Contents(Struct, frozen=True):
-    """What a folder of this module holds."""
+    """What an unpacked folder contains."""
 
     files: tuple[SharedFile, ...]
     rest: str = ""
-    """The sha256 of what is left of the wheel."""
+    """The sha256 of the wheel of everything else."""
     record: str = ""
     """Path of the wheel's RECORD, relative to the folder of packages."""
     rows: tuple[tuple[str, ...], ...] = ()
-    """Its rows of these files."""
+    """The rows of RECORD for these files."""
 
 
 class Unpacked(Struct, frozen=True):
@@ -92,7 +92,7 @@ class Unpacked(Struct, frozen=True):
 
     @classmethod
     def read(cls, folder: Path) -> Unpacked | None:
-        """Return what a folder holds; None if that is not known."""
+        """Return a folder's contents; None if unknown."""
         try:
             return cls(folder, decoding.from_json(_index(folder).read_bytes(), Contents))
         except (OSError, ValueError):
@@ -104,12 +104,12 @@ class Unpacked(Struct, frozen=True):
         return self.folder.with_name(_REST)
 
     def modules(self, folder: Path) -> Modules:
-        """Return where the modules are, and their paths."""
+        """Return the folder of the modules, and their paths."""
         del folder  # they are on disk
         return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
-        """Return whether a file is as it was written."""
+        """Return whether a file is still as it was written."""
         try:
             status = os.lstat(f"{self.folder}/{file.path}")
         except OSError:
@@ -117,11 +117,13 @@ class Unpacked(Struct, frozen=True):
         return file.is_same(status) and status.st_ino == file.inode
 
     def is_whole(self) -> bool:
-        """Return whether all files are."""
+        """Return whether all files are still as they were written."""
         return all(map(self.is_same, self.contents.files))
 
     def link(self, site: Path) -> tuple[SharedFile, ...]:
         """Put the files into a folder of packages; return their records there.
+
+        Existing files stay: wheels with different bytes for a path are not installed.
 
         What is there already stays: wheels with different bytes for a path are not installed.
         """
@@ -149,9 +151,9 @@ class Unpacked(Struct, frozen=True):
 
 
 def _place(source: str, target: str, ways: list[_Way]) -> _Way:
-    """Put a file in place in the first of some ways that the file system has; return that way.
+    """Put a file in place in the first way that the file system supports; return that way.
 
-    The others are dropped.
+    Remove the others from `ways`.
     """
     while True:
         way = ways[0]
@@ -192,9 +194,9 @@ def _described(file: SharedFile, status: os.stat_result) -> SharedFile:
 def unpack(
     wheel: File, root: Path, store: Store, show: Callable[[int], object] = lambda size: None
 ) -> Unpacked:
-    """Return a wheel's unchanged files, unpacked unless they are there as they were written.
+    """Return a wheel's unchanged files; unpack them if they are missing or damaged.
 
-    `show` receives the bytes that were just written. Raises `BuildError` for a damaged wheel.
+    `show` receives the number of bytes just written. Raises `BuildError` for a damaged wheel.
     """
     from filelock import FileLock
 
@@ -229,7 +231,7 @@ def _has_rest(unpacked: Unpacked) -> bool:
 
 
 def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
-    """Move a new folder to its place, and what was there to the place of the new one."""
+    """Move a new folder into place, and an existing one to the place of the new one."""
     if folder.exists():
         folder.rename(new.with_name(f"{new.name}.earlier"))
     new.rename(folder)
@@ -240,7 +242,7 @@ def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
 def _extracted(
     wheel: Wheel, folder: Path, earlier: Unpacked | None, show: Callable[[int], object]
 ) -> tuple[SharedFile, ...]:
-    """Write a wheel's unchanged files into a new folder; link those that are whole already."""
+    """Write a wheel's unchanged files into a new folder; link those that exist undamaged."""
     for above in {folder, *((folder / name).parent for name in wheel.files)}:
         above.mkdir(parents=True, exist_ok=True)
     before = {file.path: file for file in earlier.contents.files} if earlier else {}
@@ -277,16 +279,16 @@ class Compiler(Struct, frozen=True):
     """The Python that compiles modules: that of an environment, or of an image."""
 
     argv: tuple[str, ...]
-    """The command that starts it."""
+    """The command that starts Python."""
     identity: str
-    """What decides the bytes: its version X.Y.Z, since another patch release compiles some modules
-    otherwise, and of an image's Python its own bytes."""
+    """What decides the bytes: the version X.Y.Z, since another patch release compiles some modules
+    differently, and for an image's Python its own bytes."""
     variables: dict[str, str]
-    """Those that it needs."""
+    """Variables that it needs."""
     hint: str
 
     def run(self, *folders: str, lines: str = "") -> None:
-        """Compile modules, as `compile_bytecode.py` says; `BuildError` if it fails."""
+        """Compile modules, in the format of `compile_bytecode.py`; `BuildError` if it fails."""
         # Constant sets are in the order of their hashes.
         variables = {"PYTHONHASHSEED": "0"}
         argv = [*self.argv, "-s", "-S", "-B", str(COMPILER), *folders]
@@ -304,10 +306,10 @@ class Compiler(Struct, frozen=True):
 def compile_modules(
     wheels: Mapping[str, Callable[[Path], Modules]], root: Path, compiler: Compiler
 ) -> dict[str, Unpacked]:
-    """Return the bytecode of wheels by their sha256, compiled unless it is there as it was written.
+    """Return the bytecode of wheels by their sha256; compile what is missing or damaged.
 
-    The functions return a wheel's modules, which they may write to the folder that they are given.
-    Raises `BuildError` if it fails.
+    Each function returns a wheel's modules, which it may write to the folder in its argument.
+    Raises `BuildError` if compiling fails.
     """
     from filelock import FileLock
 
@@ -361,7 +363,7 @@ def prepare(
     folder: Path,
     show: Callable[[int], object],
 ) -> None:
-    """Unpack wheels; write what is left to install to a folder, and the requirements beside it."""
+    """Unpack wheels; write the rest of them to a folder to install, with a requirements file."""
     folder.mkdir(parents=True)
     for wheel in wheels:
         unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
@@ -373,7 +375,9 @@ def prepare(
 
 
 def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFile]]:
-    """Put wheels' unchanged files and bytecode into the step's folder; return both's records.
+    """Put the wheels' unchanged files and bytecode into the step's folder; return their records.
+
+    Raises `BuildError`.
 
     Raises `BuildError`.
     """
@@ -396,9 +400,9 @@ def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFi
 
 
 def add(step: ShareWheels, wheels: list[Unpacked], records: list[SharedFile]) -> None:
-    """Move what `link` put into the step's folder to the venv, which has the rest of the wheels.
+    """Move the linked files from the step's folder to the venv, which has the rest of the wheels.
 
-    What is there already is replaced, as by an installer: it has the same bytes.
+    Existing files are replaced, as an installer does: they have the same bytes.
     """
     env = Path(step.env)
     (site,) = Path(step.venv).glob("lib/python*/site-packages")

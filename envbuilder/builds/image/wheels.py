@@ -1,14 +1,14 @@
-"""Wheels in an image: their files, read directly or installed with uv, and the layers of these.
+"""Wheels in an image: read their files directly or install them with uv; split them into layers.
 
-Only a wheel's metadata, scripts and data folders need an installer. All other files, 12,000 in
-torch's wheel, would be unpacked, read once and removed, which takes longer than compressing them.
-uv then records only what it installed; `Wheel.record` adds the others, as uv would have done with
-the whole wheel.
+Only a wheel's metadata, scripts and data folders need an installer. Unpacking all other files
+(12,000 in torch's wheel), reading them once and removing them would take longer than compressing
+them. uv then records only what it installed; `Wheel.record` adds the others, as uv would have done
+with the whole wheel.
 
-uv installs for the interpreter that it queries. Here it queries a program that answers as the
-image's Python would: its version, machine and path, all taken from the base image. The files are
-therefore those that uv would leave in the image, whatever Python, platform and architecture this
-machine has, without emulation, without root and without an engine.
+uv installs for the interpreter that it queries. Here it queries a program that answers like the
+image's Python, with version, machine and path from the base image. So the files are the same as if
+uv had run in the image, whatever Python, platform and architecture this machine has, without
+emulation, root or an engine.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class Packed(Struct, frozen=True):
 
     @property
     def packed(self) -> Bytes:
-        """Its size in the wheel."""
+        """Its compressed size in the wheel."""
         return self.entry.compress_size
 
     @property
     def executable(self) -> bool:
-        """Whether anybody may execute it."""
+        """Whether it is executable for anybody."""
         return bool(self.entry.external_attr >> 16 & 0o111)
 
     def pieces(self) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ class Packed(Struct, frozen=True):
 
 
 class Wheel:
-    """A wheel: the files that are installed unchanged, and all others; a context manager.
+    """A wheel: the files that are installed unchanged, and all others. A context manager.
 
     `name` is for errors. `BuildError` if it is not a wheel.
     """
@@ -160,7 +160,7 @@ class Wheel:
         return folder, names
 
     def program(self, name: str) -> Packed:
-        """Return an executable, which a wheel has in `NAME-VERSION.data/scripts/`."""
+        """Return an executable from a wheel's `NAME-VERSION.data/scripts/`."""
         suffix = f".data/scripts/{name}"
         entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
         if len(entries) != 1:
@@ -227,7 +227,7 @@ def _line(row: Sequence[str]) -> str:
 
 
 def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
-    """Return the complete, unambiguous rows of RECORD, by path."""
+    """Return the rows of RECORD by path, if they are complete and unambiguous."""
     if not record:
         return {}
     # RECORD may have many more rows than there are members.
@@ -244,7 +244,7 @@ def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Return whether an installer copies a file unchanged and this module can read it."""
+    """Return whether a file is installed unchanged, and this module can read it."""
     folder, _, rest = entry.filename.partition("/")
     parts = entry.filename.split("/")
     return (
@@ -291,7 +291,7 @@ def _zlib() -> Any:
 
 
 def requirements(wheels: Iterable[File], folder: Path) -> str:
-    """Return the requirements of wheels, with the hashes of the files that a folder has of them."""
+    """Return the requirements of wheels, with the hashes of their files in a folder."""
     lines = [
         f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n" for w in wheels
     ]
@@ -326,7 +326,7 @@ class Stage(Struct, frozen=True):
         return self._folder / "env"
 
     def make(self) -> None:
-        """Make an empty environment, whose files belong to the interpreter and not to a package."""
+        """Make an empty environment; its files belong to the interpreter, not to a package."""
         interpreter = self._folder / "python"
         self._answer(interpreter, virtual=False)
         self._run(
@@ -392,7 +392,7 @@ class Stage(Struct, frozen=True):
         return tuple(sorted(paths))
 
     def _answer(self, program: Path, *, virtual: bool) -> None:
-        """Write a program that answers uv as the image's interpreter would."""
+        """Write a program that answers uv like the image's interpreter."""
         script = self._folder / "answer.py"
         facts = self._folder / f"{'virtual' if virtual else 'real'}.json"
         script.write_text(_ANSWER)
@@ -458,7 +458,7 @@ LARGE = 4 << 20
 CUT = 128 << 20
 """Maximum bytes of files that share a layer of a large wheel; a larger file gets its own layer."""
 SPREAD = 32
-"""A wheel of more than this many times `CUT` (4 GiB) is split by folder, into about as many layers:
+"""A wheel larger than this many times `CUT` (4 GiB) is split by folder, into about as many layers:
 an image has at most `MOST_LAYERS`."""
 
 
@@ -467,7 +467,7 @@ class Part(Struct, frozen=True, kw_only=True):
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
-    """Some files of the only wheel; empty: all files of the wheels except `without`."""
+    """Some files of the only wheel; if empty, all files of the wheels except `without`."""
     without: tuple[str, ...] = ()
     reason: str
     """Why the layer exists, in a few words."""
@@ -482,8 +482,8 @@ def parts(
     """Return the layers for wheels, bottom first: those of each large wheel, then one for the rest.
 
     The largest wheels are lowest, because an engine unpacks a layer again if one below it changed.
-    `split` returns what `cut` yields for the files of a large wheel. `room` is the maximum number
-    of layers, not counting the last one.
+    `split` returns the groups of `cut` for a large wheel. `room` is the maximum number of layers,
+    not counting the last one.
     """
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     large = [w for w in ranked if sizes[w.sha256] >= LARGE][: max(room, 0)]
@@ -505,7 +505,7 @@ def parts(
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
-    """Yield the groups of a wheel's files that get layers of their own; the last files are in none.
+    """Yield the groups of a wheel's files that get their own layers; the last files are in none.
 
     Full groups come first, in path order; then files too large to share a layer, smallest first.
     This gives an engine work early and leaves little at the end. Groups of a huge wheel keep
@@ -529,7 +529,7 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
 
 
 def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
-    """Yield sorted files in the same order: a folder's together if they have at most `limit`."""
+    """Yield sorted files in the same order, grouped by folder; groups have at most `limit`."""
     pending = [(0, [*files])]
     while pending:
         depth, names = pending.pop()

@@ -1,1 +1,1 @@
-"""What runs in the interpreters that `run` and `shell` start, and in JupyterLab's."""
+"""Code that runs in the interpreters that `run` and `shell` start, and in JupyterLab's."""

@@ -1,8 +1,8 @@
-"""Import modules, each in a process of its own, and print what became of them as JSON.
+"""Import modules, each in its own process, and print the results as JSON.
 
-Runs with an environment's Python, isolated; the processes are as the environment's commands are.
-Its argument is JSON: `modules`, `packages` of which one module each is imported, too, and the
-`seconds` that each may take.
+Runs in an environment's Python, isolated; the processes run like the environment's commands. Its
+argument is JSON: `modules`, `packages` (one module of each is imported, too), and `seconds`, the
+limit for each.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
 _AT_ONCE = 4
-"""Processes side by side: each may import a whole framework."""
+"""Maximum number of processes: each may import a whole framework."""
 _LONGEST = 8000
-"""Characters that are passed on of what a module printed."""
+"""Maximum characters of a module's output."""
 _MODULE = re.compile(r"(?!(benchmarks|docs|examples|scripts|tests?|tools)\b)[A-Za-z][\w.]*")
-"""Those that are not left beside a package's own."""
+"""Matches modules, except those left beside a package's own."""
 
 
 def modules_of(package: str) -> list[str]:
-    """Return the modules of an installed package, as its RECORD lists them, the highest first."""
+    """Return the modules in an installed package's RECORD, top-level ones first."""
     names: set[str] = set()
     for file in metadata.files(package) or ():
         if file.name == "__init__.py":
@@ -34,7 +34,7 @@ def modules_of(package: str) -> list[str]:
 
 
 def tried(module: str, package: str, seconds: float) -> dict[str, object]:
-    """Import a module in a process; threads that it leaves behind are not waited for."""
+    """Import a module in a process, without waiting for threads that it leaves behind."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", f"import os, {module}; os._exit(0)"],
@@ -53,7 +53,7 @@ def tried(module: str, package: str, seconds: float) -> dict[str, object]:
 
 
 def main(text: str) -> None:
-    """Import what the argument names, and print what became of it."""
+    """Import the modules that the argument names, and print the results."""
     asked = json.loads(text)
     packages = dict.fromkeys(asked["modules"], "")
     for package in asked["packages"]:

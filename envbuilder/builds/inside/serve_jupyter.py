@@ -1,7 +1,7 @@
 """Serve JupyterLab with one kernel; runs in JupyterLab's own environment, with its Python.
 
 The first argument is a JSON object (`builds.jupyter.Server`), the others are JupyterLab's own. A
-signal ends the server and its kernels at once, without a question; no file is left behind.
+signal ends the server and its kernels at once, without asking; no file is left behind.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from traitlets import Dict
 from traitlets.config import Config
 
 _NAME = "python3"
-"""The kernel's name, which notebooks store: that of any Jupyter, so that they open elsewhere."""
+"""The kernel's name, which notebooks store: Jupyter's default, so that they open elsewhere."""
 _HANDSHAKE_MILLISECONDS = 2000
 """How long a kernel may take to answer a connection before another is made."""
 _SECONDS = 1.6
-"""How long the kernels may take to end; each also notices that this process has ended."""
+"""How long kernels may take to end; they also notice when this process ends."""
 
 
 class OneKernel(KernelSpecManager):  # type: ignore[misc]  # its library has no types here
-    """The kernels to choose from: that of the user's environment, and none of this machine's."""
+    """The only kernel on offer: that of the user's environment, none of this machine's."""
 
     kernel = Dict(config=True)
 
@@ -42,7 +42,7 @@ class OneKernel(KernelSpecManager):  # type: ignore[misc]  # its library has no 
         return {_NAME: str(Path(sys.prefix, "share", "jupyter", "kernels", "python3"))}
 
     def get_kernel_spec(self, kernel_name: str) -> Any:
-        """Return how the kernel is started."""
+        """Return the command that starts the kernel."""
         if kernel_name != _NAME:
             raise NoSuchKernel(kernel_name)
         return self.kernel_spec_class(resource_dir=self.find_kernel_specs()[_NAME], **self.kernel)
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings that differ from Jupyter's own; its arguments take precedence."""
+    """Return the settings that differ from Jupyter's defaults; its arguments take precedence."""
     return {
         "OneKernel": {"kernel": given["kernel"]},
         "ServerApp": {

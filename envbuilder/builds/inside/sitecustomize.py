@@ -1,8 +1,8 @@
-"""After an error of a missing module, library or compiler, print what brings it.
+"""After an error about a missing module, library or compiler, print how to get it.
 
 `envbuilder run` puts a copy of this file on PYTHONPATH, so that each Python that the command starts
-imports it first. It reads no output and changes none: the traceback is printed as ever, and then
-what to do. Another `sitecustomize` is imported, too.
+imports it first. It reads and changes no output: Python prints the traceback as usual, and then
+this prints advice. Another `sitecustomize` is imported, too.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "facts.json")
-"""What is known of the project, in a file beside this one: see `project_folder.lay_hook`."""
+"""Facts about the project, in a file beside this one: see `project_folder.lay_hook`."""
 _GONE = {"asynchat", "asyncore", "cgi", "distutils", "imp", "lib2to3", "pipes", "smtpd"}
-"""Modules that Python no longer has, which no package of that name brings."""
+"""Modules that Python no longer has; no package of that name provides them."""
 _PASSED_OVER = {"node_modules", "site-packages", "__pycache__"}
 _MOST_FOLDERS = 1000
-"""Folders of the user's project that are searched for a module, however many it has."""
+"""Maximum number of the user's project folders that are searched for a module."""
 _before = sys.excepthook
 
 
 def advice(name: str | None, facts: dict[str, Any]) -> str:
-    """Return what to do about a module that cannot be found; empty if that is not known."""
+    """Return advice on a module that cannot be found; empty if there is none."""
     from importlib.util import find_spec
 
     top = (name or "").partition(".")[0]
@@ -59,7 +59,7 @@ def advice(name: str | None, facts: dict[str, Any]) -> str:
 
 
 def library_advice(text: str, facts: dict[str, Any]) -> str:
-    """Return what brings the library or compiler that an error names; empty if none is known."""
+    """Return what provides the library or compiler that an error names; empty if unknown."""
     import re
 
     lacking = re.search(
@@ -102,10 +102,10 @@ def _hook(kind, error, trace):  # type: ignore[no-untyped-def]  # as Python call
 
 
 def _share_cores() -> None:
-    """Set the number of threads that envbuilder chose for libraries, unseen by Python's programs.
+    """Set envbuilder's number of threads for libraries, invisible to Python programs.
 
-    What starts several processes (torchrun, accelerate) divides the cores unless it is set.
-    A process that is bound to some CPUs, as by mpirun, takes no more threads than these.
+    Launchers of several processes (torchrun, accelerate) divide the cores only if it is not set. A
+    process bound to some CPUs, as by mpirun, uses no more threads than these.
     """
     chosen = os.environ.get("ENVBUILDER_THREADS", "")
     if chosen.isdigit() and (os.environ.get("OMP_NUM_THREADS") or chosen) == chosen:
@@ -115,7 +115,7 @@ def _share_cores() -> None:
 
 
 def _give_way() -> None:
-    """Import what would have been imported instead of this file, which is left on no path."""
+    """Import the module that this file shadows, and remove this file's folder from the path."""
     here = os.path.dirname(os.path.abspath(__file__))
     this = sys.modules.pop(__name__)
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]

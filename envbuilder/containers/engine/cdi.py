@@ -19,9 +19,9 @@ from msgspec import Struct
 from envbuilder.core import decoding, files
 
 FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where engines look unless they are configured otherwise."""
+"""Default folders in which engines look."""
 LARGEST = 1 << 20
-"""Maximum bytes of a specification, which a vendor's toolkit wrote."""
+"""Maximum bytes of a specification, which a vendor's toolkit writes."""
 _KIND = r"[A-Za-z][A-Za-z0-9_.-]{0,79}/[A-Za-z][A-Za-z0-9_-]{0,79}"
 _DEVICE = re.compile(rf"{_KIND}=[A-Za-z0-9][A-Za-z0-9_.:-]{{0,79}}\Z", re.ASCII)
 _DEEPEST = 32
@@ -38,7 +38,7 @@ class _Spec(Struct):
 
 
 def devices(folders: Iterable[Path]) -> frozenset[str]:
-    """Return the devices that the readable specifications in some folders list."""
+    """Return the devices in the readable specifications of some folders."""
     names: set[str] = set()
     for folder in folders:
         with suppress(OSError):
@@ -49,7 +49,7 @@ def devices(folders: Iterable[Path]) -> frozenset[str]:
 
 
 def listed(path: str, text: str) -> set[str]:
-    """Return the devices of a specification, such as `nvidia.com/gpu=all`, at least one.
+    """Return the devices in a specification, such as `nvidia.com/gpu=all`; at least one.
 
     Raise `ValueError` if it is invalid.
     """

@@ -18,9 +18,9 @@ _SECONDS = 60
 def connect() -> Engine:
     """Return an engine that answers and is recent enough.
 
-    Raise `ToolError` (exit 4) if there is none. It is podman if that is what answers, and also if
-    podman is installed, no engine is configured explicitly, and Docker's socket or client is
-    missing or this user may not open the socket.
+    Raise `ToolError` (exit 4) if there is none. It is podman if podman answers on the configured
+    socket. It is also podman if it is installed, no engine is configured explicitly, and Docker's
+    client or socket is missing, or this user may not open the socket.
     """
     location = interface.find_docker()
     unusable = not location.may_be_opened() or process.which("docker") is None

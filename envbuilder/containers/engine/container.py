@@ -10,15 +10,15 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 _PROCESSES = 4096
 _PROCESSES_PER_CPU = 128
-"""Threads count, too: each DataLoader worker and each rank may start some per CPU."""
+"""Processes include threads: each DataLoader worker and each rank may start some per CPU."""
 LOOPBACK = "127.0.0.1"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a container may use of the engine's machine; 0 if the engine cannot limit it."""
+    """What a container may use of the engine's machine; 0 if the engine has no such limit."""
 
     memory: int = 0
-    """Bytes, page cache and files in memory included; the machine's swap comes on top."""
+    """Bytes, including page cache and files in memory; the machine's swap is not limited."""
     processes: int = 0
     """Processes and threads."""
 
@@ -43,7 +43,7 @@ class Port(Struct, frozen=True, kw_only=True):
     """A port of the host that leads to one of the container."""
 
     host: str = LOOPBACK
-    """The address of the host that it is for."""
+    """The host's address on which it listens."""
     outside: int
     inside: int
 
@@ -76,7 +76,7 @@ class Container(Struct, frozen=True, kw_only=True):
     """
 
     image: str
-    """The image's id: a name could mean another image by now."""
+    """The image's id, because a name may mean another image by now."""
     user: str
     """uid:gid inside."""
     limits: Limits
@@ -87,14 +87,14 @@ class Container(Struct, frozen=True, kw_only=True):
     """Empty for the image's own."""
     network: bool = False
     is_held: bool = False
-    """Its stdin stays open as long as this process lives, for a command that ends with it."""
+    """Keep its stdin open while this process lives, for a command that ends with it."""
     variables: Mapping[str, str] = {}
     home: str = ""
-    """The user's working folder, a file system in memory like /tmp; empty for neither."""
+    """The user's working folder, a file system in memory like /tmp; if empty, there is neither."""
     mounts: Mapping[str, str] = {}
     """Folders of the host → paths inside, read-only."""
     writable: Mapping[str, str] = {}
-    """The same, but the container may write there."""
+    """The same, writable for the container."""
     project: tuple[str, str] | None = None
     """A folder of the host and its path inside: it can be written, and so can /tmp, which is a
     volume. `user` is then a user of the host."""
@@ -103,15 +103,15 @@ class Container(Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...] = ()
     volumes: tuple[Volume, ...] = ()
     passed: tuple[str, ...] = ()
-    """Variables that get the values which they have for the engine's client. Like `project`, ports
-    and volumes, they are for commands in the foreground."""
+    """Variables with the values that the engine's client has for them. Like `project`, ports and
+    volumes, they are for commands in the foreground."""
     groups: tuple[int, ...] = ()
     """Ids of the host's groups that the user needs for the project."""
     devices: Devices | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The image, its command and the arguments: what a client's `run` ends with."""
+        """The image, its command and the arguments: the end of a client's `run`."""
         return (self.image, *self.entrypoint[1:], *self.arguments)
 
     @property
@@ -147,7 +147,7 @@ def mount(volume: Volume) -> str:
 
 
 def _quoted(field: str) -> str:
-    """Return a field of CSV."""
+    """Return a CSV field, quoted if necessary."""
     plain = not set(field) & set('",\r\n')
     return field if plain else '"{}"'.format(field.replace('"', '""'))
 
@@ -170,8 +170,8 @@ def run_flags(
     """Return the flags for a container.
 
     `user` and `gpus` are the engine's own flags, `home_options` its options for a file system in
-    memory that belongs to the user. `keep_groups`: the host's groups do not exist inside, and this
-    user's are kept instead.
+    memory that belongs to the user. `keep_groups`: keep this user's groups, since the host's do not
+    exist inside.
     """
     devices = container.devices
     limits = container.limits

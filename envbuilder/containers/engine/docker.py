@@ -40,7 +40,7 @@ _EXPORTS_LAYOUTS = (25, 0)
 """Docker saves images as OCI layouts from this version on."""
 _SECONDS = 60
 _LOAD_SECONDS = 1800
-"""Generous, as the engine unpacks a whole image before it answers."""
+"""Long, because the engine unpacks a whole image before it answers."""
 _REMOVAL_SECONDS = 600
 """Docker's containerd store waits for running builds and cleans up before it answers."""
 _DAEMON = "Error response from daemon: "
@@ -118,7 +118,7 @@ class DockerEngine(Engine):
                 yield f"{parent}/{member.name}", tar.content(member)
 
     def save(self, image: Image, folder: Path) -> None:
-        """Export an image as an OCI layout in a new folder; Docker does from version 25 on."""
+        """Export an image as an OCI layout in a new folder; Docker can since version 25."""
         archive.receive(self._exported(image), folder, f"the image {image.id} of the engine")
 
     def _exported(self, image: Image) -> Iterator[bytes]:
@@ -139,7 +139,7 @@ class DockerEngine(Engine):
                 raise BuildError(f"the engine cannot load the image: {short(error)}") from error
 
     def shares(self) -> dict[str, int]:
-        """Return the ids of images and the bytes that no other image shares, as far as reported."""
+        """Return image ids → bytes that no other image shares, where reported."""
         with _reported("the engine cannot report sizes"):
             images = self._api.df().get("Images") or ()
         sizes = {i["Id"]: (i.get("Size", -1), i.get("SharedSize", -1)) for i in images}
@@ -152,7 +152,7 @@ class DockerEngine(Engine):
 
     @contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
-        """Wait this long for answers."""
+        """Wait at most this long for answers."""
         previous = self._api.timeout
         self._api.timeout = seconds
         try:
@@ -161,7 +161,7 @@ class DockerEngine(Engine):
             self._api.timeout = previous
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, and take it from any other; raise `BuildError` if not."""
+        """Give an image a further name, taking it from any other; raise `BuildError` on failure."""
         repository, tag = parse_repository_tag(name)
         try:
             self._api.tag(image.id, repository, tag)
@@ -245,8 +245,8 @@ class DockerEngine(Engine):
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
         """Make a volume that belongs to a container's user, unless it exists.
 
-        A new volume belongs to root, and a container of ours can change no owner. So its folder is
-        written by the engine itself, from an archive, through a container that is never started.
+        A new volume belongs to root, and our containers cannot change owners. So the engine itself
+        writes its folder from an archive, through a container that is never started.
         """
         api = self._api
         flags = self._user_flags(container)
@@ -306,7 +306,7 @@ class DockerEngine(Engine):
 
     @cached_property
     def _info(self) -> dict[str, Any]:
-        """What the engine reports about itself, requested once: it takes as long as all else."""
+        """The engine's report about itself, requested once: it takes as long as all the rest."""
         with _reported("the engine does not answer"):
             info: dict[str, Any] = self._client.info()
         return info
@@ -347,14 +347,14 @@ def _reported(failure: str) -> Iterator[None]:
 
 
 def _discard(remove: Callable[..., None], *arguments: str, **options: bool) -> None:
-    """Remove what was only needed for a while, if the engine can."""
+    """Remove something temporary, if the engine can."""
     with suppress(APIError, RequestException):
         remove(*arguments, **options)
 
 
 @contextmanager
 def _removing(name: str) -> Iterator[None]:
-    """Raise a `BuildError` for what could not be removed."""
+    """Raise a `BuildError` for something that could not be removed."""
     try:
         yield
     except (APIError, RequestException) as error:
@@ -366,7 +366,7 @@ def _removing(name: str) -> Iterator[None]:
 
 
 def _folder(user: str) -> bytes:
-    """Return an archive that holds the volume's folder as its user's own."""
+    """Return an archive with the volume's folder, owned by its user."""
     uid, _, gid = user.partition(":")
     member = tarfile.TarInfo(_FOLDER)
     member.type = tarfile.DIRTYPE

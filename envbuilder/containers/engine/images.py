@@ -1,7 +1,6 @@
 """Move images between OCI layouts and a container engine.
 
-An engine that already has some of an image's blobs is sent only the others: it knows them by
-digest.
+Blobs that an engine already has, by digest, are not sent again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
     """Export an image of the engine as a layout, kept in `folder` under the image's id.
 
     Raise `BuildError` if the engine sends no OCI layout (Docker does from version 25 on), or not
-    all of the image: Docker leaves out what its store has lost.
+    all of the image: Docker omits blobs that its store has lost.
     """
     target = folder / image.id.removeprefix("sha256:")
     if target.is_dir():
@@ -46,7 +45,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
                 f"{name}: the engine has lost {lost[0]}, a part of this image",
                 f"Remove the image and get it again: docker rmi {name}, then docker pull or load.",
             )
-        archive.settle(part, target)
+        archive.move_into_place(part, target)
     return Layout.open(target)
 
 
@@ -113,10 +112,10 @@ def remember(layout: Layout, recorded: Layout) -> None:
 def layers(
     engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
 ) -> set[types.Digest]:
-    """Return those layers of an image that the engine has, as far as a question or two show.
+    """Return an image's layers that the engine is known to have, after one or two requests.
 
-    The engine is asked for the image `preload`, of the preloaded lower layers. If it has none: for
-    what has one of the `names` now, mostly the image that this one replaces.
+    First request the image `preload`, of the preloaded lower layers. If there is none, request the
+    current image of one of the `names`, usually the one that this image replaces.
     """
     if not engine.receives_layers:
         return set()

@@ -1,6 +1,6 @@
 """The interface of a container engine, which `docker.py` and `podman.py` implement; its endpoint.
 
-Failures of an engine become a `ToolError`, `BuildError` or `VerifyError` that says what to do.
+An engine's failure is raised as a `ToolError`, `BuildError` or `VerifyError` that says what to do.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ class BuildCommand(Struct, frozen=True, kw_only=True):
 
     builder: Literal["buildkit", "buildah"]
     argv: tuple[str, ...]
-    """The build command, up to the options that do not depend on the engine."""
+    """The build command, up to the options that are the same for all engines."""
     digests_option: str
     """The option that names the file to which the digests of the built image are written."""
     version_argv: tuple[str, ...]
     """The command that reports the builder's version."""
     docker_version: str = ""
-    """The version of Docker, of which the builder is a part; empty for another engine."""
+    """Docker's version, which includes the builder; empty for other engines."""
     takes_epoch: bool = False
     """Whether the builder takes its timestamps from the build argument SOURCE_DATE_EPOCH."""
     layout_argv: tuple[str, ...] = ()
-    """The same for an image that is not kept in the engine but written as an OCI layout, to the
-    folder that `dest=` in its last word names; empty if the builder cannot do that."""
+    """The same to write an image as an OCI layout, to the folder after `dest=` in the last word,
+    instead of keeping it in the engine; empty if the builder cannot do that."""
     exports_layouts: bool = True
     """Whether the engine exports images as OCI layouts."""
     keeps_blobs: bool = False
-    """Whether it stores layers as received, so that layers it has need not be sent again."""
+    """Whether it stores layers as received, so that existing layers need not be sent again."""
     storage: str = ""
-    """The folder where it stores images, if that is known and on this machine; else empty."""
+    """The folder where it stores images, if known and on this machine; else empty."""
 
 
 class Engine(abc.ABC):
@@ -79,9 +79,9 @@ class Engine(abc.ABC):
     command: tuple[str, ...]
     """The client's command line, pointed at this engine."""
     rootless: bool = False
-    """Whether containers' users are mapped: root inside is this user."""
+    """Whether users in containers are mapped: root inside is this user."""
     receives_layers: bool = True
-    """Whether `load` sends layers, so that it helps to know which of them the engine has."""
+    """Whether `load` sends layers: then it helps to know which of them the engine has."""
     removal: tuple[str, ...]
     """The client's command that removes a container, even while it runs."""
     socket: Path | None = None
@@ -110,12 +110,12 @@ class Engine(abc.ABC):
         return tuple(map(str, (data.get("Config") or {}).get("Env") or ()))
 
     def labelled(self) -> tuple[Image, ...]:
-        """Return the images that carry envbuilder's label, including those that inherited it."""
+        """Return the images with envbuilder's label, including those that inherited it."""
         images = {i.id: i for i in map(_described, self._list(f"{LABEL}fingerprint"))}
         return tuple(images[key] for key in sorted(images))
 
     def shares(self) -> dict[str, int]:
-        """Return the ids of images and the bytes that no other image shares, as far as reported."""
+        """Return image ids → bytes that no other image shares, where reported."""
         return {}
 
     def pull(self, ref: str, platform: str) -> None:
@@ -140,7 +140,7 @@ class Engine(abc.ABC):
         self._remove(ref)
 
     def pull_name(self, ref: str) -> str:
-        """Return the reference under which the engine pulls an image that it does not have."""
+        """Return the reference by which the engine pulls an image that it does not have."""
         return ref
 
     @abc.abstractmethod
@@ -149,7 +149,7 @@ class Engine(abc.ABC):
     ) -> dict[str, bytes] | None:
         """Return the files at or below some paths of an image, at most `limit` bytes for each path.
 
-        None if the engine lacks the image for this platform, or shows no single files.
+        None if the engine lacks the image for this platform, or cannot export single files.
         """
 
     @abc.abstractmethod
@@ -162,15 +162,15 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, and take it from any other; raise `BuildError` if not."""
+        """Give an image a further name, taking it from any other; raise `BuildError` on failure."""
 
     @abc.abstractmethod
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        """Return what the engine reports about an image, or None."""
+        """Return the engine's report about an image, or None."""
 
     @abc.abstractmethod
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        """Return what the engine reports about each image with this label."""
+        """Return the engine's report about each image with this label."""
 
     @abc.abstractmethod
     def _remove(self, ref: str) -> None:
@@ -190,7 +190,9 @@ class Engine(abc.ABC):
     # --- volumes
 
     def make_volumes(self, container: Container, labels: Mapping[str, str]) -> None:
-        """Make those of a container's volumes that do not exist; they belong to its user.
+        """Make the missing volumes of a container; they belong to its user.
+
+        Raise `ToolError` if one cannot be made.
 
         Raise `ToolError` if one cannot be made.
         """
@@ -199,13 +201,13 @@ class Engine(abc.ABC):
                 self._make_volume(volume.source, container, labels)
 
     def volumes(self) -> tuple[StoredVolume, ...]:
-        """Return the volumes that carry envbuilder's label."""
+        """Return the volumes with envbuilder's label."""
         labels = {v["Name"]: dict(v.get("Labels") or {}) for v in self._list_volumes(VOLUME_LABEL)}
         return tuple(StoredVolume(name=name, labels=labels[name]) for name in sorted(labels))
 
     @abc.abstractmethod
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
-        """Return what the engine reports about each volume with this label."""
+        """Return the engine's report about each volume with this label."""
 
     @abc.abstractmethod
     def remove_volume(self, name: str) -> None:
@@ -218,7 +220,7 @@ class Engine(abc.ABC):
     # --- containers
 
     def used(self) -> frozenset[str]:
-        """Return the ids of the images that running containers have."""
+        """Return the image ids of running containers."""
         return frozenset(
             f"sha256:{str(each['ImageID']).removeprefix('sha256:')}"
             for each in self._list_containers()
@@ -226,12 +228,12 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _list_containers(self) -> Sequence[dict[str, Any]]:
-        """Return what the engine reports about each running container."""
+        """Return the engine's report about each running container."""
 
     def run(
         self, container: Container, on_stdout: Callable[[str], None], timeout: float
     ) -> process.Completed:
-        """Run a container to its end; it is removed in any case.
+        """Run a container to its end, and always remove it.
 
         Raise `VerifyError` if it cannot be started or the engine goes away, `ToolError` if the
         engine cannot provide its device.
@@ -270,7 +272,8 @@ class Engine(abc.ABC):
     def foreground(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
         """Return the client's command that runs a container in this process's place.
 
-        The container ends with the process, even if that is killed: engines do not see to it.
+        The container ends with the process, even if that is killed; engines alone do not ensure
+        that.
         """
         name = _new_name()
         process.when_ended((*self.command, *self.removal, name))
@@ -315,7 +318,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _not_started(self, words: str) -> VerifyError | ToolError:
-        """Return the error for a container that could not be run; `words` are the client's."""
+        """Return the error for a container that could not be run; `words`: the client's output."""
 
     @abc.abstractmethod
     def _home_options(self, container: Container) -> str:
@@ -332,7 +335,7 @@ def _new_name() -> str:
 
 
 def _described(data: dict[str, Any]) -> Image:
-    """Return an image as an engine reports it, inspected or listed."""
+    """Return an image from an engine's report of it."""
     tags = data.get("RepoTags") or data.get("Names") or ()
     labels = data.get("Labels") or (data.get("Config") or {}).get("Labels") or {}
     return Image(
@@ -363,14 +366,14 @@ _SOCKET = "/var/run/docker.sock"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """An engine's endpoint, and what points the docker client at it."""
+    """An engine's endpoint, and whether it was configured."""
 
     url: str | None
     tls: Any = None
     builder: str = "default"
     flags: tuple[str, ...] = ()
     named: bool = True
-    """Whether it was configured, rather than found."""
+    """Whether it was configured instead of found."""
 
     @property
     def socket(self) -> Path | None:
@@ -380,7 +383,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def explicit_flags(self) -> tuple[str, ...]:
-        """Flags that lead the docker client here whatever its configuration and variables say."""
+        """Flags that point the docker client here, whatever its configuration and variables are."""
         words = ["--host", self.url or ""]
         if self.tls:
             words.append("--tlsverify" if self.tls.verify else "--tls")
@@ -415,7 +418,7 @@ def find_docker() -> Endpoint:
 
 
 def configured_docker() -> bool:
-    """Return whether anything suggests an engine: a variable, a context, a socket or podman."""
+    """Return whether an engine seems to exist: a variable, a context, a socket or podman."""
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
     return (
         bool(os.environ.get("DOCKER_HOST"))

@@ -38,7 +38,7 @@ _GPU = "nvidia.com/gpu"
 _UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
-"""Generous, as the engine unpacks a whole image before it answers."""
+"""Long, because the engine unpacks a whole image before it answers."""
 _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --backend venv."
 
 
@@ -56,7 +56,7 @@ class PodmanEngine(Engine):
         remote: bool = False,
         limits: Limits = _UNLIMITED,
     ) -> None:
-        """`remote`: a service does the work, maybe on another machine; it sees no local files."""
+        """`remote`: a service does the work, maybe on another machine; it reads no local files."""
         self.command = tuple(command)
         self.rootless = rootless
         self._remote = remote
@@ -104,7 +104,7 @@ class PodmanEngine(Engine):
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, and take it from any other; raise `BuildError` if not."""
+        """Give an image a further name, taking it from any other; raise `BuildError` on failure."""
         self._transfer("tag", image.id.removeprefix("sha256:"), name)
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ class PodmanEngine(Engine):
         )
 
     def require_builder(self) -> None:
-        """Do nothing: podman builds by itself, and has answered already."""
+        """Do nothing: podman is its own builder, and has already answered."""
 
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
         return self._listed("list its volumes", "volume", "ls", "--filter", f"label={label}")
@@ -165,7 +165,7 @@ class PodmanEngine(Engine):
         return any(name.startswith(f"{_GPU}=") for name in cdi.devices(cdi.FOLDERS))
 
     def cdi_devices(self) -> frozenset[str]:
-        """Return the devices that the files of this machine describe; none for a remote podman."""
+        """Return the devices in this machine's files; none for a remote podman."""
         return frozenset() if self._remote else cdi.devices(cdi.FOLDERS)
 
     @property
@@ -209,14 +209,14 @@ class PodmanEngine(Engine):
         return process.run([*self.command, *arguments], timeout=_SECONDS)
 
     def _answer(self, what: str, *arguments: str) -> str:
-        """Return what podman prints; raise `ToolError` if it cannot do it."""
+        """Return podman's output; raise `ToolError` if the command fails."""
         done = self._query(*arguments)
         if done.returncode != 0:
             raise ToolError(f"podman cannot {what}: {done.last_words}")
         return done.stdout
 
     def _listed(self, what: str, *arguments: str) -> Sequence[dict[str, Any]]:
-        """Return the list that podman prints as JSON, which may be nothing."""
+        """Return the list that podman prints as JSON, which may be empty."""
         answer = self._answer(what, *arguments, "--format", "json")
         listed: list[dict[str, Any]] | None = json.loads(answer or "[]")
         return listed or ()
@@ -253,7 +253,7 @@ def connect(url: str | None) -> PodmanEngine:
 
 
 def _limits(machine: dict[str, Any]) -> Limits:
-    """Return the limits for a machine as podman describes it; a user may not set every one."""
+    """Return the limits for a machine by podman's description; a user may not set every one."""
     controllers = machine.get("cgroupControllers") or ()
     return limits(
         int(machine.get("memTotal") or 0) if "memory" in controllers else 0,

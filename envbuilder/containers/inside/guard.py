@@ -1,9 +1,9 @@
 """Run a command while stdin stays open; runs as the first process of a container.
 
 The first argument is a placeholder. If the command has it, the first line of stdin goes into a file
-whose path replaces it. When this process ends, the container does, with all that the command
-started. Without a placeholder the command has this process's stdin and terminal, and its signals:
-the kernel keeps those that it does not handle from the first process. Needs the standard library
+whose path replaces it. When this process ends, the container ends, with everything that the command
+started. Without a placeholder the command gets this process's stdin and terminal, and its signals,
+since the kernel does not deliver unhandled signals to a first process. Needs the standard library
 only, and no file of its own.
 """
 
@@ -19,7 +19,7 @@ CHUNK = 1 << 16
 
 
 def main(placeholder: str, *command: str) -> None:
-    """Run the command, and end with its exit code."""
+    """Run the command; exit with its exit code."""
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     words = list(command)
     if placeholder:
@@ -37,7 +37,7 @@ def main(placeholder: str, *command: str) -> None:
 
 
 def accompanied(words: "list[str]") -> "subprocess.Popen[bytes]":
-    """Start a command in the foreground, which gets this process's signals."""
+    """Run a command in the foreground and pass this process's signals on to it."""
     child = subprocess.Popen(words)
     # A terminal sends these two to the command itself.
     of_terminal = {signal.SIGINT, signal.SIGQUIT} if os.isatty(0) else set()
@@ -52,7 +52,7 @@ def accompanied(words: "list[str]") -> "subprocess.Popen[bytes]":
 
 
 def watch() -> None:
-    """End this process when nobody holds the other end of stdin."""
+    """End this process when the other end of stdin is closed."""
     while os.read(0, CHUNK):
         pass
     os._exit(0)

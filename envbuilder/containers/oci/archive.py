@@ -1,4 +1,4 @@
-"""OCI layouts as one tar archive, as `docker load` and other tools read and `docker save` writes.
+"""OCI layouts as one tar archive: what `docker save` writes and `docker load` reads.
 
 The archive also holds `manifest.json` for Docker's classic store and older tools.
 """
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 NAME = "io.containerd.image.name"
-"""The annotation from which `load` of Docker and containerd takes an image's name."""
+"""The annotation from which Docker's and containerd's `load` take an image's name."""
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
 _ON_DISK = "/var/tmp"  # noqa: S108 (/tmp is often in memory; the folder is private)
 _EXPORT = 1 << 30
-"""Stands for the size of an engine's export, which is not known: 100 GiB of blobs at most."""
+"""Assumed size of an engine's export, which is unknown: at most 100 GiB of blobs."""
 
 
 def named(ref: str) -> dict[str, str]:
@@ -42,7 +42,7 @@ def named(ref: str) -> dict[str, str]:
 
 
 def names(listed: Iterable[Descriptor]) -> list[str]:
-    """Return the names that entries of an index have."""
+    """Return the names in entries of an index."""
     return [d.annotations[NAME] for d in listed if NAME in d.annotations]
 
 
@@ -68,10 +68,9 @@ def save(
 ) -> None:
     """Write a layout's one image to an archive, or add it to a layout.
 
-    `show` receives the bytes written so far, and all that are to be written.
-    In a layout it replaces images of the same names; others that do so at once wait (`DIR.lock`).
-    Files are copied, never linked, so that users cannot change a cache through them. Raise
-    `OSError` on a full disk.
+    `show` receives the number of bytes written so far, and of all. In a layout it replaces images
+    of the same names; concurrent writers wait (`DIR.lock`). Files are copied, never linked, so that
+    users cannot change a cache through them. Raise `OSError` on a full disk.
     """
     if target.suffix == ".tar":
         write(layout, target, show)
@@ -115,19 +114,19 @@ def write(
     done = 0
     with files.appearing(path) as out:
         for piece in pieces(layout):
-            files.put(out, piece)
+            files.write_all(out, piece)
             done += len(piece)
             show(min(done, total), total)
 
 
 class Held(NamedTuple):
-    """An image in a layout or an archive, all bytes of which are as its digests say."""
+    """An image in a layout or an archive, with all digests checked."""
 
     digest: types.Digest
-    """Of its configuration."""
+    """Digest of its configuration."""
     manifest: types.Digest
     names: frozenset[str]
-    """As the index states them, qualified."""
+    """Its qualified names in the index."""
 
 
 def held(
@@ -155,7 +154,7 @@ def held(
 
 
 def identity(path: Path) -> types.Digest:
-    """Return the digest of an image's configuration, which names the layers that are there.
+    """Return the digest of an image's configuration, whose layers are present.
 
     Raise `EnvbuilderError` as `held` does, or if `path` holds no image or several.
     """
@@ -173,7 +172,7 @@ def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:
 
 @contextmanager
 def _examined(path: Path) -> Iterator[Layout]:
-    """Yield the layout at `path`; an archive is unpacked for as long as it is needed."""
+    """Yield the layout at `path`; an archive is unpacked temporarily."""
     if not path.is_file():
         yield Layout.open(path)
         return
@@ -190,11 +189,11 @@ def opened(path: Path, folder: Path) -> Layout:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
             unpack(path, Path(scratch) / "layout")
-            settle(Path(scratch) / "layout", target)
+            move_into_place(Path(scratch) / "layout", target)
     return Layout.open(target)
 
 
-def settle(layout: Path, target: Path) -> None:
+def move_into_place(layout: Path, target: Path) -> None:
     """Move a finished layout into place, unless another process was faster."""
     try:
         layout.rename(target)

@@ -1,9 +1,9 @@
 """Write and read layers.
 
-A written layer is a compressed tar whose bytes depend on its members alone: they are sorted by
-path; time, owner and mode are set explicitly, never taken from the build machine. The tar is hashed
-and compressed while it is produced, and never stored uncompressed. A layer that is read may come
-from anywhere: its names, sizes and compression are untrusted.
+A written layer is a compressed tar whose bytes depend only on its members: they are sorted by path;
+time, owner and mode are set explicitly, never taken from the build machine. The tar is hashed and
+compressed while it is produced, and never stored uncompressed. A layer to read may come from
+anywhere: its names, sizes and compression are untrusted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SY
 _PIECE = 1 << 20
 _LEVEL = 3
 _JOB = 8 << 20
-"""Bytes that one thread compresses at a time: fixed, so that the output is the same everywhere."""
+"""Bytes that one thread compresses at a time; constant, so that the output is always the same."""
 _THREADS = 8
-"""Maximum number of threads that compress. One thread hashes all input, which does not keep more
-of them busy, and each takes 8 MiB: 128 took 1.1 GiB."""
+"""Maximum number of compressing threads. One thread hashes all input, which cannot keep more of
+them busy, and each takes 8 MiB: 128 took 1.1 GiB."""
 LARGEST = 8 << 30
-"""Maximum bytes of a layer's tar, which packages fill: registries and engines refuse blobs of 10 GB
-and more."""
+"""Maximum bytes of a layer's tar, which packages determine: registries and engines refuse blobs of
+10 GB and more."""
 
 
 class Source(Protocol):
@@ -81,7 +81,7 @@ class Layer(Struct, frozen=True, kw_only=True):
 
 
 def compressor() -> Mapping[str, str | int]:
-    """Return what determines a layer's bytes apart from its members: the compressor's settings."""
+    """Return what determines a layer's bytes beside its members: the compressor's settings."""
     import zstandard
 
     return {"zstd": ".".join(map(str, zstandard.ZSTD_VERSION)), "level": _LEVEL, "job": _JOB}
@@ -150,7 +150,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 
 
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same pieces; a thread produces the next while one is hashed and compressed."""
+    """Yield the same pieces; a thread produces the next while the caller uses one."""
     rest = iter(pieces)
     with process.pool(1) as thread:
         coming = thread.submit(next, rest, None)
@@ -160,7 +160,7 @@ def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield larger pieces: a tar is mostly headers and small files, and every call costs time."""
+    """Join small pieces: a tar is mostly headers and small files, and every call costs time."""
     held = bytearray()
     for piece in pieces:
         if len(piece) >= _PIECE:
@@ -301,7 +301,7 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
 def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
     """Return the digest of a layer's decompressed bytes; raise `InvalidError` as `members` does.
 
-    `size` is the size of the layer as it is, `where` names it in errors.
+    `size` is the size of the layer as stored, `where` names it in errors.
     """
     digest = hashlib.sha256()
     try:

@@ -55,7 +55,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
 """Maximum depth of nested indexes that are followed."""
 _MARK_LIMIT = 1 << 10
-"""Maximum bytes of the file that marks a layout, which whoever made the image wrote."""
+"""Maximum bytes of the file that marks a layout, which the image's author wrote."""
 _FULL = "The disk may be full."
 
 
@@ -100,7 +100,7 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
 
 
 class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A list of images, usually one per platform; in a layout, all that it holds."""
+    """A list of images, usually one per platform; in a layout, all of its images."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -265,7 +265,7 @@ class Layout:
                 yield replace(image, platform=platform)
 
     def missing(self) -> tuple[types.Digest, ...]:
-        """Return the blobs that images of the layout consist of and that are not there."""
+        """Return the blobs of the layout's images that are missing."""
         lacking: list[Descriptor] = []
         for image in self.images():
             lacking += filterfalse(self.has, self.read_manifest(image).blobs)

@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
 NAME_LIMIT = 255
-"""Maximum characters of host and repository together, which registries accept of a user."""
+"""Maximum characters of host and repository together that registries accept."""
 
 # Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -57,7 +57,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> str:
-        """Return the host and port that answer for the registry."""
+        """Return the registry's actual host and port."""
         if self.host == DEFAULT_HOST:
             return "registry-1.docker.io"
         return self.host

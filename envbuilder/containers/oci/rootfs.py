@@ -1,6 +1,6 @@
 """The root filesystem that an image's layers add up to: an index, and the files a build reads.
 
-Nothing is unpacked. Upper layers replace and remove (whiteouts) what lower ones hold.
+Nothing is unpacked. Upper layers replace and remove (whiteouts) files of lower ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OtherPythonError(BuildError):
-    """The base image lacks the required Python (exit 1); `found` says what it has instead."""
+    """The base image lacks the required Python (exit 1); `found` names what it has instead."""
 
     def __init__(self, needed: str, version: str, locked: Collection[str] = ()) -> None:
         minor = ".".join(version.split(".")[:2])
@@ -52,7 +52,7 @@ _GONE = ".wh."
 _CONTENT = 16 << 20
 """Maximum bytes of a file whose content is kept, and of a Python; dpkg's status has 1 to 5 MB."""
 _CONTENTS = 64 << 20
-"""Maximum bytes of all kept contents, which the author of a base image chose."""
+"""Maximum bytes of all kept contents, which a base image's author chose."""
 _ENTRIES = 500_000
 """Maximum number of paths of an image; those with CUDA and PyTorch have up to 200,000."""
 _LAYERS = 256

@@ -3,9 +3,9 @@
 A small client on top of requests, because the two existing libraries (oras 0.2, python-dxf 12)
 resume neither pulls nor pushes, set no timeouts of their own, and load or trust whole responses.
 
-`docker login` and `podman login` store credentials in files, or in programs that those name; they
-are read, never written. A secret is looked up when a registry demands it, kept in memory, and never
-part of any output.
+`docker login` and `podman login` store credentials in files, or in helper programs that these name;
+they are read, never written. A secret is looked up when a registry demands it, kept in memory, and
+never printed.
 
 Long because each request may need a login, and whether one may be sent depends on the request.
 """
@@ -64,7 +64,7 @@ NOT_FOUND = 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
 _IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
-"""Maximum bytes of a registry's error, or of an answer that does not matter."""
+"""Maximum bytes of a registry's error, or of a response that is discarded."""
 
 
 class _Error(Struct, frozen=True):
@@ -86,7 +86,7 @@ class _Kind(Struct, frozen=True, rename="camel"):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """A response of which only status and headers matter."""
+    """The status and headers of a response."""
 
     status: int
     headers: Mapping[str, str]
@@ -184,7 +184,7 @@ class Connection:
     def resolve(self, what: str, base: str, location: str) -> str:
         """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https.
 
-        `what` is requested, for messages; `base` is the URL that answered.
+        `what` names the request in messages; `base` is the URL that answered.
         """
         target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
@@ -229,7 +229,7 @@ class Connection:
         return found
 
     def find_manifest(self, reference: str) -> tuple[Descriptor, bytes] | None:
-        """Return what `read_manifest` returns, or None if the repository has nothing so named."""
+        """Return what `read_manifest` returns, or None if the repository has no such manifest."""
         return self._manifest(reference, (OK, NOT_FOUND))
 
     def _manifest(self, reference: str, accept: tuple[int, ...]) -> tuple[Descriptor, bytes] | None:
@@ -280,7 +280,7 @@ class Connection:
         return len(data)
 
     def _no_response(self, error: requests.RequestException) -> str:
-        """Return which host does not answer, which may be one that the registry redirects to."""
+        """Return which host does not answer: the registry, or one that it redirects to."""
         url = error.request.url if error.request is not None else None
         console.detail(f"{public(url or self._base)}: {http.reason(error)}")
         requested = http.host_of(url) if url else ""
@@ -395,13 +395,13 @@ _CHALLENGE = re.compile(
 )
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _CONFIG_LIMIT = 1 << 20
-"""Maximum bytes of a login file, which docker, podman or the user wrote."""
+"""Maximum bytes of a login file, which Docker, Podman or the user wrote."""
 _HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_SECONDS = 60.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 _TOKEN_USER = "<token>"  # noqa: S105 (the user name that helpers give an identity token)
 _TOKEN_LIMIT = 1 << 18
-"""Maximum bytes of a token server's answer."""
+"""Maximum bytes of a token server's response."""
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -563,7 +563,7 @@ class _TokenAnswer(Struct, frozen=True):
 
 
 def parse_token(body: bytes) -> str:
-    """Return the token in a token server's response; empty if there is none that fits a header."""
+    """Return the token in a token server's response; empty if none is valid in a header."""
     try:
         answer = decoding.from_json(body, _TokenAnswer)
     except (ValueError, RecursionError):
@@ -606,16 +606,16 @@ def stored_credential(
 ) -> Credential | None:
     """Return the credential for a repository of a registry; None if there is no login for it.
 
-    Of a file's logins, the one of the longest namespace that holds the repository is taken, as
-    podman does. Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that
-    is configured but does not work.
+    Of a file's logins, use the longest namespace that contains the repository, as podman does.
+    Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that is configured
+    but does not work.
     """
     paths = _login_files(environ)
     return next(filter(None, (_in_file(path, host, repository) for path in paths)), None)
 
 
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the file in `REGISTRY_AUTH_FILE`, or else Docker's and podman's files that exist."""
+    """Return the file in `REGISTRY_AUTH_FILE`, else those of Docker and podman that exist."""
     named = environ.get("REGISTRY_AUTH_FILE")
     if named:
         return (Path(named),)

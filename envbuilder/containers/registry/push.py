@@ -1,8 +1,8 @@
 """Push single blobs: mounted from another repository where possible, and resumed if cut off.
 
-An upload is resumed by the process that began it only. The registry reports with each response how
-it continues. Some registries (docker-registry and its derivatives) continue only from their last
-response: they discard all of an upload that is cut off within a piece.
+Only the process that began an upload resumes it. Each response of the registry says how to
+continue. Some registries (docker-registry and its derivatives) continue only from their last
+response: they discard an upload that is cut off within a piece.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _PIECE_LIMIT = 256 << 20
 """Maximum bytes of a piece, whatever the registry requires: it is held in memory."""
 _NO_CONTENT = 204
 _LOST = (400, 404, 405, 410, 416)
-"""Statuses that registries return for an upload that is gone, or not as far as assumed."""
+"""Statuses that registries return for an upload that is gone, or is shorter than assumed."""
 _NOT_MOUNTED = (400, 401, 403, 404, 405)
-"""Statuses that registries return if they do not mount: the blob is uploaded instead."""
+"""Statuses of registries that do not mount; the blob is uploaded instead."""
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
-"""What a registry says it has of an upload."""
+"""A registry's statement of what it has of an upload."""
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """How a blob got there, and the bytes transferred for it (those sent twice count twice)."""
+    """How a blob was pushed, and the bytes transferred (those sent twice count twice)."""
 
     how: Literal["present", "mounted", "sent"]
     bytes: int = 0
@@ -109,8 +109,8 @@ def _is_present(connection: Connection, blob: Descriptor) -> bool:
 def require_allowed(connection: Connection) -> None:
     """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
 
-    Meant to be called before expensive work. Registries report this only when an upload is started,
-    so one is started and cancelled.
+    Call it before expensive work. Registries report this only when an upload is started, so one is
+    started and cancelled.
     """
     item = "a push"
     answer = connection.ask(
@@ -122,14 +122,14 @@ def require_allowed(connection: Connection) -> None:
 
 
 class _Upload(Struct):
-    """An upload of one blob, as the registry last described it."""
+    """An upload of one blob, in the state that the registry last reported."""
 
     _connection: Connection
     _blob: Descriptor
     _source: Path
     _advance: Callable[[int], None]
     _location: str = ""
-    """Where it continues; empty if it has not begun."""
+    """The URL at which it continues; empty before it begins."""
     _offset: int = 0
     """Bytes that the registry has."""
     _piece: int = PIECE
@@ -137,7 +137,7 @@ class _Upload(Struct):
     _transferred: int = 0
 
     def run(self, mount_from: str) -> Sent:
-        """Upload the blob, or have it mounted from a repository (empty: none is known)."""
+        """Upload the blob, or have it mounted from a repository (empty if none is known)."""
         problem = ""
         for attempt in Attempts(self._connection.pause):
             try:
@@ -157,7 +157,7 @@ class _Upload(Struct):
         return Sent(how="sent", bytes=self._transferred)
 
     def _resume(self) -> bool:
-        """Return whether the registry still has the interrupted upload, and see how far it got."""
+        """Return whether the registry still has the interrupted upload; read how far it got."""
         if not self._location:
             return False
         with suppress(BuildError):
@@ -190,7 +190,7 @@ class _Upload(Struct):
         return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
     def _send_pieces(self) -> None:
-        """Send what is missing; a blob of a single piece is left to `_close`."""
+        """Send the missing pieces; leave a blob of a single piece to `_close`."""
         if self._blob.size <= self._piece and not self._offset:
             return
         with self._source.open("rb") as stream:
@@ -232,7 +232,7 @@ class _Upload(Struct):
         return answer
 
     def _read(self, answer: Answer, expected: int) -> None:
-        """Note how the upload continues; `expected` bytes are there unless the response differs."""
+        """Read how the upload continues; assume `expected` bytes unless the response differs."""
         location = answer.headers.get("Location", self._location)
         if not location:
             raise self._connection.failure(

@@ -6,9 +6,9 @@ The SBOM and the provenance of an image are referrers: manifests of their own th
 their subject, so that its digest does not change. In registries without lists of referrers, an
 index under the tag `sha256-…` serves as one.
 
-Base images are pulled once, into one OCI layout per image and platform. They are stored beside the
-store, not in it: an image is several blobs that come and go together, other programs can read the
-folder, and `bundle` packs it as is.
+Base images are pulled once, into one OCI layout per image and platform, beside the store instead of
+in it: an image is several blobs that belong together, other programs can read the folder, and
+`bundle` packs it as is.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def push(
 
     `reference` is the tag or the digest to push to. `notes` is a folder that records which
     repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails; the
-    next one does not transfer again the blobs that have arrived.
+    next one does not transfer arrived blobs again.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -224,7 +224,7 @@ def attach(
 
 
 def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
-    """Return what an image or index consists of, itself last: registries need the parts first."""
+    """Return the blobs of an image or index, itself last: registries need the parts first."""
     if of.media_type not in INDEXES:
         return (of,)
     if not depth:
@@ -314,7 +314,7 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
 
 
 def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.Digest) -> None:
-    """Add a referrer to the tagged list, and read it again: other processes may write to it."""
+    """Add a referrer to the tagged list, and read it again: other processes may write it."""
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
         current = _index(connection, f"manifests/{tag}", (OK, NOT_FOUND)) or Index(
@@ -337,7 +337,7 @@ def receive(
     """Pull a blob into a layout; return the bytes transferred.
 
     Raise `WrongHashError` if the registry sends other bytes (none of them are kept), `BuildError`
-    if it does not send all of them: what arrived is kept for the next try.
+    if it does not send all of them: those that arrived are kept for the next try.
     """
     target = layout.blob(blob.digest)
     part = _part(layout, blob)
@@ -381,7 +381,7 @@ def receive(
 
 
 def remaining(layout: Layout, blob: Descriptor) -> int:
-    """Return how many bytes of a blob an earlier pull has not left in a layout."""
+    """Return how many bytes of a blob are missing after an earlier pull."""
     with suppress(OSError):
         return max(blob.size - _part(layout, blob).stat().st_size, 0)
     return blob.size
@@ -395,7 +395,7 @@ WAY_OUT = (
     "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
     " (docs/guides/mirrors.md)."
 )
-"""What to do if a base image cannot be pulled."""
+"""Advice for a base image that cannot be pulled."""
 
 
 def base_folder(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
@@ -478,7 +478,7 @@ def _pull_base(
 
 
 def _base_damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:
-    """Return what is wrong with a base image: None if intact, empty if it was never complete."""
+    """Return the damage of a base image: None if intact, empty if it was never complete."""
     if not (place / MARK).is_file():
         return ""
     try:

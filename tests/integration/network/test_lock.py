@@ -293,7 +293,7 @@ def test_the_release_that_a_package_needs(default: Default, wheels: Path, own: S
     def releases(*limits: str) -> list[Line | None]:
         with blockers.Diagnosis(own) as diagnosis:
             chooser = Chooser(asked, own, diagnosis)
-            ways = default.serving(lambda: [*chooser.ways("3.11", limits)])
+            ways = default.serving(lambda: [*chooser.alternatives("3.11", limits)])
         return [way.release for way in ways if way.python == "3.11"]
 
     assert releases() == [Line("torch==2.4.1", "ext 1.0")]

@@ -366,7 +366,7 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_disk_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        files, "put", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        files, "write_all", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     )
     with pytest.raises(BuildError) as raised:
         form.write(tmp_path / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)

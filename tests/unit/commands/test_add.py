@@ -76,7 +76,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("small", "tiny"):
         (tmp_path / f"profiles/{name}.yaml").write_text(f"name: {name}\n{PROFILE}")
     monkeypatch.setattr(resolve, "resolve", lambda profile, *_, **__: locked(profile))
-    monkeypatch.setattr(Chooser, "ways", lambda *_: ())
+    monkeypatch.setattr(Chooser, "alternatives", lambda *_: ())
     return tmp_path
 
 

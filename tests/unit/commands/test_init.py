@@ -113,7 +113,7 @@ def questions(
             has_release = nearest.release(profile) == profile.release
             return nearest if has_release and taken >= versions.keys() - {"torch"} else refusal
 
-        def ways(self, *_: object) -> Iterator[Way]:
+        def alternatives(self, *_: object) -> Iterator[Way]:
             return iter(ways)
 
         def moved(self, *_: object) -> Iterator[tuple[Answer, dict[str, str]]]:

@@ -229,7 +229,7 @@ def test_a_release_that_a_package_needs_is_that_of_all_profiles(
         yield Way("3.11", (), Line("torch==2.4.1", "ext 1.0"))
 
     monkeypatch.setattr(resolve, "resolve", resolved)
-    monkeypatch.setattr(Chooser, "ways", ways)
+    monkeypatch.setattr(Chooser, "alternatives", ways)
     listed = "" if command[0] == "add" else "requirements: [ext==1.0]\n"
     FILE.write_text(f"{listed}profiles: [mps, rocm, xpu]\n")
     # xpu is listed, and has no 2.4.1
@@ -289,7 +289,7 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
         ),
         *([resolution.Outcome(entry(project, "b"), None, lock)] if others else []),
     ]
-    assert locks.settle(outcomes, found, "") == code
+    assert locks.write_and_report(outcomes, found, "") == code
     assert (project / "a.tiny.json").read_text() == profile_lock.dump(partly)
     out = capsys.readouterr().out
     assert "not for linux/amd64 3.11: 1 package stands in the way:\n    leaf (env" in out

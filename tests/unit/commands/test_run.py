@@ -195,7 +195,7 @@ def resolved(
 
     monkeypatch.setattr(resolve, "resolve", resolve_profile)
     monkeypatch.setattr(target_wheels.Hashes, "__call__", lambda _, build: build.pythons)
-    monkeypatch.setattr(Chooser, "ways", lambda *_: ())
+    monkeypatch.setattr(Chooser, "alternatives", lambda *_: ())
     monkeypatch.setattr(pipeline, "finish", lambda build: pytest.fail("built"))
     monkeypatch.delenv("CI", raising=False)
     lay_locked(tmp_path, monkeypatch)

@@ -22,7 +22,7 @@ from tests.support.folders import names_in
 
 def write(path: Path, content: bytes, then: BaseException | None = None) -> None:
     with files.appearing(path) as out:
-        files.put(out, content)
+        files.write_all(out, content)
         if then:
             raise then
 
@@ -59,7 +59,7 @@ def test_why_a_file_cannot_be_written(tmp_path: Path) -> None:
 
 def test_of_two_writers_the_second_is_refused(tmp_path: Path) -> None:
     with files.appearing(tmp_path / "out") as out:
-        files.put(out, b"first")
+        files.write_all(out, b"first")
         with pytest.raises(BuildError, match="out: another process is writing it"):
             write(tmp_path / "out", b"second")
     assert (tmp_path / "out").read_bytes() == b"first"

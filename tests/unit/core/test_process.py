@@ -113,17 +113,20 @@ def test_a_time_limit_needs_no_help_of_linux(
 
 def test_a_held_program_ends_with_its_own_code() -> None:
     script = "import sys; sys.exit(len(sys.stdin.readline()))"
-    assert process.hold(python(script), "four\n", lambda: True) == 5
+    assert process.run_while_needed(python(script), "four\n", lambda: True) == 5
     assert (
-        process.hold(python("import sys; sys.stdin.close(); sys.exit(2)"), "x", lambda: True) == 2
+        process.run_while_needed(
+            python("import sys; sys.stdin.close(); sys.exit(2)"), "x", lambda: True
+        )
+        == 2
     )
     with pytest.raises(ToolError):
-        process.hold(["no-such-program"], "", lambda: True)
+        process.run_while_needed(["no-such-program"], "", lambda: True)
 
 
 def test_a_held_program_sees_that_it_is_no_longer_needed() -> None:
     script = "import sys; sys.exit(7 if sys.stdin.read() == 'beginning' else 1)"
-    assert process.hold(python(script), "beginning", lambda: False) == 7
+    assert process.run_while_needed(python(script), "beginning", lambda: False) == 7
 
 
 def test_a_held_program_that_does_not_care_is_stopped(
@@ -137,7 +140,7 @@ def test_a_held_program_that_does_not_care_is_stopped(
         "import pathlib, signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN);"
         " pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
     )
-    ended = process.hold([*deaf, str(ready)], "", lambda: not ready.exists())
+    ended = process.run_while_needed([*deaf, str(ready)], "", lambda: not ready.exists())
     assert ended == -signal.SIGTERM
     assert not process.running()
 

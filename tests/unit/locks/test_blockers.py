@@ -173,7 +173,7 @@ def test_a_wheel_is_too_old_if_newer_releases_fail_for_lack_of_one(diagnosis: Di
     wheels = [old_wheel(name, version) for name, version in names.items()]
     wheels.append(old_wheel("recent", "1.0", uploaded="2999-01-01"))
     wheels.append(old_wheel("own", "1.0", url="file:///own-1.0.whl"))
-    blockers = diagnosis.passed_over(profile(*names), LINUX, wheels, ask)
+    blockers = diagnosis.outdated(profile(*names), LINUX, wheels, ask)
     assert [(b.name, b.version, b.instead) for b in blockers] == [
         ("moved", "3.1", ("moved 1.9",)),
         ("early", "0.3", ("early 0.3.dev5",)),
@@ -191,7 +191,7 @@ def test_a_wheel_is_not_too_old_if_others_limit_it(
     diagnosis: Diagnosis, answer: tuple[Found, ...] | UnresolvableError
 ) -> None:
     wheels = [old_wheel("hydra", "0.9")]
-    assert diagnosis.passed_over(profile("hydra"), LINUX, wheels, lambda _: answer) == ()
+    assert diagnosis.outdated(profile("hydra"), LINUX, wheels, lambda _: answer) == ()
 
 
 def test_what_an_answer_settles_is_not_asked_again(diagnosis: Diagnosis) -> None:
@@ -203,7 +203,7 @@ def test_what_an_answer_settles_is_not_asked_again(diagnosis: Diagnosis) -> None
 
     names = {"hydra": "0.9", "moved": "1.9", "early": "0.3.dev5"}
     wheels = [old_wheel(name, version) for name, version in names.items()]
-    assert diagnosis.passed_over(profile(*names), LINUX, wheels, ask) == ()
+    assert diagnosis.outdated(profile(*names), LINUX, wheels, ask) == ()
     assert limits == ["hydra<=1.3,>=1", "early==0.3"]
 
 

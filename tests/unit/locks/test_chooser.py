@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envbuilder.core.settings import load
-from envbuilder.locks.blockers import Blocker, Diagnosis, PassedOverError
+from envbuilder.locks.blockers import Blocker, Diagnosis, OutdatedError
 from envbuilder.locks.chooser import Answer, Chooser
 from envbuilder.packages import fetch, upstream
 from envbuilder.packages.fetch import Place
@@ -61,14 +61,14 @@ def test_pythons_that_the_framework_has_are_asked_for_the_nearest_first_the_unsu
 ) -> None:
     profile = shipped_profile(name)
     profile = replace(profile, release=None, resolution=replace(profile.resolution, as_of=day))
-    assert not [*chooser_of(profile).ways("3.11")]
+    assert not [*chooser_of(profile).alternatives("3.11")]
     assert " ".join(python for _, python in asked) == expected
 
 
 def test_a_newer_release_is_asked_for_last(asked: list[tuple[Profile, str]]) -> None:
     profile = replace(CPU, release="2.9.0", requirements=("torch==2.9.0+cpu", "rich"))
     pythons = [Line("==3.11.*", "a.yaml")]
-    assert not [*chooser_of(profile).ways("3.11", ["torch>=2.1"], pythons)]
+    assert not [*chooser_of(profile).alternatives("3.11", ["torch>=2.1"], pythons)]
     newest, *_, oldest = profile.choices()
     for (question, python), bound in zip(asked, ("2.9.0", newest), strict=True):
         assert python == "3.11"
@@ -229,7 +229,7 @@ def test_what_the_project_has_from_elsewhere_is_not_asked_of_the_index(
     assert isinstance(refused, UnresolvableError)
     assert asked == [("rich",)]
     asked.clear()
-    assert not [*chooser_of(profile).ways("3.11")]
+    assert not [*chooser_of(profile).alternatives("3.11")]
     assert {*asked} == {("rich",)}
 
 
@@ -237,21 +237,21 @@ def test_what_is_too_old_for_lack_of_a_wheel_has_to_be_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As the lock sees it."""
-    passed_over = Blocker(name="needed", kind="source", version="2", instead=("asked 1",))
+    too_old = Blocker(name="needed", kind="source", version="2", instead=("asked 1",))
 
     def passed(_: Diagnosis, asked: Profile, *__: object) -> tuple[Blocker, ...]:
-        return () if "needed" in asked.resolution.exclude else (passed_over,)
+        return () if "needed" in asked.resolution.exclude else (too_old,)
 
     monkeypatch.setattr(upstream, "offers", lambda *_: ())
     monkeypatch.setattr(fetch, "places", tuple)
     monkeypatch.setattr(Uv, "compile", lambda *_: ())
-    monkeypatch.setattr(Diagnosis, "passed_over", passed)
+    monkeypatch.setattr(Diagnosis, "outdated", passed)
     monkeypatch.setattr(Diagnosis, "index", lambda *_: upstream.Index([], bytes, lambda _: []))
     for build, expected in ((True, {"needed"}), (("needed",), {"needed"}), (None, None)):
         profile = replace(CPU, resolution=replace(CPU.resolution, build=build))
         answer = chooser_of(profile).answer(profile, "3.11")
         if expected is None:
-            assert isinstance(answer, PassedOverError)
+            assert isinstance(answer, OutdatedError)
         else:
             assert isinstance(answer, Answer)
             assert answer.sources == expected
@@ -301,7 +301,7 @@ def test_extras_bring_the_libraries_of_the_hardware_whatever_moves(
 ) -> None:
     questions = chooser_of(shipped_profile("jax-cuda"))
     assert not [*questions.moved("3.12", [Line("jax==0.9.2", "requirements.txt:1")])]
-    list(questions.ways("3.12"))
+    list(questions.alternatives("3.12"))
     assert asked[0][0].requirements == ("jax[cuda13]>=0.9.2",)
     assert asked[-1][0].requirements == ("jax[cuda13]",)
 

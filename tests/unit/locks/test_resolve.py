@@ -334,7 +334,7 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     def explain(*_: object) -> list[Blocker]:
         pytest.fail("it is known")
 
-    options: dict[str, Any] = {"doubt": doubt, "explain": explain}
+    options: dict[str, Any] = {"find_outdated": doubt, "explain": explain}
     lock = made(found, FakeUv(two), twice, **options)
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert (

@@ -34,7 +34,7 @@ def of(gpu: str | None) -> Gpu:
     ],
 )
 def test_the_part_that_serves_a_gpu(code: dict[str, int], gpu: str, part: float) -> None:
-    assert needs.served(code, of(gpu)) == part
+    assert needs.kernel_coverage(code, of(gpu)) == part
 
 
 @pytest.mark.parametrize(

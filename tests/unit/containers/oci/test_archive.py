@@ -99,7 +99,7 @@ def test_two_that_make_the_same_layout_at_once_both_have_it(tmp_path: Path) -> N
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "index.json").touch()
-        archive.settle(tmp_path / name, tmp_path / "layout")
+        archive.move_into_place(tmp_path / name, tmp_path / "layout")
     assert (tmp_path / "layout/index.json").exists()
     with pytest.raises(FileNotFoundError):
-        archive.settle(tmp_path / "second", tmp_path / "nowhere/layout")
+        archive.move_into_place(tmp_path / "second", tmp_path / "nowhere/layout")
