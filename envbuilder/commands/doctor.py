@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from envbuilder.builds import isolation
 from envbuilder.builds.backends import integrity
 from envbuilder.commands.options import (
+    interpreter_option,
     json_option,
     load_settings,
     profile_option,
@@ -20,16 +22,26 @@ from envbuilder.commands.options import (
     target_host_option,
 )
 from envbuilder.core import console
-from envbuilder.core.errors import NOTHING_FITS, HostError, wrapped
+from envbuilder.core.errors import (
+    NOTHING_FITS,
+    VERIFY_FAILED,
+    HostError,
+    InvalidError,
+    VerifyError,
+    public,
+    wrapped,
+)
 from envbuilder.host import probe
-from envbuilder.profiles import choice
+from envbuilder.profiles import choice, fit, frameworks
 from envbuilder.project import variants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from envbuilder.core.settings import Settings
+    from envbuilder.doctor.installed import Place
     from envbuilder.doctor.problem import Problem
+    from envbuilder.doctor.verdict import Judgement
     from envbuilder.host.model import Host
     from envbuilder.profiles.library import Library
     from envbuilder.profiles.profile import Profile
@@ -40,50 +52,82 @@ _STYLES = {"blocks": "bold red", "limits": "yellow", "slows": "cyan"}
 
 @click.command("doctor")
 @profile_option
+@interpreter_option
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Also run the quick verification in that environment.",
+)
 @root_option
 @target_host_option
 @json_option
-def command(profile: str | None, root: Path, target_host: Path | None, as_json: bool) -> int:
-    """Report the problems of this machine, worst first, each with its fix.
+def command(
+    profile: str | None,
+    executable: Path | None,
+    prove: bool,
+    root: Path,
+    target_host: Path | None,
+    as_json: bool,
+) -> int:
+    """Judge the Python environment in use, and report the problems of this machine.
 
-    Nothing is changed: a fix holds its commands, ready to copy. Also reports what costs
-    performance. With --profile, reports what keeps that profile from working. Of a recorded tree or
-    another host it reports what the recording shows, not disks and programs. Exits with 3 if a
-    problem is blocking.
+    Whether PyTorch, JAX or TensorFlow in it are right for the hardware, and what to type if not.
+    It is that of --python, else of VIRTUAL_ENV or CONDA_PREFIX, else the first Python on PATH.
+    Nothing of it is run, unless --prove says so. For a recorded tree or another host, the one of
+    --python is judged.
+
+    Problems come worst first, each with its fix, also what costs performance. Nothing is changed:
+    a fix holds its commands, ready to copy. With --profile, reports what keeps that profile from
+    working. Of a recorded tree or another host it reports what the recording shows, not disks and
+    programs. Exits with 3 if a problem is blocking, or the environment cannot use the GPU; with 5
+    if --prove fails.
 
     \b
     Examples:
       envbuilder doctor
+      envbuilder doctor --python ~/mine/bin/python --prove
       envbuilder doctor --profile xpu
       envbuilder doctor --target-host machine.json
     """
     require_one_host(root, target_host)
-    problems = _problems(profile, root, target_host)
+    settings = load_settings()
+    recorded = root != Path("/") or probe.is_target(target_host)
+    host = probe.target(target_host) if probe.is_target(target_host) else probe.host(root)
+    problems = _problems(profile, host, settings, recorded=recorded)
+    env, judgement = _judged(executable, host, settings, {} if recorded else os.environ)
+    if judgement and judgement.framework and not profile:
+        # The builds of envbuilder's own profiles are not those of that environment.
+        problems = tuple(p for p in problems if p.code not in fit.OF_RELEASE)
+    proof = None
+    if prove:
+        if recorded or env is None or judgement is None or judgement.framework is None:
+            raise InvalidError("--prove needs an environment with a framework on this machine")
+        proof = _prove(env, judgement, settings)
     if as_json:
-        console.data({"schema": 2, "problems": problems})
+        shown = {"environment": env, "judgement": judgement, "proof": proof}
+        console.data({"schema": 2, "problems": problems, **shown})
     else:
-        _print(problems)
-    if any(p.severity == "blocks" for p in problems):
+        _print(problems, env, judgement, proof)
+    if proof and proof["status"] != "passed":
+        return VERIFY_FAILED
+    wrong = judgement and judgement.verdict in {"broken", "unusable"}
+    if wrong or any(p.severity == "blocks" for p in problems):
         return NOTHING_FITS
     return 0
 
 
-def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[Problem, ...]:
+def _problems(
+    name: str | None, host: Host, settings: Settings, *, recorded: bool
+) -> tuple[Problem, ...]:
     from envbuilder.doctor import diagnosis, surroundings
     from envbuilder.doctor.surroundings import Around, Case
 
-    settings = load_settings()
     library = variants.library(settings)
     requested = library.named(name) if name else None
     candidates = library.candidates(requested.framework if requested else None)
     locks = library.locks(candidates)
     around = Around()
-    if root != Path("/"):
-        host = probe.host(root)
-    elif probe.is_target(target_host):
-        host = probe.target(target_host)
-    else:
-        host = probe.host()
+    if not recorded:
         chosen = requested or _chosen(library, settings, host)
         lock = locks.get(chosen.name) if chosen else None
         around = surroundings.look(chosen, lock, host, settings)
@@ -105,6 +149,45 @@ def _problems(name: str | None, root: Path, target_host: Path | None) -> tuple[P
     )
 
 
+def _judged(
+    executable: Path | None, host: Host, settings: Settings, environ: Mapping[str, str]
+) -> tuple[Place | None, Judgement | None]:
+    """Return the environment that is named, or in use, and what is to be said of it."""
+    from envbuilder.doctor import installed, verdict
+    from envbuilder.packages.python import indexes, libraries
+
+    env = installed.find(executable, environ, sys.prefix)
+    # A Python that merely is on PATH need not be for a framework.
+    if env is None or not (env.frameworks or env.place.because != "PATH"):
+        return None, None
+    system = libraries.of_loader() if environ else b""
+    around = verdict.Around(lambda name: public(indexes.url(name, settings)), system, environ)
+    return env.place, verdict.judge(env, host, around)
+
+
+def _prove(env: Place, judgement: Judgement, settings: Settings) -> dict[str, Any]:
+    """Return the report of a quick verification in an environment."""
+    from envbuilder.builds import mnist
+    from envbuilder.builds.request import Request
+    from envbuilder.commands import verify
+    from envbuilder.verify import start
+    from envbuilder.verify.report import model
+    from envbuilder.verify.run import Job, unfinished
+
+    assert judgement.framework
+    profile = frameworks.first_profile(judgement.framework, judgement.accelerator)
+    progress = console.progress()
+    request = Request(profile=profile, force=True)
+    subject = start.prepare(request, Path(env.python), settings, progress)
+    name, facts = verify.identified(subject)
+    job = Job(expects=subject.expects, dataset=mnist.subset(), epochs=None, quick=True)
+    try:
+        measured = verify.trained(subject, job, (), settings, progress, name)
+    except VerifyError as error:
+        measured = unfinished(job, error)
+    return model.assemble(measured, facts)
+
+
 def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:
     try:
         return choice.choose(library, settings, host).profile
@@ -112,15 +195,40 @@ def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:
         return None  # the diagnosis gives the reason
 
 
-def _print(problems: Sequence[Problem]) -> None:
+def _print(
+    problems: Sequence[Problem],
+    env: Place | None,
+    judgement: Judgement | None,
+    proof: dict[str, Any] | None,
+) -> None:
     from rich.text import Text
 
     out = console.rich_console()
+
+    def show(heading: str, style: str, text: str, fix: str = "") -> None:
+        line = Text(wrapped(f"{heading}: {text}", console.WIDTH))
+        line.stylize(style, 0, len(heading) + 2)
+        out.print(line, soft_wrap=True)
+        if fix:
+            out.print(Text(wrapped(fix, console.WIDTH, "    ", "    ")), soft_wrap=True)
+
+    if env and judgement:
+        from envbuilder.doctor.verdict import VERDICTS
+
+        show("environment", "bold", f"{env.prefix} ({env.because})")
+        show(*VERDICTS[judgement.verdict], judgement.proof, judgement.fix)
+        if judgement.paste:
+            out.print(Text(judgement.paste), soft_wrap=True)
+        for note in judgement.notes:
+            show("note", "cyan", note)
+    if proof:
+        from envbuilder.verify import show as reports
+        from envbuilder.verify.report import model
+
+        passed = proof["status"] == "passed"
+        line = reports.headline(model.check(proof)) if passed else "; ".join(proof["reasons"])
+        show("proved" if passed else "NOT PROVED", "bold", line)
+    for problem in problems:
+        show(_HEADINGS[problem.severity], _STYLES[problem.severity], problem.text, problem.fix)
     if not problems:
         out.print(Text("no problems found", style="green"))
-    for problem in problems:
-        heading = f"{_HEADINGS[problem.severity]}: "
-        text = Text(wrapped(heading + problem.text, console.WIDTH))
-        text.stylize(_STYLES[problem.severity], 0, len(heading))
-        out.print(text, soft_wrap=True)
-        out.print(Text(wrapped(problem.fix, console.WIDTH, "    ", "    ")), soft_wrap=True)

@@ -399,18 +399,19 @@ class _Interpreter(click.Path):
         return super().convert(process.which(value) or value if by_name else value, param, ctx)
 
 
+interpreter_option: Decorator = click.option(
+    "--python",
+    "executable",
+    type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
+    help="Use this interpreter as it is, instead of an environment of envbuilder's.",
+)
 measuring_options = adding(
     click.option(
         "--quick",
         is_flag=True,
         help="Use a small subset and skip comparisons (seconds).",
     ),
-    click.option(
-        "--python",
-        "executable",
-        type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
-        help="Use this interpreter as it is, instead of an environment of envbuilder's.",
-    ),
+    interpreter_option,
     click.option(
         "--inherit-environment",
         "inherit",

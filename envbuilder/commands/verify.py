@@ -40,7 +40,10 @@ from envbuilder.verify.report import history, model, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envbuilder.builds.request import Request
+    from envbuilder.core.settings import Settings
 
 
 @click.command("verify")
@@ -158,18 +161,12 @@ def command(
     with process.beside(fetched) as fetching:
         subject, build = subject.built()
         data_used = fetching.result()
-    stamp = text.stamp_now()
-    # Two verifications may begin in the same second.
-    name = f"{stamp}-{profile}-{backend}-{token_hex(3)}"
-    facts = redacted_values({**subject.facts, "envbuilder": __version__, "time": stamp})
-
+    name, facts = identified(subject)
     errors: list[EnvbuilderError] = []
     job = Job(expects=subject.expects, dataset=data_used, epochs=epochs, quick=quick)
     selection = parallel.selection(devices, subject.expects.device)
-    log = settings.logs_dir / f"{name}-payload.log"
     try:
-        measured = examine(job, selection, subject.run, settings, progress, log)
-        isolation.require(measured, facts["artifact"], as_found=inherit)
+        measured = trained(subject, job, selection, settings, progress, name, as_found=inherit)
         if build and (outcome := import_check.tried(build, has_trained=True)):
             measured = _with_imports(measured, outcome)
     except VerifyError as error:
@@ -195,6 +192,31 @@ def command(
         *_deliver(report, checked, settings.reports_dir, places, as_json=as_json),
     ]
     return _exit_code(passed=checked.status == "passed", errors=errors)
+
+
+def identified(subject: start.Subject) -> tuple[str, dict[str, Any]]:
+    """Return a name for a verification's files, and the facts of its report."""
+    stamp = text.stamp_now()
+    facts = redacted_values({**subject.facts, "envbuilder": __version__, "time": stamp})
+    # Two verifications may begin in the same second.
+    return f"{stamp}-{facts['profile']}-{facts['backend']}-{token_hex(3)}", facts
+
+
+def trained(
+    subject: start.Subject,
+    job: Job,
+    selection: Sequence[str],
+    settings: Settings,
+    progress: console.Progress,
+    name: str,
+    *,
+    as_found: bool = False,
+) -> dict[str, Any]:
+    """Return what an environment measured; raise `VerifyError` if that is not to be trusted."""
+    log = settings.logs_dir / f"{name}-payload.log"
+    measured = examine(job, selection, subject.run, settings, progress, log)
+    isolation.require(measured, redacted_values(subject.facts["artifact"]), as_found=as_found)
+    return measured
 
 
 def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from msgspec.structs import replace
 from envbuilder.core import types
 from envbuilder.host import tables
 from envbuilder.host.accelerators import ACCELERATORS
-from envbuilder.host.gpus.accelerator import LEVELS, Finding, Level, Needs, Packages, worst
+from envbuilder.host.gpus.accelerator import (
+    LEVELS,
+    Accelerator,
+    Finding,
+    Level,
+    Needs,
+    Packages,
+    worst,
+)
 from envbuilder.host.model import TRACKED_FLAGS, X86_FLAGS, Host
 from envbuilder.host.snapshot import version
 from envbuilder.profiles import backends, lock as profile_lock, needs, releases
@@ -269,19 +277,28 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
     flags: `note` means that it fits.
     """
     row = ACCELERATORS[profile.accelerator]
+    return rated(profile.framework, row, host, _cpu_flags(profile, host))
+
+
+def rated(
+    framework: types.Framework, row: Accelerator, host: Host, flags: Sequence[Finding] = ()
+) -> tuple[tuple[releases.Build, Level], ...]:
+    """Return a framework's builds for an accelerator as `serving` does; `flags`: of the CPU."""
     platform = _platform_of_framework(host)
-    flags = _cpu_flags(profile, host)
-    rated = []
-    for build in releases.every(profile.framework):
-        if build.platform == platform and releases.is_for(build, profile.accelerator):
+    result = []
+    for build in releases.every(framework):
+        if build.platform == platform and releases.is_for(build, row.name):
             required = build.needs(wsl=host.wsl)
-            result = [*flags]
-            if row.vendor:
-                result += needs.of_gpus(row, host, required, native=False)
-            if host.os == "macos":
-                result += _system(required, host)
-            rated.append((build, worst(result)))
-    return tuple(rated)
+            result.append((build, worst([*flags, *of_build(row, host, required)])))
+    return tuple(result)
+
+
+def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
+    """Return the findings about GPU, driver and macOS for a build of a framework."""
+    result = needs.of_gpus(row, host, required, native=False) if row.vendor else []
+    if host.os == "macos":
+        result += _system(required, host)
+    return result
 
 
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:

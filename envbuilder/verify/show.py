@@ -427,7 +427,7 @@ def print_verdict(report: Report, console: Any) -> None:
         if origin:
             verdict = "VERIFIED as found"
         style = "bold green"
-    console.print(Text(f"{verdict}: {_headline(report)}", style=style))
+    console.print(Text(f"{verdict}: {headline(report)}", style=style))
     for reason in (origin, *report.reasons):
         if reason:
             console.print(Text(f"  {printable(reason)}"))
@@ -479,7 +479,8 @@ def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
         console.print(Text(note))
 
 
-def _headline(report: Report) -> str:
+def headline(report: Report) -> str:
+    """Return in one line what did the work, or what was asked to."""
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {report.device.requested}")
     last = report.epochs[-1]

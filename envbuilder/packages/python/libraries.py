@@ -13,7 +13,7 @@ from collections import defaultdict
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -74,44 +74,59 @@ wrote them."""
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
     """Return what a library in a wheel needs; nothing for what is no library of Linux."""
     with wheel.open(member) as file:
-        head = file.read(64)
-        if not head.startswith(_IDENTITY):
-            return ()
-        file.seek(struct.unpack_from("<Q", head, 32)[0])
-        size, count = struct.unpack_from("<HH", head, 54)
-        segments = [*_SEGMENT.iter_unpack(file.read(min(size * count, _LARGEST)))]
-        entries: list[tuple[int, int]] = []
-        for kind, offset, _, length in segments:
-            if kind == _DYNAMIC:
-                file.seek(offset)
-                entries += _ENTRY.iter_unpack(file.read(min(length, _LARGEST)))
-        text = b""
-        strings = dict(entries).get(_STRINGS, -1)
-        for _, offset, address, length in segments:
-            if address <= strings < address + length and not text:
-                file.seek(offset + strings - address)
-                text = file.read(_MOST_STRINGS)
+        return needed_by(file)
+
+
+def needed_by(file: IO[bytes]) -> tuple[str, ...]:
+    """Return what a library needs, as `needed` does; raise `struct.error` if it is damaged."""
+    head = file.read(64)
+    if not head.startswith(_IDENTITY):
+        return ()
+    file.seek(struct.unpack_from("<Q", head, 32)[0])
+    size, count = struct.unpack_from("<HH", head, 54)
+    segments = [*_SEGMENT.iter_unpack(file.read(min(size * count, _LARGEST)))]
+    entries: list[tuple[int, int]] = []
+    for kind, offset, _, length in segments:
+        if kind == _DYNAMIC:
+            file.seek(offset)
+            entries += _ENTRY.iter_unpack(file.read(min(length, _LARGEST)))
+    places = [at for tag, at in entries if tag == _NEEDED]
+    text = b""
+    strings = dict(entries).get(_STRINGS, -1)
+    for _, offset, address, length in segments:
+        if address <= strings < address + length and not text:
+            file.seek(offset + strings - address)
+            text = file.read(min(max(places, default=0) + _LONGEST, _MOST_STRINGS))
     return tuple(
-        text[at : at + _LONGEST].partition(b"\0")[0].decode(errors="replace")
-        for tag, at in entries
-        if tag == _NEEDED
+        text[at : at + _LONGEST].partition(b"\0")[0].decode(errors="replace") for at in places
     )
 
 
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the libraries of the system that a package does not work without, as far as known.
+    """Return the libraries of the system that a package does not work without, as far as known."""
+    return system_libraries().debian.keys() & unmet(needs)
 
-    Of several variants of a library, one is enough: the one of which most is known.
+
+def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> frozenset[str]:
+    """Return what libraries need and neither bring themselves nor find in each system.
+
+    Of several variants of a library, one is enough: the one of which most is known. `brought`:
+    libraries that are there.
     """
-    brought = {path.rpartition("/")[2] for path in needs}
+    present = {path.rpartition("/")[2] for path in needs}.union(brought)
     debian = system_libraries().debian.keys()
     variants: dict[str, list[frozenset[str]]] = defaultdict(list)
     for path, needed in needs.items():
         if not _OPTIONAL.fullmatch(path):
-            others = frozenset(n for n in needed if not _SYSTEM.fullmatch(n)) - brought
+            others = frozenset(n for n in needed if not _SYSTEM.fullmatch(n)) - present
             variants[_VARIANT.sub("", path)].append(others)
     best = [min(each, key=lambda o: (len(o - debian), len(o))) for each in variants.values()]
-    return debian & frozenset().union(*best)
+    return frozenset().union(*best)
+
+
+def of_loader() -> bytes:
+    """Return the names of the libraries that the loader knows here; empty without glibc."""
+    return _CACHE.read_bytes() if _CACHE.is_file() else b""
 
 
 def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: bool) -> str:
@@ -175,7 +190,7 @@ def warnings(
 
     debian = system_libraries().debian
     have = {file.name for file in files}.union(asked)
-    cache = b"" if in_image or not _CACHE.is_file() else _CACHE.read_bytes()
+    cache = b"" if in_image else of_loader()
     for file in kernels.others(profile, files) if in_image or cache else ():
         with suppress(InvalidError, OSError):
             lacks = sorted(

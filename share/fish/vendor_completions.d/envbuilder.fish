@@ -101,6 +101,8 @@ complete -c envbuilder -n '__fish_seen_subcommand_from detect' -s v -l verbose -
 complete -c envbuilder -n '__fish_seen_subcommand_from detect' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from detect' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l profile -x -a '(__envbuilder_profiles)' -d 'Profile to use. Without it, this machine\'s hardware decides.'
+complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l python -r -F -d 'Use this interpreter as it is, instead of an environment of envbuilder\'s.'
+complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l prove -d 'Also run the quick verification in that environment.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l root -r -F -d 'Read a recorded tree (proc/ sys/ dev/) instead of this machine.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l target-host -r -F -d 'Decide for this host (written by `detect --json`) instead of this machine.'
 complete -c envbuilder -n '__fish_seen_subcommand_from doctor' -l json -d 'Print the result as JSON.'

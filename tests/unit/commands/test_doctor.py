@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import msgspec
@@ -13,13 +14,16 @@ from hypothesis import given, strategies as st
 
 from envbuilder.builds.backends import integrity
 from envbuilder.builds.shared import SHARED
+from envbuilder.commands import verify
 from envbuilder.core import process
-from envbuilder.core.errors import HostError, wrapped
+from envbuilder.core.errors import HostError, VerifyError, wrapped
 from envbuilder.doctor import accelerators, surroundings
 from envbuilder.host import probe
 from envbuilder.host.model import Containers, Host
 from envbuilder.profiles import choice
-from tests.support import host_trees
+from envbuilder.verify import start
+from envbuilder.verify.run import Job
+from tests.support import environments, host_trees, reports
 from tests.support.broken_hosts import (
     ADA,
     ARC,
@@ -94,6 +98,8 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(with_gpu(CLOSED, containers=Containers()), SEEN)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(probe, "host", found.probe)
     monkeypatch.setattr(surroundings, "look", found.look)
     return found
@@ -178,7 +184,7 @@ def test_lines_are_short_and_a_command_is_never_broken(words: list[str], place: 
 def test_json_has_a_schema_and_says_everything(machine: Machine, doctor: Command) -> None:
     said = json.loads(doctor("--json", code=3).out)
     (found,) = said.pop("problems")
-    assert said == {"schema": 2}
+    assert said == {"schema": 2, "environment": None, "judgement": None, "proof": None}
     assert set(found) == {"severity", "code", "text", "fix"}
     assert found["code"] == "node-closed"
     assert "`sudo usermod -aG render $USER`" in found["fix"]
@@ -207,3 +213,81 @@ def test_findings_for_another_machine(machine: Machine, tmp_path: Path, doctor: 
     other.write_bytes(msgspec.json.encode(with_gpu(changed(ADA, driver_version="470.82"))))
     assert "470.82 is older than" in doctor("--target-host", str(other), code=3).out
     assert machine.looks == 0
+
+
+# The environment in use.
+
+
+@pytest.fixture
+def active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine) -> Path:
+    """An environment that is active, with a build for the CPU beside a GPU; its folder."""
+    machine.here = with_gpu(ADA, containers=Containers())
+    python = environments.lay(tmp_path, {"packages": {"torch": "2.5.1+cpu", "cupy-cuda13x": 1}})
+    monkeypatch.setenv("VIRTUAL_ENV", str(python.parent.parent))
+    return python.parent.parent
+
+
+def test_the_environment_in_use_is_judged(active: Path, machine: Machine, doctor: Command) -> None:
+    out = doctor().out
+    assert out.startswith("environment:")
+    assert "(VIRTUAL_ENV)\nworks, but slower than it could: PyTorch 2.5.1 (cpu): it has no" in out
+    assert "\nuv pip install --python " in out
+    assert out.endswith("no problems found\n")
+    found = json.loads(doctor("--json").out)
+    assert found["judgement"]["verdict"] == "slower"
+    assert found["environment"]["tool"] == "uv"
+    environments.install(active / "lib/python3.11/site-packages", {"torchvision": "0.20.1+cu121"})
+    assert "broken: PyTorch 2.5.1 (cpu): torchvision 0.20.1+cu121 is of" in doctor(code=3).out
+
+
+def test_builds_of_own_profiles_are_no_problem_of_another_environment(
+    active: Path, machine: Machine, doctor: Command
+) -> None:
+    machine.here = with_gpu(changed(ADA, driver_version="550.54"), containers=Containers())
+    assert "blocking" not in doctor().out
+    assert (
+        "blocking: cuda: NVIDIA driver 550.54 is older" in doctor("--profile", "cuda", code=3).out
+    )
+
+
+def test_an_index_of_ones_own_is_named_without_its_password(
+    active: Path, doctor: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILDER_INDEX_PYTORCH_CU124", "https://me:secret@mirror.example/cu124")
+    out = doctor().out
+    assert "mirror.example/cu124" in out
+    assert "secret" not in out
+
+
+def test_another_host_is_judged_for_an_environment_that_is_named(
+    active: Path, tmp_path: Path, doctor: Command
+) -> None:
+    other = str(host_trees.FOLDER / "arc-b580.json")
+    assert "environment" not in doctor("--target-host", other).out
+    python = str(active / "bin/python")
+    assert "torch==2.5.1+cpu" not in doctor("--target-host", other, "--python", python).out
+    doctor("--prove", "--python", python, "--target-host", other, code=2)
+
+
+@pytest.mark.parametrize("status", ["passed", "failed"])
+def test_the_proof_is_one_line(
+    status: str, active: Path, doctor: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `verify` says of a quick run in that interpreter, on the device that it should use."""
+    asked = []
+
+    def trained(subject: start.Subject, job: Job, *others: object) -> dict[str, Any]:
+        asked.append((subject.facts["artifact"]["ref"], job.expects.device, job.quick))
+        if status == "failed":
+            raise VerifyError("the payload was killed")
+        return reports.measured()
+
+    monkeypatch.setattr(verify, "trained", trained)
+    ended = doctor("--prove", code=0 if status == "passed" else 5).out
+    assert asked == [(str(active / "bin/python"), "cpu", True)]
+    assert ("\nproved: cpu did the work; epoch " in ended) == (status == "passed")
+    assert ("\nNOT PROVED: run: the payload was killed\n" in ended) == (status == "failed")
+
+
+def test_nothing_is_proved_without_a_framework(machine: Machine, doctor: Command) -> None:
+    assert "needs an environment with a framework" in doctor("--prove", code=2).err

@@ -1,0 +1,242 @@
+"""Read the Python environment that is in use here, whichever tool made it.
+
+From its files alone: nothing of it is run. Others wrote them, so each is read up to a limit, and
+what cannot be read counts as missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from envbuilder.core import types
+from envbuilder.core.errors import InvalidError
+from envbuilder.host.snapshot import Reader
+from envbuilder.packages.python import libraries
+from envbuilder.payload.origins import DRIVER
+from envbuilder.profiles.frameworks import FRAMEWORKS, of_build, of_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LIMIT = 256 << 10
+"""Maximum bytes of a file: what METADATA requires stands before its description."""
+_MOST = 20_000
+"""Maximum names in a folder."""
+_PYTHON = re.compile(r"(?:python)?(3\.[0-9]{1,2})")
+_SITES = (
+    "{0}/lib/python{1}/site-packages",
+    "{0}/lib64/python{1}/site-packages",
+    "{0}/local/lib/python{1}/dist-packages",
+    "{0}/lib/python3/dist-packages",
+)
+"""Folders of packages below a prefix; the last two are Debian's."""
+_INFO = re.compile(r"([A-Za-z0-9][\w.]*)-([^-]{1,100})(?:-py3[^-]*)?\.(?:dist|egg)-info")
+_CODE = re.compile(r"^__version__\b[^=\n]*=\s*['\"]([^'\"\n]{1,80})", re.MULTILINE)
+_RUNTIME = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([0-9]+)\.?([0-9]*)", re.MULTILINE)
+_BUILDS = {"cuda": "cu{}{}", "hip": "rocm{}.{}", "xpu": "xpu"}
+_LOCAL = re.compile(r"cpu|xpu|cu[0-9]+|rocm[0-9]+(\.[0-9]+)*")
+
+
+class Package(Struct, frozen=True, kw_only=True):
+    """An installed distribution."""
+
+    name: str
+    """Normalised."""
+    version: str
+    """As its code states it, else its METADATA."""
+    metadata: str
+    """The version of its METADATA."""
+    site: str
+    """The folder of packages that it is in."""
+    installer: str
+    requires: list[str]
+    build: str
+    """Such as "cu126", "rocm6.3", "cpu"; empty if it states none."""
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Which environment it is."""
+
+    python: str
+    because: str
+    """What named it: an option, a variable, or PATH."""
+    prefix: str
+    version: str
+    """Of its Python, X.Y; empty if unknown."""
+    tool: str
+    """What its packages are changed with."""
+
+
+class Installed(Struct, frozen=True, kw_only=True):
+    """An environment, as its files show it."""
+
+    place: Place
+    lost: str
+    """Where the link to its Python leads, if that is gone."""
+    packages: dict[str, Package]
+    others: list[Package]
+    """Frameworks that are installed again further back on its path."""
+
+    @property
+    def frameworks(self) -> dict[types.Framework, Package]:
+        """The frameworks, each with the distribution that is the framework itself."""
+        named = {of_name(name): package for name, package in self.packages.items()}
+        return {key: package for key, package in named.items() if key}
+
+    def is_of_conda(self, package: Package) -> bool:
+        """Return whether a distribution came from a channel: pip and uv sign what they install."""
+        return self.place.tool in {"conda", "pixi"} and package.installer in {"", "conda"}
+
+
+def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
+    """Read the environment of an interpreter, or else the one in use; None without one.
+
+    `ours` is the prefix of envbuilder's own Python, which does not count if PATH names it. Raises
+    `InvalidError` if `executable` is no interpreter.
+    """
+    variables = filter(environ.get, ("VIRTUAL_ENV", "CONDA_PREFIX"))
+    named = [(f"{environ[variable]}/bin/python", variable) for variable in variables]
+    for folder in environ.get("PATH", "").split(os.pathsep):
+        if folder != f"{ours}/bin":
+            named += [(f"{folder}/python", "PATH"), (f"{folder}/python3", "PATH")]
+    if executable:
+        named = [(str(executable.absolute()), "--python")]
+    reader = Reader(Path("/"))
+    for python, because in filter(lambda pair: os.path.lexists(pair[0]), named):
+        if reader.file(python, 2) != "#!":
+            return _look(reader, Path(python), because, environ)
+        if executable:
+            raise InvalidError(
+                f"{python} is a script, not a Python interpreter",
+                "Name the program that it starts: `python -c 'import sys; print(sys.executable)'`.",
+            )
+        break  # what a shim would start is not known
+    return None
+
+
+def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]) -> Installed:
+    real = Path(os.path.realpath(python))
+    prefix, config = str(real.parent.parent), dict[str, str]()
+    for folder in (python.parent, python.parent.parent):
+        if text := reader.file(f"{folder}/pyvenv.cfg", _LIMIT):
+            prefix = str(folder)
+            config = dict(re.findall(r"^([\w-]+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    texts = [config.get("version_info", config.get("version", "")), real.name]
+    texts += reader.folder(f"{prefix}/lib")
+    version = next((m[1] for text in texts if (m := _PYTHON.match(text))), "")
+    packages: dict[str, Package] = {}
+    others = []
+    for site in _sites(prefix, version, config, environ):
+        for package in _packages(reader, site):
+            first = packages.setdefault(package.name, package)
+            if first.site != site and of_build(package.name):
+                others.append(package)
+    tool = _tool(reader, prefix, version, config, packages)
+    return Installed(
+        place=Place(python=str(python), because=because, prefix=prefix, version=version, tool=tool),
+        lost="" if real.exists() else str(real),
+        packages=packages,
+        others=others,
+    )
+
+
+def _sites(
+    prefix: str, version: str, config: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, None]:
+    """Return the folders of packages in the order in which Python looks into them."""
+    user = f"{environ.get('HOME')}/.local"
+    roots = [prefix] if config else [user, prefix]
+    if config.get("include-system-site-packages") == "true":
+        roots += [user, str(Path(config.get("home", "")).parent)]
+    sites = [site for site in environ.get("PYTHONPATH", "").split(os.pathsep) if site]
+    for root in roots:
+        sites += [site.format(root, version) for site in _SITES]
+    return dict.fromkeys(map(os.path.realpath, sites))
+
+
+def _packages(reader: Reader, site: str) -> Iterator[Package]:
+    """Yield the distributions in a folder of packages."""
+    for folder in reader.folder(site, _MOST):
+        if match := _INFO.fullmatch(folder):
+            name = types.canonical(match[1])
+            text = reader.file(f"{site}/{folder}/METADATA", _LIMIT) or ""
+            head = text.replace("\r", "").partition("\n\n")[0]
+            version = build = ""
+            if of_build(name):
+                version, build = _stated(reader.file(f"{site}/{name}/version.py", _LIMIT) or "")
+            yield Package(
+                name=name,
+                version=version or match[2],
+                metadata=match[2],
+                site=site,
+                installer=(reader.file(f"{site}/{folder}/INSTALLER", 80) or "").strip().lower(),
+                requires=re.findall("^Requires-Dist: *(.+)", head, re.MULTILINE),
+                build=build,
+            )
+
+
+def _stated(code: str) -> tuple[str, str]:
+    """Return the version and the build that a framework's version.py states; empty if none."""
+    version = match[1] if (match := _CODE.search(code)) else ""
+    if local := _LOCAL.match(version.partition("+")[2]):
+        return version, local[0]
+    if runtime := _RUNTIME.search(code):
+        return version, _BUILDS[runtime[1]].format(runtime[2], runtime[3])
+    # Only PyTorch's own says for which runtime it was compiled.
+    return version, "cpu" if "\ncuda" in code else ""
+
+
+def _tool(
+    reader: Reader,
+    prefix: str,
+    version: str,
+    config: Mapping[str, str],
+    packages: Mapping[str, Package],
+) -> str:
+    """Return the tool that an environment's packages are changed with."""
+    beside = reader.folder(str(Path(prefix).parent), _MOST)
+    by = [package.installer for package in packages.values() if of_name(package.name)]
+    signs = {
+        "pixi": "/.pixi/envs/" in prefix,
+        "conda": "conda-meta" in reader.folder(prefix),
+        "envbuilder": "envbuilder.json" in reader.folder(prefix),
+        "uv project": "uv.lock" in beside,
+        "pdm": "pdm.lock" in beside,
+        "poetry": "poetry.lock" in beside or "/pypoetry/" in prefix,
+        "system": not config
+        and "EXTERNALLY-MANAGED" in reader.folder(f"{prefix}/lib/python{version}"),
+        "uv": "uv" in by or ("uv" in config and not any(by)),
+    }
+    return next((tool for tool, holds in signs.items() if holds), "pip")
+
+
+def lacking(
+    env: Installed, key: types.Framework, system: bytes, environ: Mapping[str, str]
+) -> list[str]:
+    """Return the shared libraries that a framework needs and that are nowhere to be found.
+
+    `system`: the names that the loader knows. What drivers bring is no matter of environments.
+    """
+    site = Path(env.frameworks[key].site)
+    needs = {}
+    for name in FRAMEWORKS[key].builds & env.packages.keys():
+        for path in filter(
+            Path.is_file, [*site.glob(f"{name}/*.so*"), *site.glob(f"{name}/*/*.so*")]
+        ):
+            with suppress(OSError, struct.error), path.open("rb") as file:
+                needs[str(path)] = libraries.needed_by(file)
+    folders = [*site.glob("nvidia/*/lib"), *site.glob("*.libs"), Path(env.place.prefix, "lib")]
+    folders += map(Path, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    brought = [path.name for folder in folders for path in folder.glob("*.so*")]
+    return sorted(
+        name
+        for name in libraries.unmet(needs, brought)
+        if not DRIVER.match(name) and f"{name}\0".encode() not in system
+    )

@@ -1,0 +1,101 @@
+"""Say what to type so that an environment gets another build of a framework, for each tool.
+
+The lines are those of the tools' documentation, and tests try those of tools that are on the
+package index: docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org, docs.conda.io,
+pixi.prefix.dev.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envbuilder.core import process
+from envbuilder.core.errors import Hint
+from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.releases import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from envbuilder.core import types
+    from envbuilder.doctor.installed import Installed
+    from envbuilder.profiles.releases import Build
+
+_PIP = "{python} -m pip install{needs}[ \\\n  --index-url {url}]"
+_TOOLS = {
+    "uv": "uv pip install --python {python}{needs}[ \\\n  --index {url}]",
+    "uv project": """[cat >> pyproject.toml <<'END'
+
+[[tool.uv.index]]
+name = "{name}"
+url = "{url}"
+explicit = true
+END
+]uv add{needs}[ \\\n  --index {name}={url}]""",
+    "pdm": """[cat >> pyproject.toml <<'END'
+
+[[tool.pdm.source]]
+name = "{name}"
+url = "{url}"
+END
+]pdm add{needs}""",
+    "poetry": """[poetry source add --priority explicit {name} \\
+  {url}
+]poetry add{needs}[ \\\n  --source {name}]""",
+    "new": """python{version} -m venv .venv
+.venv/bin/python -m pip install{needs}[ \\\n  --index-url {url}]""",
+    "conda": """conda install -p {prefix} \\
+  -c conda-forge{packages} cuda-version={cuda}""",
+    "pixi": """pixi workspace system-requirements add cuda {cuda}
+pixi add{packages} cuda-version={cuda}""",
+    "envbuilder": str(Hint("", ("build",)).command_line()),
+}
+"""Tool → its lines; what stands in brackets makes another index known than the default."""
+_INDEX = re.compile(r"\[((?:\[\[.*?\]\]|[^\[\]])*)\]", re.DOTALL)
+_PACKAGES = {
+    "torch": " pytorch-gpu={}",
+    "jax": " jax={} 'jaxlib=*=*cuda*'",
+    "tensorflow": " tensorflow-gpu={}",
+}
+"""conda-forge's packages for CUDA."""
+_EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
+
+
+def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str], str]) -> str:
+    """Return the lines that give an environment this build; `url` finds an index by its name."""
+    package = env.frameworks[key]
+    is_cuda = build.build.startswith("cu")
+    # PyPI's builds are in PyTorch's indexes, too, where their versions name them.
+    plain = key != "torch" or (build.index == "default" and not is_cuda)
+    local = "" if plain else f"+{build.build}"
+    named = key + _EXTRAS[key].format(build.build) if is_cuda else package.name
+    row = table_of(key)[build.release]
+    needs = [f"{named}=={build.release}{local}"]
+    packages = _PACKAGES[key].format(build.release)
+    for name in sorted(FRAMEWORKS[key].companions & env.packages.keys()):
+        needs.append(f"{name}{row.range_of(name) or ''}")
+        if version := row.companions.get(name):
+            needs[-1] = f"{name}=={version}{local}"
+            packages += f" {name}={version}"
+    if numpy := row.range_of("numpy"):
+        needs.append(f"numpy{numpy}")
+    tool = env.place.tool
+    version = env.place.version
+    if version not in build.pythons or tool == "system":
+        tool = "new"
+    elif tool == "conda" and not (is_cuda and env.is_of_conda(package)):
+        tool = "pip"
+    name = "" if plain else f"pytorch-{build.build.replace('.', '')}"
+    cuda = build.build.lstrip("cuda")
+    text = _INDEX.sub(r"\1" if name else "", _TOOLS.get(tool, _PIP))
+    return text.format(
+        needs="".join(f" \\\n  {process.quoted([need])}" for need in needs),
+        name=name,
+        url=url(name) if name else "",
+        version=version if version in build.pythons else build.pythons[-1],
+        packages=packages,
+        cuda=f"{cuda[:2]}.{cuda[2:]}".rstrip("."),
+        python=process.quoted([env.place.python]),
+        prefix=process.quoted([env.place.prefix]),
+    )

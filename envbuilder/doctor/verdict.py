@@ -1,0 +1,249 @@
+"""Judge whether an environment that is there is right for a host, and say what to type if not.
+
+Only what is known counts against it: a build that no table has, packages that are not of a
+framework, or a build for the CPU where nothing else could work are no reason to change anything.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.core import types
+from envbuilder.core.errors import first
+from envbuilder.core.text import version_numbers
+from envbuilder.doctor import accelerators, installed, paste
+from envbuilder.host import tables
+from envbuilder.host.accelerators import ACCELERATORS, CPU, of_vendor
+from envbuilder.host.gpus.accelerator import Accelerator, Needs, named, worst
+from envbuilder.profiles import fit, releases
+from envbuilder.profiles.frameworks import FRAMEWORKS, cuda_of, of_build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from envbuilder.doctor.installed import Installed, Package
+    from envbuilder.host.gpus.accelerator import Level
+    from envbuilder.host.model import Host
+    from envbuilder.profiles.releases import Build
+
+Verdict = Literal["broken", "unusable", "slower", "right"]
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "broken": ("broken", "bold red"),
+    "unusable": ("cannot use this GPU", "bold red"),
+    "slower": ("works, but slower than it could", "yellow"),
+    "right": ("right", "green"),
+}
+"""Worst first, each in words, with the style of a screen."""
+_SLOW = frozenset({"kernels-partly", "kernels-ptx"})
+
+
+class Judgement(Struct, frozen=True, kw_only=True):
+    """What is to be said about an environment."""
+
+    framework: types.Framework | None = None
+    """The one that is worst off, if there are several."""
+    release: str = ""
+    build: str = ""
+    accelerator: str = "cpu"
+    """What it uses on the host."""
+    verdict: Verdict
+    proof: str
+    fix: str = ""
+    paste: str = ""
+    """Lines for a shell, as the tool that made the environment reads them."""
+    notes: tuple[str, ...] = ()
+
+
+class Around(NamedTuple):
+    """What else decides, beside the environment and the host."""
+
+    url: Callable[[str], str]
+    """Finds the URL of an index by its symbolic name."""
+    system: bytes = b""
+    """The names of the libraries that the loader of this machine knows; empty for another host."""
+    environ: Mapping[str, str] = {}
+
+
+def judge(env: Installed, host: Host, around: Around) -> Judgement:
+    """Return what is to be said of the framework that is worst off."""
+    if env.lost:
+        text = f"the Python that it was made from is gone: {env.lost}"
+        fix = "Make it again, with one that is there."
+        return Judgement(verdict="broken", proof=text, fix=fix)
+    looks = [_Look(env, key, host) for key in env.frameworks]
+    judged = [look.judged(around) for look in looks]
+    judged.append(Judgement(verdict="right", proof="no framework is in it"))
+    decisive = min(judged, key=lambda each: list(VERDICTS).index(each.verdict))
+    return replace(decisive, notes=tuple(_notes(env, {look.kind for look in looks})))
+
+
+class _Look:
+    """One framework of an environment, beside the builds that there are for a host."""
+
+    def __init__(self, env: Installed, key: types.Framework, host: Host) -> None:
+        self.env = env
+        self.key = key
+        self.host = host
+        self.package = env.frameworks[key]
+        self.release = self.package.version.partition("+")[0]
+        self.kind = _kind(env, key, host)
+        self.row = None
+        if host.platform and self.kind and not env.is_of_conda(self.package):
+            self.row = releases.of_version(key, self.release, host.platform, self.kind)
+        cuda = cuda_of(self.kind)
+        driver = tables.cuda_driver(int(cuda), wsl=host.wsl) if cuda else ""
+        # Of a build that no table has, the driver alone is known.
+        self.needs = self.row.needs(wsl=host.wsl) if self.row else Needs(driver=driver or "")
+
+    def judged(self, around: Around) -> Judgement:
+        """Return what is to be said about it."""
+        row = next((a for a in ACCELERATORS.values() if _is_for(self.kind, a)), CPU)
+        every = fit.of_build(row, self.host, self.needs)
+        findings = [finding for finding in every if finding.code != "no-gpu"]
+        level = worst(findings)
+        decisive = [finding for finding in findings if finding.level == level]
+        target = self.target()
+        verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
+        proof = (
+            "; ".join(dict.fromkeys(f.text for f in decisive)) or "no GPU here could do its work"
+        )
+        fix = ""
+        if fault := next(self._faults(around), ""):
+            target = self.row if findings and verdict == "right" else target or self.row
+            verdict, proof = "broken", fault
+        elif not self.kind:
+            proof = "its files do not say which build it is"
+        elif not findings and target:
+            gpu = next(g for g in self.host.gpus if _is_for(target.build, of_vendor(g.vendor)))
+            verdict = "slower" if self.kind == "cpu" else "unusable"
+            proof = f"it has no code for {named(gpu)}"
+        elif verdict == "unusable" and not target:
+            fix = accelerators.fix(decisive[0], self.needs, self.host, ())
+        elif target != self.row and _SLOW.intersection(f.code for f in findings):
+            verdict = "slower"
+        lines = ""
+        if verdict != "right" and target:
+            which = "right for"
+            if target.release != self.release:
+                which = "the nearest release that serves"
+            fix = f"{_title(self.key, target.release, target.build)} is {which} this machine."
+            lines = paste.lines(self.env, self.key, target, around.url)
+        return Judgement(
+            framework=self.key,
+            release=self.package.version,
+            build=self.kind,
+            accelerator=row.name if findings else "cpu",
+            verdict=verdict,
+            proof=f"{_title(self.key, self.release, self.kind)}: {proof}",
+            fix=fix,
+            paste=lines,
+        )
+
+    def target(self) -> Build | None:
+        """Return the build that serves a GPU of the host best; None if none does.
+
+        This release goes before others, then the nearest, of those the later one.
+        """
+        order = list(releases.table_of(self.key))
+        ours = version_numbers(self.release)
+        present = sum(version_numbers(release) > ours for release in order)
+        others = {*map(cuda_of, self.env.packages)} - {""}
+
+        def cost(build: Build) -> tuple[object, ...]:
+            place = order.index(build.release)
+            return (
+                self.env.place.version not in build.pythons,
+                build.release != self.release,
+                abs(place - present),
+                place > present,
+                bool(others) and cuda_of(build.build) not in others,
+                build.index != "default",
+            )
+
+        rated: dict[Build, Level] = {}
+        for gpu in self.host.gpus:
+            if row := of_vendor(gpu.vendor):
+                rated |= fit.rated(self.key, row, self.host)
+        serving = [build for build, level in rated.items() if level == "note"]
+        return min(serving, key=cost, default=None)
+
+    def _faults(self, around: Around) -> Iterator[str]:
+        """Yield why it works on no machine."""
+        stated = self.package.metadata.partition("+")[0]
+        if stated != self.release:
+            yield f"two installs are mixed: METADATA of {stated}, code of {self.release}"
+        for name in FRAMEWORKS[self.key].builds & self.env.packages.keys():
+            package = self.env.packages[name]
+            unstated = [f"jaxlib=={package.version}"] if name.endswith("-plugin") else []
+            if package is self.package:
+                unstated += releases.rules(self.key, self.release)
+            yield from _conflicts(self.env, package, unstated)
+            if package.build and self.package.build not in {"", package.build}:
+                yield f"{name} {package.version} is of another build"
+        if around.system:
+            lacks = installed.lacking(self.env, self.key, around.system, around.environ)
+            if lacks:
+                yield f"libraries are missing: {first(lacks, 5)}"
+
+
+def _title(key: types.Framework, release: str, build: str) -> str:
+    return f"{FRAMEWORKS[key].title} {release}" + (f" ({build})" if build else "")
+
+
+def _is_for(build: str, row: Accelerator | None) -> bool:
+    return bool(build and row and build.startswith(row.builds or row.name))
+
+
+def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
+    """Yield what a package needs of frameworks and NumPy where another version is installed."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    version = env.place.version
+    markers = {"extra": "", "python_version": version, "python_full_version": f"{version}.0"}
+    for text in (*package.requires, *unstated):
+        with suppress(InvalidRequirement, ValueError):  # of either version, too
+            need = Requirement(text)
+            other = env.packages.get(types.canonical(need.name))
+            if (
+                other
+                and (of_build(other.name) or other.name == "numpy")
+                and (need.marker is None or need.marker.evaluate(markers))
+                and not need.specifier.contains(other.version, prereleases=True)
+            ):
+                yield (
+                    f"{package.name} {package.version} needs {need.name}{need.specifier}, and"
+                    f" {other.version} is installed"
+                )
+
+
+def _kind(env: Installed, key: types.Framework, host: Host) -> str:
+    """Return the build of a framework, such as "cu126" or "cpu"; empty if it is not known."""
+    package = env.frameworks[key]
+    if key == "torch":
+        return "macos" if host.os == "macos" and package.build == "cpu" else package.build
+    names = " ".join(env.packages)
+    if env.is_of_conda(package) or (key == "tensorflow" and "cuda-runtime" not in names):
+        # Without CUDA's packages, TensorFlow may find those of the system.
+        return "cpu" if "cpu" in package.name else ""
+    if key == "jax":
+        plugins = re.findall(r"\bjax-((?:cuda|rocm)[0-9]+)-plugin\b", names)
+        return max(plugins, default="cpu")
+    row = releases.of_version(key, package.version, host.platform or "linux/amd64")
+    return row.build if row else ""
+
+
+def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
+    """Yield what else may surprise: second copies, other CUDA's packages, others' requirements."""
+    for other in env.others:
+        yield f"{other.name} {other.version} in {other.site} is not used: another one comes first"
+    majors = {*map(cuda_of, kinds)} - {""}
+    for name, package in env.packages.items():
+        if majors and cuda_of(name) not in {"", *majors}:
+            yield f"{name} is for CUDA {cuda_of(name)}, the framework for {first([*majors], 2)}"
+        if not of_build(name):
+            yield from _conflicts(env, package)

@@ -1,0 +1,100 @@
+"""The doctor in environments that other tools made: what it reads, and what it says."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from envbuilder.core.errors import InvalidError
+from envbuilder.doctor import installed
+from tests.support import elf, environments
+
+
+@pytest.mark.parametrize("name", environments.CASES)
+def test_what_is_said_of_an_environment(name: str, tmp_path: Path) -> None:
+    case = environments.CASES[name]
+    python = environments.lay(tmp_path, case)
+    place, found = environments.judged(tmp_path, case)
+    assert found.verdict == case["verdict"], found
+    assert case.get("says", "") in found.proof
+    assert case.get("fix", "") in found.fix
+    pasted = found.paste.replace(" \\\n  ", " ").replace(str(python), "PYTHON")
+    assert pasted.replace(place.prefix, "PREFIX") == case.get("paste", "")
+    notes = [note.replace(place.prefix, "PREFIX") for note in found.notes]
+    assert len(notes) == len(case.get("notes", ()))
+    for note, part in zip(sorted(notes), case.get("notes", ()), strict=True):
+        assert part in note
+
+
+def program(path: Path, content: bytes = environments.PYTHON) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("environ", "because"),
+    [
+        ({"VIRTUAL_ENV": "venv", "CONDA_PREFIX": "conda", "PATH": "user/bin"}, "venv VIRTUAL_ENV"),
+        (
+            {"VIRTUAL_ENV": "gone", "CONDA_PREFIX": "conda", "PATH": "user/bin"},
+            "conda CONDA_PREFIX",
+        ),
+        ({"PATH": "none:ours/bin:user/bin:venv/bin"}, "user PATH"),
+        ({"PATH": "shims:user/bin"}, ""),
+        ({"PATH": ""}, ""),
+    ],
+)
+def test_which_environment_is_in_use(environ: dict[str, str], because: str, tmp_path: Path) -> None:
+    for place in ("venv", "conda", "user", "ours"):
+        program(tmp_path / place / "bin" / ("python3" if place == "user" else "python"))
+    program(tmp_path / "shims/python", b"#!/bin/sh\n")
+    for name, value in environ.items():
+        folders = [str(tmp_path / folder) for folder in filter(None, value.split(":"))]
+        environ[name] = ":".join(folders)
+    found = installed.find(None, environ, str(tmp_path / "ours"))
+    place = found and found.place
+    assert (f"{Path(place.prefix).name} {place.because}" if place else "") == because
+
+
+def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="is a script, not a Python interpreter"):
+        installed.find(program(tmp_path / "python", b"#!/bin/sh\n"), {}, "/ours")
+
+
+GARBAGE = (
+    b"",
+    b"\xff" * 9,
+    b"= =\nhome\nversion = \x1b[31m.x",
+    elf.library("a")[:99],
+    b"9" * 2**19,
+)
+
+
+@pytest.mark.parametrize("path", ["pyvenv.cfg", "METADATA", "version.py", "INSTALLER", "*.so.1"])
+def test_no_content_of_a_file_is_too_odd_to_read(path: str, tmp_path: Path) -> None:
+    """What others wrote may be damaged, too large, or no file at all."""
+    packages = {"torch": "2.7.1+cu126", "torchvision": "0.22.1+cu126", "numpy": "?"}
+    needs = {"torch/lib/libtorch.so.1": ["libcudnn.so.9"]}
+    case = {"host": "h200", "packages": packages, "libraries": needs}
+    environments.lay(tmp_path, case)
+    for place in (tmp_path / "proj").rglob(path):
+        for content in GARBAGE:
+            place.write_bytes(content)
+            assert environments.judged(tmp_path, case)[1].proof
+        place.unlink()
+        os.mkfifo(place)
+        assert environments.judged(tmp_path, case)[1].proof
+
+
+@given(st.lists(st.text(max_size=30), max_size=5), st.text("0123456789.+acdevu", max_size=12))
+def test_no_requirement_is_too_odd(requires: list[str], version: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        stated = {"version": "1.0", "code": version, "requires": [f"torch{version}", *requires]}
+        case = {"host": "h200", "packages": {"torch": stated, "xformers": stated}}
+        environments.lay(Path(name), case)
+        assert environments.judged(Path(name), case)[1].proof
