@@ -32,6 +32,7 @@ def ask_uv(*arguments: str, environment: dict[str, str]) -> subprocess.Completed
         [process.uv_path(), *arguments],
         env={
             **os.environ,
+            **environment,
             **origins.uv_variables(indexes.DEFAULT, found),
             "UV_CACHE_DIR": str(found.cache_dir / "uv-tests"),
         },

@@ -7,6 +7,7 @@ wheel, so a file that is missing in either is missing in the end.
 from __future__ import annotations
 
 import email.parser
+import filecmp
 import json
 import os
 import shutil
@@ -91,6 +92,27 @@ def built(copy: Path, source_files: set[str], session_environment: dict[str, str
     return out
 
 
+def test_the_same_files_make_the_same_bytes(
+    built: Path, copy: Path, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Elsewhere, at another time, and readable for their owner alone."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(copy, elsewhere, copy_function=shutil.copy)
+    for path in elsewhere.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
+    command = ("build", "--quiet", "--out-dir", str(tmp_path / "dist"), str(elsewhere))
+    uv(*command, environment=session_environment)
+    names = sorted(path.name for path in built.glob("envbuilder_ml-*"))
+    assert len(names) == 2
+    assert filecmp.cmpfiles(built, tmp_path / "dist", names, shallow=False)[0] == names
+
+
+def test_the_index_accepts_it(built: Path, session_environment: dict[str, str]) -> None:
+    """Its metadata, and README as it renders it."""
+    files = map(str, built.glob("envbuilder_ml-*"))
+    uv("tool", "run", "twine", "check", "--strict", *files, environment=session_environment)
+
+
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
     (found,) = built.glob("*.whl")
@@ -141,7 +163,8 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
     expected = {f for f in source_files if f.startswith("envbuilder/")}
     expected |= {f"{DATA}/{f}" for f in source_files if f.startswith(("profiles/", "templates/"))}
     expected |= {f"{SHARED}/{f}" for f in source_files if f.startswith("share/")}
-    about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+    about = {"METADATA", "WHEEL", "RECORD", "entry_points.txt"}
+    about |= {f"licenses/{name}" for name in ("LICENSE", "envbuilder/data/mnist-subset/README.md")}
     assert set(members) == expected | {f"{INFO}/{name}" for name in about}
     for name in expected:
         here = copy / name
@@ -196,7 +219,7 @@ def test_nothing_of_the_makers_is_in_the_wheel(members: dict[str, bytes]) -> Non
 def test_the_metadata_say_what_pyproject_says(members: dict[str, bytes]) -> None:
     data = email.parser.BytesParser().parsebytes(members[f"{INFO}/METADATA"])
     assert (data["Name"], data["Version"]) == ("envbuilder-ml", __version__)
-    assert data["License-Expression"] == "Apache-2.0"
+    assert data["License-Expression"] == "Apache-2.0 AND CC-BY-SA-3.0"
     assert data["Requires-Python"] == ">=3.11"
     assert data.get_payload()
     required = [Requirement(r) for r in data.get_all("Requires-Dist", [])]
@@ -219,7 +242,7 @@ def test_the_sdist_holds_what_one_needs_to_work_on_it(built: Path, source_files:
         f for f in source_files if f.startswith(parts)
     }
     top = {n for n in names if "/" not in n}
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO"} <= top
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"} <= top
     assert names == top | {n for n in names if n.startswith(parts)}
 
 
@@ -294,7 +317,7 @@ def test_man_pages_and_completions_are_where_they_are_looked_for(
     shared = {f for f in source_files if f.startswith("share/")}
     assert {f"share/{name}" for name in below(prefix / "share")} == shared
     assert "share/man/man1/envbuilder.1" in shared
-    assert "share/envbuilder.schema.json" in shared
+    assert {"share/envbuilder.schema.json", "share/envbuilder/lock.schema.json"} <= shared
 
 
 SUBSET = """\
@@ -316,3 +339,49 @@ def test_running_leaves_nothing_in_the_installation(
     (package,) = prefix.glob("lib/python*/site-packages/envbuilder")
     found = {f"envbuilder/{n}" for n in below(package) if "__pycache__" not in n}
     assert found == {n for n in members if n.startswith("envbuilder/")}
+
+
+# ---- the ways to install it
+
+
+@pytest.fixture(scope="module")
+def python(request: pytest.FixtureRequest, session_environment: dict[str, str]) -> str:
+    """An interpreter of a version: this machine's, or else one that uv downloads."""
+    version: str = request.param
+    for command in (("find",), ("install", "--no-bin"), ("find",)):
+        done = ask_uv("python", *command, version, environment=session_environment)
+        if command == ("find",) and done.returncode == 0:
+            return done.stdout.strip()
+    return missing(f"python{version}", "uv neither finds nor downloads one")
+
+
+WAYS = {
+    "pip": (("venv", "--seed", "{home}"), ("{home}/bin/pip", "install", "{wheel}")),
+    "uv tool": (("tool", "install", "{wheel}"),),
+    "pipx": (("tool", "run", "pipx", "install", "--python", "{python}", "{wheel}"),),
+}
+"""How → commands, of uv unless they are paths."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"], indirect=True)
+@pytest.mark.parametrize("way", WAYS)
+def test_it_can_be_installed(
+    way: str, python: str, wheel: Path, session_environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = {"home": tmp_path, "wheel": wheel, "python": python}
+    environment = {
+        **session_environment,
+        **dict.fromkeys(("UV_TOOL_BIN_DIR", "PIPX_BIN_DIR"), str(tmp_path / "bin")),
+        **dict.fromkeys(("UV_TOOL_DIR", "PIPX_HOME"), str(tmp_path / "tools")),
+        "UV_PYTHON": python,
+    }
+    for command in WAYS[way]:
+        filled = [word.format(**words) for word in command]
+        if filled[0].startswith("/"):
+            succeeded(ran(filled))
+        else:
+            uv(*filled, environment=environment)
+    program = tmp_path / "bin/envbuilder"
+    assert succeeded(ran([program, "--version"])).stdout == f"envbuilder {__version__}\n"
+    assert "cpu" in succeeded(ran([program, "check", "cpu"], cwd=tmp_path)).stdout

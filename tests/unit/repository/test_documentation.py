@@ -110,6 +110,14 @@ def test_lines_of_prose_are_wrapped(repository: Path) -> None:
     assert long == []
 
 
+def test_the_first_change_of_a_contributor_fits_the_invented_vendor(repository: Path) -> None:
+    vendor = (repository / "tests/unit/commands/test_vendor.py").read_text().splitlines()
+    text = (repository / "CONTRIBUTING.md").read_text()
+    (diff,) = re.findall("```diff\n(.*?)```", text, re.DOTALL)
+    for line in diff.splitlines():
+        assert line[0] in "+@" or line[1:] in vendor
+
+
 def test_no_page_links_out_of_the_site(repository: Path) -> None:
     """A page may be read on the site, which holds nothing but docs/."""
     docs = repository / "docs"
