@@ -97,6 +97,8 @@ def _inside(path: Path | None, repository: Path) -> str:
 
 BACKENDS: tuple[types.Backend, ...] = ("venv", "docker", "conda")
 """Backends that rows may have, the default one first. conda takes a lock of the user's own."""
+TESTS = "pytest"
+"""The package that runs a project's own tests."""
 _DIGITS = 16
 """Digits of a lock's digest in a cache key."""
 
@@ -299,7 +301,7 @@ def _row(
         # `run` takes the default Python, and no other.
         tests=proves
         and python == _default_python(profile, backend)
-        and any(file.name == "pytest" for file in files),
+        and any(file.name == TESTS for file in files),
         download_bytes=download,
         disk_bytes=download + unpacked(files),
     )

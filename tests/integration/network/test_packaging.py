@@ -7,7 +7,6 @@ wheel, so a file that is missing in either is missing in the end.
 from __future__ import annotations
 
 import email.parser
-import filecmp
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuilder import __version__
+from envbuilder.core.files import file_sha256
 from tests.conftest import missing, ran, succeeded
 from tests.integration.conftest import Cli
 from tests.support.user_index import ask_uv, uv
@@ -95,16 +95,13 @@ def built(copy: Path, source_files: set[str], session_environment: dict[str, str
 def test_the_same_files_make_the_same_bytes(
     built: Path, copy: Path, session_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Elsewhere, at another time, and readable for their owner alone."""
-    elsewhere = tmp_path / "elsewhere"
-    shutil.copytree(copy, elsewhere, copy_function=shutil.copy)
-    for path in elsewhere.rglob("*"):
-        path.chmod(path.stat().st_mode & 0o700)
-    command = ("build", "--quiet", "--out-dir", str(tmp_path / "dist"), str(elsewhere))
-    uv(*command, environment=session_environment)
-    names = sorted(path.name for path in built.glob("envbuilder_ml-*"))
-    assert len(names) == 2
-    assert filecmp.cmpfiles(built, tmp_path / "dist", names, shallow=False)[0] == names
+    """Elsewhere, and at another time."""
+    elsewhere = shutil.copytree(copy, tmp_path / "elsewhere", copy_function=shutil.copy)
+    again = tmp_path / "dist"
+    uv("build", "--quiet", "--out-dir", str(again), str(elsewhere), environment=session_environment)
+    digests = [{p.name: file_sha256(p) for p in folder.glob("envb*")} for folder in (built, again)]
+    assert len(digests[0]) == 2
+    assert digests[0] == digests[1]
 
 
 def test_the_index_accepts_it(built: Path, session_environment: dict[str, str]) -> None:
@@ -195,25 +192,6 @@ def test_the_wheel_holds_the_package_its_data_and_nothing_else(
 )
 def test_the_wheel_holds(members: dict[str, bytes], name: str) -> None:
     assert members[f"envbuilder/{name}"] or name == "py.typed"
-
-
-def test_every_profile_comes_with_its_lock(members: dict[str, bytes]) -> None:
-    folder = f"{DATA}/profiles/"
-    names = {
-        n.removeprefix(folder).removesuffix(".yaml")
-        for n in members
-        if n.startswith(folder) and n.count("/") == 3 and not n.startswith(f"{folder}_")
-    }
-    assert len(names) >= 6
-    for name in names - {"indexes"}:
-        assert f"{folder}locks/{name}.json" in members
-
-
-def test_nothing_of_the_makers_is_in_the_wheel(members: dict[str, bytes]) -> None:
-    tops = {name.partition("/")[0] for name in members}
-    assert tops == {"envbuilder", INFO, SHARED.partition("/")[0]}
-    assert not [n for n in members if "__pycache__" in n or n.endswith((".pyc", ".part"))]
-    assert not [n for n in members if n.startswith(("envbuilder/tests", "envbuilder/docs"))]
 
 
 def test_the_metadata_say_what_pyproject_says(members: dict[str, bytes]) -> None:
@@ -344,44 +322,34 @@ def test_running_leaves_nothing_in_the_installation(
 # ---- the ways to install it
 
 
-@pytest.fixture(scope="module")
-def python(request: pytest.FixtureRequest, session_environment: dict[str, str]) -> str:
-    """An interpreter of a version: this machine's, or else one that uv downloads."""
-    version: str = request.param
-    for command in (("find",), ("install", "--no-bin"), ("find",)):
-        done = ask_uv("python", *command, version, environment=session_environment)
-        if command == ("find",) and done.returncode == 0:
-            return done.stdout.strip()
-    return missing(f"python{version}", "uv neither finds nor downloads one")
-
-
 WAYS = {
-    "pip": (("venv", "--seed", "{home}"), ("{home}/bin/pip", "install", "{wheel}")),
-    "uv tool": (("tool", "install", "{wheel}"),),
-    "pipx": (("tool", "run", "pipx", "install", "--python", "{python}", "{wheel}"),),
+    "pip": (
+        "venv --seed {home}",
+        "run --no-project {home}/bin/pip install {wheel}",
+    ),
+    "uv tool": ("tool install {wheel}",),
+    "pipx": ("tool run pipx install --python {python} {wheel}",),
 }
-"""How → commands, of uv unless they are paths."""
+"""How → commands of uv."""
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"], indirect=True)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("way", WAYS)
 def test_it_can_be_installed(
-    way: str, python: str, wheel: Path, session_environment: dict[str, str], tmp_path: Path
+    way: str, version: str, wheel: Path, session_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    words = {"home": tmp_path, "wheel": wheel, "python": python}
-    environment = {
-        **session_environment,
-        **dict.fromkeys(("UV_TOOL_BIN_DIR", "PIPX_BIN_DIR"), str(tmp_path / "bin")),
-        **dict.fromkeys(("UV_TOOL_DIR", "PIPX_HOME"), str(tmp_path / "tools")),
-        "UV_PYTHON": python,
-    }
+    found = ask_uv("python", "find", version, environment=session_environment)
+    if found.returncode:
+        missing(f"python{version}", "uv finds none: uv python install")
+    python = found.stdout.strip()
+    environment = {**session_environment, "UV_PYTHON": python}
+    for name in ("UV_TOOL_BIN_DIR", "PIPX_BIN_DIR"):
+        environment[name] = str(tmp_path / "bin")
+    for name in ("UV_TOOL_DIR", "PIPX_HOME"):
+        environment[name] = str(tmp_path / "tools")
     for command in WAYS[way]:
-        filled = [word.format(**words) for word in command]
-        if filled[0].startswith("/"):
-            succeeded(ran(filled))
-        else:
-            uv(*filled, environment=environment)
+        words = command.format(home=tmp_path, wheel=wheel, python=python).split()
+        uv(*words, environment=environment)
     program = tmp_path / "bin/envbuilder"
-    assert succeeded(ran([program, "--version"])).stdout == f"envbuilder {__version__}\n"
     assert "cpu" in succeeded(ran([program, "check", "cpu"], cwd=tmp_path)).stdout

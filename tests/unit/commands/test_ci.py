@@ -176,15 +176,12 @@ def test_jobs_of_gpus_have_a_workflow_of_their_own(
     repository: Path, monkeypatch: pytest.MonkeyPatch, ci: Command
 ) -> None:
     monkeypatch.chdir(repository)
-    shown = ci("--profile", "cpu,cuda,rocm").err
-    assert "--output writes envbuilder-builds.yml, too" in shown
-    data = json.loads(ci("--profile", "cpu,cuda,rocm", "--json").out)
-    assert {row["profile"] for row in data["matrix"]} == {"cpu", "cuda"}
-    (omission,) = data["left_out"]
-    assert "rocm" in omission["label"]
-    assert "17.5 GB" in omission["why"]
-    cuda = next(row for row in data["matrix"] if row["profile"] == "cuda")
-    assert cuda["disk_bytes"] > cuda["download_bytes"] > 2 * 10**9
+    assert "writes envbuilder-builds.yml, too" in ci("--profile", "cpu,cuda").err
+    data = json.loads(ci("--profile", "cuda,rocm", "--json").out)
+    assert {row["profile"] for row in data["matrix"]} == {"cuda"}
+    assert "17.5 GB" in data["left_out"][0]["why"]
+    for row in data["matrix"]:
+        assert row["disk_bytes"] > row["download_bytes"] > 2 * 10**9
 
 
 def test_jobs_install_every_file_by_its_hash(project: Path, released: None, ci: Command) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from envbuilder.commands import ci
 from envbuilder.commands.ci import SERVICES, LockedProfile, Omission, Row, Selection, rows
 from envbuilder.core import resources, types
 from envbuilder.profiles import lock as profile_lock
@@ -78,16 +79,13 @@ def test_rows_are_selected() -> None:
     ]
 
 
-def test_tests_need_pytest_in_the_lock_and_the_python_that_run_takes() -> None:
-    locked = shipped("cpu")
-    targets = []
-    for target in locked.lock.targets:
-        pytest_wheel = replace(target.files[0], name="pytest")
-        targets.append(replace(target, files=(*target.files, pytest_wheel)))
-    tested = replace(locked, lock=replace(locked.lock, targets=tuple(targets)))
+def test_tests_need_pytest_in_the_lock_and_the_python_that_run_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     selection = Selection(platforms=("linux/amd64",), pythons=("3.11", "3.12"))
-    assert [row.tests for row in planned(tested, selection=selection)] == [True, False]
-    assert [row.tests for row in planned(locked, selection=selection)] == [False, False]
+    assert not any(row.tests for row in planned("cpu", selection=selection))
+    monkeypatch.setattr(ci, "TESTS", "sympy")
+    assert [row.tests for row in planned("cpu", selection=selection)] == [True, False]
 
 
 def test_an_image_has_a_python_for_which_there_is_a_base() -> None:
