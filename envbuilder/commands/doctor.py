@@ -38,8 +38,8 @@ from envbuilder.project import variants
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from envbuilder.core import types
     from envbuilder.core.settings import Settings
-    from envbuilder.doctor.installed import Place
     from envbuilder.doctor.problem import Problem
     from envbuilder.doctor.verdict import Judgement
     from envbuilder.host.model import Host
@@ -94,20 +94,20 @@ def command(
     recorded = root != Path("/") or probe.is_target(target_host)
     host = probe.target(target_host) if probe.is_target(target_host) else probe.host(root)
     problems = _problems(profile, host, settings, recorded=recorded)
-    env, judgement = _judged(executable, host, settings, {} if recorded else os.environ)
+    judgement = _judged(executable, host, settings, {} if recorded else os.environ)
     if judgement and judgement.framework and not profile:
         # The builds of envbuilder's own profiles are not those of that environment.
         problems = tuple(p for p in problems if p.code not in fit.OF_RELEASE)
     proof = None
     if prove:
-        if recorded or env is None or judgement is None or judgement.framework is None:
+        if recorded or judgement is None or judgement.framework is None:
             raise InvalidError("--prove needs an environment with a framework on this machine")
-        proof = _prove(env, judgement, settings)
+        proof = _prove(judgement, judgement.framework, settings)
     if as_json:
-        shown = {"environment": env, "judgement": judgement, "proof": proof}
-        console.data({"schema": 2, "problems": problems, **shown})
+        shown = {"problems": problems, "environment": judgement, "proof": proof}
+        console.data({"schema": 2, **shown})
     else:
-        _print(problems, env, judgement, proof)
+        _print(problems, judgement, proof)
     if proof and proof["status"] != "passed":
         return VERIFY_FAILED
     wrong = judgement and judgement.verdict in {"broken", "unusable"}
@@ -151,21 +151,21 @@ def _problems(
 
 def _judged(
     executable: Path | None, host: Host, settings: Settings, environ: Mapping[str, str]
-) -> tuple[Place | None, Judgement | None]:
-    """Return the environment that is named, or in use, and what is to be said of it."""
+) -> Judgement | None:
+    """Return what is to be said of the environment that is named, or in use; None without one."""
     from envbuilder.doctor import installed, verdict
     from envbuilder.packages.python import indexes, libraries
 
     env = installed.find(executable, environ, sys.prefix)
     # A Python that merely is on PATH need not be for a framework.
     if env is None or not (env.frameworks or env.place.because != "PATH"):
-        return None, None
+        return None
     system = libraries.of_loader() if environ else b""
     around = verdict.Around(lambda name: public(indexes.url(name, settings)), system, environ)
-    return env.place, verdict.judge(env, host, around)
+    return verdict.judge(env, host, around)
 
 
-def _prove(env: Place, judgement: Judgement, settings: Settings) -> dict[str, Any]:
+def _prove(judgement: Judgement, framework: types.Framework, settings: Settings) -> dict[str, Any]:
     """Return the report of a quick verification in an environment."""
     from envbuilder.builds import mnist
     from envbuilder.builds.request import Request
@@ -174,11 +174,10 @@ def _prove(env: Place, judgement: Judgement, settings: Settings) -> dict[str, An
     from envbuilder.verify.report import model
     from envbuilder.verify.run import Job, unfinished
 
-    assert judgement.framework
-    profile = frameworks.first_profile(judgement.framework, judgement.accelerator)
+    profile = frameworks.first_profile(framework, judgement.accelerator)
     progress = console.progress()
     request = Request(profile=profile, force=True)
-    subject = start.prepare(request, Path(env.python), settings, progress)
+    subject = start.prepare(request, Path(judgement.place.python), settings, progress)
     name, facts = verify.identified(subject)
     job = Job(expects=subject.expects, dataset=mnist.subset(), epochs=None, quick=True)
     try:
@@ -196,10 +195,7 @@ def _chosen(library: Library, settings: Settings, host: Host) -> Profile | None:
 
 
 def _print(
-    problems: Sequence[Problem],
-    env: Place | None,
-    judgement: Judgement | None,
-    proof: dict[str, Any] | None,
+    problems: Sequence[Problem], judgement: Judgement | None, proof: dict[str, Any] | None
 ) -> None:
     from rich.text import Text
 
@@ -212,10 +208,10 @@ def _print(
         if fix:
             out.print(Text(wrapped(fix, console.WIDTH, "    ", "    ")), soft_wrap=True)
 
-    if env and judgement:
+    if judgement:
         from envbuilder.doctor.verdict import VERDICTS
 
-        show("environment", "bold", f"{env.prefix} ({env.because})")
+        show("environment", "bold", f"{judgement.place.prefix} ({judgement.place.because})")
         show(*VERDICTS[judgement.verdict], judgement.proof, judgement.fix)
         if judgement.paste:
             out.print(Text(judgement.paste), soft_wrap=True)

@@ -29,7 +29,7 @@ _LIMIT = 256 << 10
 """Maximum bytes of a file: what METADATA requires stands before its description."""
 _MOST = 20_000
 """Maximum names in a folder."""
-_PYTHON = re.compile(r"(?:python)?(3\.[0-9]{1,2})")
+_PYTHON = re.compile(r"python(3\.[0-9]{1,2})")
 _SITES = (
     "{0}/lib/python{1}/site-packages",
     "{0}/lib64/python{1}/site-packages",
@@ -50,15 +50,13 @@ class Package(Struct, frozen=True, kw_only=True):
     name: str
     """Normalised."""
     version: str
-    """As its code states it, else its METADATA."""
+    """As its code states it, else its METADATA; of PyTorch with its build: "2.5.1+cu124"."""
     metadata: str
     """The version of its METADATA."""
     site: str
     """The folder of packages that it is in."""
     installer: str
     requires: list[str]
-    build: str
-    """Such as "cu126", "rocm6.3", "cpu"; empty if it states none."""
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -128,9 +126,8 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
         if text := reader.file(f"{folder}/pyvenv.cfg", _LIMIT):
             prefix = str(folder)
             config = dict(re.findall(r"^([\w-]+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
-    texts = [config.get("version_info", config.get("version", "")), real.name]
-    texts += reader.folder(f"{prefix}/lib")
-    version = next((m[1] for text in texts if (m := _PYTHON.match(text))), "")
+    names = (real.name, *reader.folder(f"{prefix}/lib"))
+    version = next((match[1] for match in map(_PYTHON.match, names) if match), "")
     packages: dict[str, Package] = {}
     others = []
     for site in _sites(prefix, version, config, environ):
@@ -168,29 +165,27 @@ def _packages(reader: Reader, site: str) -> Iterator[Package]:
             name = types.canonical(match[1])
             text = reader.file(f"{site}/{folder}/METADATA", _LIMIT) or ""
             head = text.replace("\r", "").partition("\n\n")[0]
-            version = build = ""
-            if of_build(name):
-                version, build = _stated(reader.file(f"{site}/{name}/version.py", _LIMIT) or "")
+            code = of_build(name) and reader.file(f"{site}/{name}/version.py", _LIMIT)
             yield Package(
                 name=name,
-                version=version or match[2],
+                version=_stated(code or "", match[2]),
                 metadata=match[2],
                 site=site,
                 installer=(reader.file(f"{site}/{folder}/INSTALLER", 80) or "").strip().lower(),
                 requires=re.findall("^Requires-Dist: *(.+)", head, re.MULTILINE),
-                build=build,
             )
 
 
-def _stated(code: str) -> tuple[str, str]:
-    """Return the version and the build that a framework's version.py states; empty if none."""
-    version = match[1] if (match := _CODE.search(code)) else ""
-    if local := _LOCAL.match(version.partition("+")[2]):
-        return version, local[0]
+def _stated(code: str, version: str) -> str:
+    """Return the version that a framework's version.py states, with the build if it states one."""
+    if match := _CODE.search(code):
+        version = match[1]
+    release, _, local = version.partition("+")
+    if _LOCAL.fullmatch(local) or "\ncuda" not in code:
+        return version
     if runtime := _RUNTIME.search(code):
-        return version, _BUILDS[runtime[1]].format(runtime[2], runtime[3])
-    # Only PyTorch's own says for which runtime it was compiled.
-    return version, "cpu" if "\ncuda" in code else ""
+        return f"{release}+{_BUILDS[runtime[1]].format(runtime[2], runtime[3])}"
+    return f"{release}+cpu"
 
 
 def _tool(

@@ -78,8 +78,7 @@ def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str
         if version := row.companions.get(name):
             needs[-1] = f"{name}=={version}{local}"
             packages += f" {name}={version}"
-    if numpy := row.range_of("numpy"):
-        needs.append(f"numpy{numpy}")
+    needs += [rule for rule in row.constraints if rule.startswith("numpy")]
     tool = env.place.tool
     version = env.place.version
     if version not in build.pythons or tool == "system":

@@ -6,7 +6,6 @@ framework, or a build for the CPU where nothing else could work are no reason to
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -17,10 +16,10 @@ from envbuilder.core import types
 from envbuilder.core.errors import first
 from envbuilder.core.text import version_numbers
 from envbuilder.doctor import accelerators, installed, paste
-from envbuilder.host import tables
+from envbuilder.doctor.installed import Place
 from envbuilder.host.accelerators import ACCELERATORS, CPU, of_vendor
-from envbuilder.host.gpus.accelerator import Accelerator, Needs, named, worst
-from envbuilder.profiles import fit, releases
+from envbuilder.host.gpus.accelerator import Accelerator, named, worst
+from envbuilder.profiles import fit, needs, releases
 from envbuilder.profiles.frameworks import FRAMEWORKS, cuda_of, of_build
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ _SLOW = frozenset({"kernels-partly", "kernels-ptx"})
 class Judgement(Struct, frozen=True, kw_only=True):
     """What is to be said about an environment."""
 
+    place: Place
     framework: types.Framework | None = None
     """The one that is worst off, if there are several."""
     release: str = ""
@@ -71,14 +71,13 @@ class Around(NamedTuple):
 
 def judge(env: Installed, host: Host, around: Around) -> Judgement:
     """Return what is to be said of the framework that is worst off."""
-    if env.lost:
-        text = f"the Python that it was made from is gone: {env.lost}"
-        fix = "Make it again, with one that is there."
-        return Judgement(verdict="broken", proof=text, fix=fix)
     looks = [_Look(env, key, host) for key in env.frameworks]
     judged = [look.judged(around) for look in looks]
-    judged.append(Judgement(verdict="right", proof="no framework is in it"))
+    judged.append(Judgement(place=env.place, verdict="right", proof="no framework is in it"))
     decisive = min(judged, key=lambda each: list(VERDICTS).index(each.verdict))
+    if env.lost:
+        proof = f"the Python that it was made from is gone: {env.lost}"
+        decisive = Judgement(place=env.place, verdict="broken", proof=proof, fix="Make it again.")
     return replace(decisive, notes=tuple(_notes(env, {look.kind for look in looks})))
 
 
@@ -91,14 +90,19 @@ class _Look:
         self.host = host
         self.package = env.frameworks[key]
         self.release = self.package.version.partition("+")[0]
-        self.kind = _kind(env, key, host)
-        self.row = None
-        if host.platform and self.kind and not env.is_of_conda(self.package):
-            self.row = releases.of_version(key, self.release, host.platform, self.kind)
-        cuda = cuda_of(self.kind)
-        driver = tables.cuda_driver(int(cuda), wsl=host.wsl) if cuda else ""
-        # Of a build that no table has, the driver alone is known.
-        self.needs = self.row.needs(wsl=host.wsl) if self.row else Needs(driver=driver or "")
+        versions = {name: each.version for name, each in env.packages.items()}
+        self.kind = self.package.version.partition("+")[2]
+        if host.os == "macos":
+            versions[key] = self.release
+        if env.is_of_conda(self.package):  # other builds, of which their CUDA alone is known
+            versions = {"nvidia-cuda-runtime": cuda_of(self.kind)}
+        self.row = needs.build_of(key, versions, host.platform)
+        self.needs = needs.of_packages(key, versions, host.platform, wsl=host.wsl)
+        if self.row:
+            self.kind = self.row.build
+        plugins = [name for name in versions if name.endswith("-plugin")]
+        if self.kind == "cpu" and (plugins or self.package.name == "tensorflow"):
+            self.kind = ""  # it may find CUDA's libraries in the system
 
     def judged(self, around: Around) -> Judgement:
         """Return what is to be said about it."""
@@ -109,9 +113,8 @@ class _Look:
         decisive = [finding for finding in findings if finding.level == level]
         target = self.target()
         verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
-        proof = (
-            "; ".join(dict.fromkeys(f.text for f in decisive)) or "no GPU here could do its work"
-        )
+        texts = dict.fromkeys(finding.text for finding in decisive)
+        proof = "; ".join(texts) or "no GPU here could do its work"
         fix = ""
         if fault := next(self._faults(around), ""):
             target = self.row if findings and verdict == "right" else target or self.row
@@ -134,6 +137,7 @@ class _Look:
             fix = f"{_title(self.key, target.release, target.build)} is {which} this machine."
             lines = paste.lines(self.env, self.key, target, around.url)
         return Judgement(
+            place=self.env.place,
             framework=self.key,
             release=self.package.version,
             build=self.kind,
@@ -174,6 +178,7 @@ class _Look:
 
     def _faults(self, around: Around) -> Iterator[str]:
         """Yield why it works on no machine."""
+        ours = self.package.version.partition("+")[2]
         stated = self.package.metadata.partition("+")[0]
         if stated != self.release:
             yield f"two installs are mixed: METADATA of {stated}, code of {self.release}"
@@ -183,7 +188,7 @@ class _Look:
             if package is self.package:
                 unstated += releases.rules(self.key, self.release)
             yield from _conflicts(self.env, package, unstated)
-            if package.build and self.package.build not in {"", package.build}:
+            if package.version.partition("+")[2] not in {"", ours}:
                 yield f"{name} {package.version} is of another build"
         if around.system:
             lacks = installed.lacking(self.env, self.key, around.system, around.environ)
@@ -219,22 +224,6 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
                     f"{package.name} {package.version} needs {need.name}{need.specifier}, and"
                     f" {other.version} is installed"
                 )
-
-
-def _kind(env: Installed, key: types.Framework, host: Host) -> str:
-    """Return the build of a framework, such as "cu126" or "cpu"; empty if it is not known."""
-    package = env.frameworks[key]
-    if key == "torch":
-        return "macos" if host.os == "macos" and package.build == "cpu" else package.build
-    names = " ".join(env.packages)
-    if env.is_of_conda(package) or (key == "tensorflow" and "cuda-runtime" not in names):
-        # Without CUDA's packages, TensorFlow may find those of the system.
-        return "cpu" if "cpu" in package.name else ""
-    if key == "jax":
-        plugins = re.findall(r"\bjax-((?:cuda|rocm)[0-9]+)-plugin\b", names)
-        return max(plugins, default="cpu")
-    row = releases.of_version(key, package.version, host.platform or "linux/amd64")
-    return row.build if row else ""
 
 
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:

@@ -316,7 +316,7 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     target = profile_lock.first(lock, platform)
     current = profile.build_on(platform)
     if target:
-        current = needs.build_of(profile.framework, target)
+        current = needs.build_of(profile.framework, target.versions, platform)
     level, better = _best(profile, host, limits)
     if level not in _WORKS:
         return _oldest_driver(profile, host, limits)

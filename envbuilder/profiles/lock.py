@@ -228,6 +228,11 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Return the version of each of its wheels."""
+        return {file.name: file.version for file in self.of_kind("wheel")}
+
+    @property
     def packages(self) -> tuple[File, ...]:
         """Return its Python packages: wheels, and sources that are not built yet."""
         return tuple(f for f in self.files if f.kind in {"wheel", "source"})

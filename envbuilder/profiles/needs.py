@@ -69,23 +69,24 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
     return ""
 
 
-def cuda_runtime(target: profile_lock.Target) -> tuple[str, str]:
-    """Return major and minor of the CUDA runtime among a target's wheels; empty without one."""
-    for file in target.of_kind("wheel"):
-        if file.name.startswith("nvidia-cuda-runtime"):
-            major, _, rest = file.version.partition(".")
+def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
+    """Return major and minor of the CUDA runtime among packages; empty without one."""
+    for name, version in versions.items():
+        if name.startswith("nvidia-cuda-runtime"):
+            major, _, rest = version.partition(".")
             return major, rest.partition(".")[0]
     return "", ""
 
 
-def build_of(framework: types.Framework, target: profile_lock.Target) -> releases.Build | None:
-    """Return the build of a framework in a lock's target; None if there is none that is known.
+def build_of(
+    framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
+) -> releases.Build | None:
+    """Return the build of a framework among packages; None if there is none that is known.
 
     Of CUDA's builds, the version of CUDA's runtime beside it decides. Without that, JAX and
     TensorFlow use no GPU, or the libraries of the system, of which nothing is known.
     """
-    versions = {file.name: file.version for file in target.of_kind("wheel")}
-    major, minor = cuda_runtime(target)
+    major, minor = cuda_runtime(versions)
     distributions: dict[types.Framework, dict[str, str]] = {
         "torch": {"torch": ""},
         "jax": {"jaxlib": "cpu"},
@@ -97,26 +98,32 @@ def build_of(framework: types.Framework, target: profile_lock.Target) -> release
         distributions["tensorflow"]["tensorflow"] = ""
     for name, build in distributions[framework].items():
         if name in versions:
-            return releases.of_version(framework, versions[name], target.platform, build)
+            return releases.of_version(framework, versions[name], platform, build)
     return None
 
 
-def _locked(framework: types.Framework, target: profile_lock.Target, wsl: bool) -> Needs:
-    """Return the kernels and the driver of the framework's locked build.
+def of_packages(
+    framework: types.Framework,
+    versions: Mapping[str, str],
+    platform: types.Platform | None,
+    *,
+    wsl: bool,
+) -> Needs:
+    """Return the kernels and the driver of the build of a framework among packages.
 
-    Of an unknown one, only the driver is known: the one that its CUDA runtime needs. The locked
-    cuDNN decides which GPUs are served in part.
+    Of an unknown one, only the driver is known: the one that its CUDA runtime needs. cuDNN decides
+    which GPUs are served in part.
     """
-    build = build_of(framework, target)
+    build = build_of(framework, versions, platform)
     if build is None:
-        major, _ = cuda_runtime(target)
+        major, _ = cuda_runtime(versions)
         driver = tables.cuda_driver(int(major), wsl=wsl) if major.isdecimal() else None
         return Needs(driver=driver or "")
     needs = build.needs(wsl=wsl)
-    for file in target.files:
-        if file.name.startswith("nvidia-cudnn"):
+    for name, version in versions.items():
+        if name.startswith("nvidia-cudnn"):
             every = (*needs.partly, *needs.kernels)
-            oldest = sm_of(tables.cudnn_sm(file.version))
+            oldest = sm_of(tables.cudnn_sm(version))
             partly = tuple(sm for sm in every if sm_of(sm) < oldest)
             needs = replace(needs, kernels=every[len(partly) :], partly=partly)
     return needs
@@ -141,7 +148,7 @@ def needs(
     if target is not None:
         wheels = of_wheels(tuple(f.basename for f in target.of_kind("wheel")))
         if ACCELERATORS[profile.accelerator].vendor:
-            locked = _locked(profile.framework, target, wsl)
+            locked = of_packages(profile.framework, target.versions, platform, wsl=wsl)
         locked = replace(locked, macos=wheels.macos, glibc=wheels.glibc)
     elif lock and (build := profile.build_on(platform)):
         locked = build.needs(wsl=wsl)

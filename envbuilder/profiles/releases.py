@@ -99,7 +99,7 @@ def is_for(build: Build, accelerator: types.Accelerator) -> bool:
 
 @cache
 def of_version(
-    framework: types.Framework, version: str, platform: types.Platform, build: str = ""
+    framework: types.Framework, version: str, platform: types.Platform | None, build: str = ""
 ) -> Build | None:
     """Return the build that a version of a framework is, such as "2.13.0+cu126", or None.
 

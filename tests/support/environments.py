@@ -86,7 +86,7 @@ def lay(root: Path, case: Mapping[str, Any]) -> Path:
     return python
 
 
-def judged(root: Path, case: Mapping[str, Any]) -> tuple[installed.Place, verdict.Judgement]:
+def judged(root: Path, case: Mapping[str, Any]) -> verdict.Judgement:
     """Return what the doctor says of an environment that was laid."""
     environ = {"HOME": f"{root}/home"}
     python = root / case.get("prefix", "proj/.venv") / "bin/python"
@@ -96,4 +96,4 @@ def judged(root: Path, case: Mapping[str, Any]) -> tuple[installed.Place, verdic
     system = b"libgomp.so.1\0libc.so.6\0" if "libraries" in case else b""
     shipped = indexes.upstreams()
     around = verdict.Around(lambda name: shipped[name].url, system, environ)
-    return env.place, verdict.judge(env, host, around)
+    return verdict.judge(env, host, around)

@@ -18,13 +18,13 @@ from tests.support import elf, environments
 def test_what_is_said_of_an_environment(name: str, tmp_path: Path) -> None:
     case = environments.CASES[name]
     python = environments.lay(tmp_path, case)
-    place, found = environments.judged(tmp_path, case)
+    found = environments.judged(tmp_path, case)
     assert found.verdict == case["verdict"], found
     assert case.get("says", "") in found.proof
     assert case.get("fix", "") in found.fix
     pasted = found.paste.replace(" \\\n  ", " ").replace(str(python), "PYTHON")
-    assert pasted.replace(place.prefix, "PREFIX") == case.get("paste", "")
-    notes = [note.replace(place.prefix, "PREFIX") for note in found.notes]
+    assert pasted.replace(found.place.prefix, "PREFIX") == case.get("paste", "")
+    notes = [note.replace(found.place.prefix, "PREFIX") for note in found.notes]
     assert len(notes) == len(case.get("notes", ()))
     for note, part in zip(sorted(notes), case.get("notes", ()), strict=True):
         assert part in note
@@ -58,7 +58,7 @@ def test_which_environment_is_in_use(environ: dict[str, str], because: str, tmp_
         environ[name] = ":".join(folders)
     found = installed.find(None, environ, str(tmp_path / "ours"))
     place = found and found.place
-    assert (f"{Path(place.prefix).name} {place.because}" if place else "") == because
+    assert (f"{Path(found.place.prefix).name} {place.because}" if place else "") == because
 
 
 def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_no_content_of_a_file_is_too_odd_to_read(path: str, tmp_path: Path) -> N
     for place in (tmp_path / "proj").rglob(path):
         for content in GARBAGE:
             place.write_bytes(content)
-            assert environments.judged(tmp_path, case)[1].proof
+            assert environments.judged(tmp_path, case).proof
         place.unlink()
         os.mkfifo(place)
-        assert environments.judged(tmp_path, case)[1].proof
+        assert environments.judged(tmp_path, case).proof
 
 
 @given(st.lists(st.text(max_size=30), max_size=5), st.text("0123456789.+acdevu", max_size=12))
@@ -97,4 +97,4 @@ def test_no_requirement_is_too_odd(requires: list[str], version: str) -> None:
         stated = {"version": "1.0", "code": version, "requires": [f"torch{version}", *requires]}
         case = {"host": "h200", "packages": {"torch": stated, "xformers": stated}}
         environments.lay(Path(name), case)
-        assert environments.judged(Path(name), case)[1].proof
+        assert environments.judged(Path(name), case).proof

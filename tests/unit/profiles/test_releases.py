@@ -200,7 +200,8 @@ def test_builds_of_jax_and_tensorflow(row: str) -> None:
 def test_the_build_in_a_lock(framework: types.Framework, wheels: str, build: str | None) -> None:
     named = [each.split() for each in wheels.split(", ")]
     files = [wheel(f"{n}-{v}-py3-none-any.whl", n, v) for n, v in named]
-    found = needs_of_wheels.build_of(framework, lock_of(*files).targets[0])
+    target = lock_of(*files).targets[0]
+    found = needs_of_wheels.build_of(framework, target.versions, target.platform)
     assert (found and found.build) == build
 
 
@@ -321,6 +322,6 @@ def test_a_build_is_rated_as_its_wheels_are_in_a_lock() -> None:
         path = profile_lock.path_for(name, folders)
         lock = profile_lock.load(path)
         for target in lock.targets:
-            build = needs_of_wheels.build_of(profile.framework, target)
+            build = needs_of_wheels.build_of(profile.framework, target.versions, target.platform)
             needs = needs_of_wheels.needs(profile, lock, target.platform)
             assert replace(build.needs(), glibc=needs.glibc) == needs
