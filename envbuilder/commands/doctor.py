@@ -72,7 +72,7 @@ def command(
     """Judge the Python environment in use, and report the problems of this machine.
 
     Whether PyTorch, JAX or TensorFlow in it are right for the hardware, and what to type if not.
-    It is that of --python, else of VIRTUAL_ENV or CONDA_PREFIX, else the first Python on PATH.
+    It is that of --python, else of VIRTUAL_ENV or CONDA_PREFIX, else .venv, else on PATH.
     Nothing of it is run, unless --prove says so. For a recorded tree or another host, the one of
     --python is judged.
 
@@ -157,8 +157,8 @@ def _judged(
     from envbuilder.packages.python import indexes, libraries
 
     env = installed.find(executable, environ, sys.prefix)
-    # A Python that merely is on PATH need not be for a framework.
-    if env is None or not (env.frameworks or env.place.because != "PATH"):
+    # A Python that merely is there need not be for a framework.
+    if env is None or not (env.frameworks or env.place.because in {"--python", *installed.ACTIVE}):
         return None
     system = libraries.of_loader() if environ else b""
     around = verdict.Around(lambda name: public(indexes.url(name, settings)), system, environ)

@@ -25,6 +25,8 @@ from envbuilder.profiles.frameworks import FRAMEWORKS, of_build, of_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
+"""Variables that hold the folder of the active environment."""
 _LIMIT = 256 << 10
 """Maximum bytes of a file: what METADATA requires stands before its description."""
 _MOST = 20_000
@@ -64,7 +66,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
     python: str
     because: str
-    """What named it: an option, a variable, or PATH."""
+    """What named it: an option, a variable, the folder `.venv`, or PATH."""
     prefix: str
     version: str
     """Of its Python, X.Y; empty if unknown."""
@@ -96,11 +98,13 @@ class Installed(Struct, frozen=True, kw_only=True):
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
     """Read the environment of an interpreter, or else the one in use; None without one.
 
-    `ours` is the prefix of envbuilder's own Python, which does not count if PATH names it. Raises
-    `InvalidError` if `executable` is no interpreter.
+    That is the active one, else the project's in this folder, else that of PATH. `ours` is the
+    prefix of envbuilder's own Python, which does not count there. Raises `InvalidError` if
+    `executable` is no interpreter.
     """
-    variables = filter(environ.get, ("VIRTUAL_ENV", "CONDA_PREFIX"))
-    named = [(f"{environ[variable]}/bin/python", variable) for variable in variables]
+    named = [(f"{environ[name]}/bin/python", name) for name in filter(environ.get, ACTIVE)]
+    if environ.get("PWD"):
+        named.append((f"{environ['PWD']}/.venv/bin/python", ".venv"))
     for folder in environ.get("PATH", "").split(os.pathsep):
         if folder != f"{ours}/bin":
             named += [(f"{folder}/python", "PATH"), (f"{folder}/python3", "PATH")]

@@ -367,7 +367,7 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
             Finding(
                 "no",
                 f"NVIDIA driver {gpu.driver_version} is older than {needs.driver}, "
-                "which this profile's CUDA runtime needs",
+                "which its CUDA runtime needs",
                 "driver-old",
                 gpu,
             )

@@ -98,7 +98,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine(with_gpu(CLOSED, containers=Containers()), SEEN)
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH"):
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "PWD", "PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(probe, "host", found.probe)
     monkeypatch.setattr(surroundings, "look", found.look)

@@ -44,13 +44,14 @@ def program(path: Path, content: bytes = environments.PYTHON) -> Path:
             {"VIRTUAL_ENV": "gone", "CONDA_PREFIX": "conda", "PATH": "user/bin"},
             "conda CONDA_PREFIX",
         ),
-        ({"PATH": "none:ours/bin:user/bin:venv/bin"}, "user PATH"),
+        ({"PWD": "project", "PATH": "user/bin"}, ".venv .venv"),
+        ({"PWD": "user", "PATH": "none:ours/bin:user/bin:venv/bin"}, "user PATH"),
         ({"PATH": "shims:user/bin"}, ""),
         ({"PATH": ""}, ""),
     ],
 )
 def test_which_environment_is_in_use(environ: dict[str, str], because: str, tmp_path: Path) -> None:
-    for place in ("venv", "conda", "user", "ours"):
+    for place in ("venv", "conda", "user", "ours", "project/.venv"):
         program(tmp_path / place / "bin" / ("python3" if place == "user" else "python"))
     program(tmp_path / "shims/python", b"#!/bin/sh\n")
     for name, value in environ.items():
