@@ -2,10 +2,9 @@
 
     python benchmarks/watch.py PYTHON [PAIRS] [DEVICE]
 
-PYTHON has torch. On the CPU, both trainings of a pair run at the same time, each on a CPU of its
-own, and change places four times a second, so that whatever else this machine does meets both: a
-pair's ratio is that of their steps in the same seconds (Linux). On a GPU they would be in each
-other's way: they take turns of a second. Goals: at most 1.05 of the time, and 50 MiB more.
+PYTHON has torch. Both trainings of a pair are started once and take turns of a second, each the
+first of every second pair: a pair's ratio is that of their steps in a second of CPU time, or of a
+GPU's time. Goals: at most 1.05 of the time, and 50 MiB more.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("perceptron", "convolutions", "transformer")
-SECONDS = 10.0
-SWAPPED = 0.25
 TURN = 1.0
 LOSS_AT = 100
 """The step whose loss must be the same in both."""
@@ -68,15 +65,17 @@ def train(kind: str, device: str) -> None:
     for _ in range(LOSS_AT // 4):
         loss = epoch()
     print(loss.item(), flush=True)
+    clock = time.process_time if device == "cpu" else time.perf_counter
     for line in sys.stdin:
         steps = 0
-        began = time.perf_counter()
-        while time.perf_counter() < began + float(line):
+        began = clock()
+        until = time.perf_counter() + float(line)
+        while time.perf_counter() < until:
             loss = epoch()
             steps += 4
         loss.item()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(steps / (time.perf_counter() - began), memory / 1024, flush=True)
+        print(steps / (clock() - began), memory / 1024, flush=True)
 
 
 @contextlib.contextmanager
@@ -116,33 +115,12 @@ def pairs_of(
     python: str, kind: str, hook: Path, device: str, count: int
 ) -> list[tuple[float, float, float]]:
     """Return each pair's ratio of steps without the hook to those with it, MiB more, ms a step."""
-    measured = []
-    if device == "cpu":
-        for number in range(count):
-            with waiting(python, kind, hook, device) as trainings:
-                measured.append(beside(trainings, number))
-    else:
-        with waiting(python, kind, hook, device) as trainings:
-            measured += [in_turn(trainings, number) for number in range(count)]
+    with waiting(python, kind, hook, device) as trainings:
+        measured = [in_turn(trainings, number) for number in range(count)]
     return [
         (alone[0] / watched[0], watched[1] - alone[1], 1000 / alone[0])
         for watched, alone in measured
     ]
-
-
-def beside(trainings: list[Any], swaps: int) -> list[tuple[float, float]]:
-    """Have both train at the same time, on two CPUs that they swap."""
-    cpus = sorted(os.sched_getaffinity(0))[:2]
-    for training in trainings:
-        go(training, SECONDS)
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        swaps += 1
-        # The one that is moved first waits for the other to go: each in turn.
-        for number in (0, 1) if swaps % 4 < 2 else (1, 0):
-            os.sched_setaffinity(trainings[number].pid, {cpus[(number + swaps) % 2]})
-        time.sleep(SWAPPED)
-    return [rate_and_memory(training) for training in trainings]
 
 
 def in_turn(trainings: list[Any], number: int) -> list[tuple[float, float]]:
@@ -174,5 +152,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--train":
         train(*sys.argv[2:])
     else:
-        count = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+        count = int(sys.argv[2]) if len(sys.argv) > 2 else 31
         main(sys.argv[1], count, sys.argv[3] if len(sys.argv) > 3 else "cpu")

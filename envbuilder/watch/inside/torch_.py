@@ -22,7 +22,7 @@ FIRST_STEP = 3
 """The first sampled step: the ones before allocate, tune and compile."""
 EAGER = 64
 """The number of first steps that are all looked at, however short they are."""
-QUIET = 0.02
+QUIET = 0.05
 """Seconds for which steps are only counted."""
 COUNTED = (
     "optimizers",

@@ -260,7 +260,14 @@ FOUND = {
         "set_detect_anomaly",
     ),
     "not finite, in JAX": (
-        watched(observed(framework="jax", losses=((1, 2.3), (13, None)))),
+        watched(
+            observed(
+                framework="jax",
+                losses=((1, 2.3), (13, None)),
+                unchanged_updates=6,  # NaN stays NaN
+                changed_at=0,
+            )
+        ),
         "in 1 of 2 recorded steps, and still at the end",
         "jax_debug_nans",
     ),
