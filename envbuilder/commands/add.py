@@ -1,4 +1,4 @@
-"""`envbuilder add` and `remove`: change a project's requirements, and its locks with them."""
+"""`envbuilder add` and `remove`: change a project's requirements and its locks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def command(requirements: tuple[str, ...], exact: bool) -> int:
     """Add packages to `requirements:` of envbuilder.yaml, and lock the project.
 
-    A requirement is a package and perhaps versions, extras and a marker (PEP 508); for a package
-    that is listed already, it replaces the line. Comments and order stay. Other packages keep their
-    versions. The locks that there are, and this machine's, are made again; if none of them can be,
-    or a file cannot be written, nothing is changed.
+    A requirement is a package, optionally with versions, extras and a marker (PEP 508). For a
+    package that is already listed, it replaces the line. Comments and order stay, and other
+    packages keep their versions. Existing locks and this machine's are made again. If none can be
+    made, or a file cannot be written, nothing is changed.
 
     \b
     Examples:
@@ -53,8 +53,8 @@ def command(requirements: tuple[str, ...], exact: bool) -> int:
 def remove(names: tuple[str, ...]) -> int:
     """Remove packages from `requirements:` of envbuilder.yaml, and lock the project.
 
-    Comments and order of the others stay. A package that comes from a file, such as
-    requirements.txt, is to be removed there: the file and the line are named.
+    Comments and order of the others stay. A package in another file, such as requirements.txt, must
+    be removed there; the message names file and line.
 
     \b
     Examples:
@@ -84,10 +84,10 @@ def read_project(settings: Settings) -> tuple[str, Path]:
 
 
 def apply_change(change: environment_changes.Change, settings: Settings) -> int:
-    """Write a change and the locks that it leads to; return the exit code.
+    """Write a change with its locks; return the exit code.
 
-    What is listed already may not be locked yet. Raise `InvalidError`, and write nothing, if
-    nothing could be locked, or if somebody edited the file meanwhile: resolving may take minutes.
+    Packages that are already listed may not be locked yet. Raise `InvalidError`, and write nothing,
+    if nothing can be locked, or if the file was edited meanwhile: resolving may take minutes.
     """
     for note in change.notes:
         console.result(f"note: {note}")
@@ -99,9 +99,9 @@ def apply_change(change: environment_changes.Change, settings: Settings) -> int:
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
-    """Return an environment's locks that there are, and this machine's; of the default one, all.
+    """Return an environment's existing locks and this machine's; for the default one, all.
 
-    All others contain the default one.
+    All other environments contain the default one.
     """
     every = of_project(settings, choosing=choosing)
     concerned = [entry for entry in every if environment in {DEFAULT, entry.environment}]
@@ -110,9 +110,9 @@ def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -
 
 
 def _without_effect(change: environment_changes.Change, settings: Settings) -> Iterator[str]:
-    """Yield what holds instead of packages that are added; raise `InvalidError` for excluded ones.
+    """Yield overrides of added packages; raise `InvalidError` for excluded packages.
 
-    Files that are listed may replace packages, too.
+    Listed files may also override packages.
     """
     environment = settings.environment
     before = settings.definition
@@ -134,7 +134,7 @@ def _without_effect(change: environment_changes.Change, settings: Settings) -> I
 
 
 def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[resolution.Outcome]:
-    """Return the locks of the environments that a change concerns."""
+    """Return the locks of the environments that a change affects."""
     changed = replace(settings, definition=change.definition)
     try:
         for note in _without_effect(change, settings):

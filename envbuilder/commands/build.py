@@ -65,13 +65,13 @@ def command(
     request: Request,
     as_json: bool,
 ) -> int:
-    """Fetch the files that the profile's lock names, then build from them without a network.
+    """Fetch the files in the profile's lock, then build from them without a network.
 
-    For an image, prints the digest of the manifest, which registries show, and that of the
-    configuration, which engines call its id. --json has both; its `digest` is the latter.
+    For an image, prints the digest of the manifest, as in registries, and that of the
+    configuration, the image id in engines. --json has both; its `digest` is the latter.
 
-    Several profiles are all checked first, then built one after the other. One that fails does not
-    stop the others; the exit code is that of the earliest check that failed.
+    Several profiles are all checked first, then built one after the other. A failure does not stop
+    the others; the exit code is that of the earliest failed check.
 
     \b
     Examples:
@@ -117,13 +117,13 @@ def command(
 # --- several profiles
 
 _LONGEST = 200
-"""Characters of an artifact or an error in the table; errors are printed in full above it."""
+"""Maximum characters of an artifact or an error in the table; errors are printed in full above."""
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
 """Exit codes, worst first: in the order of the checks."""
 
 
 class _Outcome(NamedTuple):
-    """The state of a profile: planned, built, or failed with an error."""
+    """The result for a profile: planned, built, or failed with an error."""
 
     profile: str
     build: Planned | None = None
@@ -134,7 +134,7 @@ class _Outcome(NamedTuple):
 def _build_several(
     profiles: Sequence[str], request: Request, settings: Settings, *, as_json: bool
 ) -> int:
-    """Build profiles, print the outcome of each, and return the exit code."""
+    """Build profiles, print each one's result, and return the exit code."""
     _require_no_place(request, profiles[0])
     library = variants.library(settings)
     for name in profiles:
@@ -157,7 +157,7 @@ def _build_several(
 
 
 def _planned(request: Request, settings: Settings) -> _Outcome:
-    """Plan the build of one of several profiles, whose lines begin with its name."""
+    """Plan the build of one of several profiles; prefix its lines with its name."""
     name = str(request.profile)
     note = console.progress().note
     progress = console.PlainProgress(lambda line: note(f"{name}: {line}"))
@@ -170,7 +170,7 @@ def _planned(request: Request, settings: Settings) -> _Outcome:
 
 
 def _built(outcome: _Outcome) -> _Outcome:
-    """Build what was planned, if it could be."""
+    """Build a planned profile; return other outcomes unchanged."""
     if outcome.build is None:
         return outcome
     try:
@@ -180,7 +180,7 @@ def _built(outcome: _Outcome) -> _Outcome:
 
 
 def _require_no_place(request: Request, first: str) -> None:
-    """Raise `InvalidError` for an option that says where one image goes."""
+    """Raise `InvalidError` for an option with the location of a single image."""
     stated = {"--tag": request.tag, "--output": request.output, "--push": request.push}
     for option, value in stated.items():
         if value:

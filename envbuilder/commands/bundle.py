@@ -1,4 +1,4 @@
-"""`envbuilder bundle` and `unbundle`: pack all that profiles need into one file, and unpack it."""
+"""`envbuilder bundle` and `unbundle`: pack everything for profiles into one file, and unpack it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}
-"""What a member is called if not by its kind."""
+"""Names of kinds of members that differ from the kind."""
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -80,12 +80,11 @@ def command(
 ) -> None:
     """Pack locked files, profiles, locks, base image, MNIST and envbuilder itself into one file.
 
-    Files that the store lacks are fetched
-    first. On a machine without any network, `unbundle` puts everything in its place; the file is a
-    plain tar, so that pip can install envbuilder from it.
+    Missing files are fetched first. On a machine without a network, `unbundle` installs everything.
+    The file is a plain tar, from which pip can install envbuilder.
 
-    In a project, it is the project's environment on these profiles that is packed, with
-    envbuilder.yaml, the files of requirements that it names, and its locks; not the project's code.
+    In a project, the project's environment on these profiles is packed, with envbuilder.yaml, its
+    requirements files and its locks, but not the project's code.
 
     \b
     Examples:
@@ -162,14 +161,14 @@ def _this_platform() -> tuple[types.Platform, ...]:
 @require_signature_option
 @json_option
 def unbundle(file: Path, force: bool, as_json: bool) -> None:
-    """Check a bundle, and put its contents where builds look for them.
+    """Check a bundle, and put its contents where builds find them.
 
     Every member is checked by its hash. Locked files go into the store, MNIST into its cache, base
-    images into the engine if one answers, profiles and locks into your configuration folder. What
-    is present already is not written again: after an interruption, run the same command again.
+    images into the engine if one answers, profiles and locks into your configuration folder.
+    Existing files are not written again: after an interruption, run the same command again.
 
-    A bundle of a project belongs to a copy of that project: run the command there. No file of the
-    project is changed; a lock that is not the bundle's is named.
+    For a project's bundle, run the command in a copy of that project. None of its files is changed;
+    locks that differ from the bundle's are listed.
 
     \b
     Examples:
@@ -223,7 +222,7 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
 
 
 def _next(taken: Unpacked) -> tuple[Hint, ...]:
-    """Return commands that build or verify what the bundle contains."""
+    """Return commands that build or verify the profiles in the bundle."""
     commands: list[tuple[str, ...]] = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     environment = taken.manifest.environment
@@ -247,7 +246,7 @@ def _next(taken: Unpacked) -> tuple[Hint, ...]:
 
 
 def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[str]:
-    """Yield what to know about locks of the project that are not the bundle's."""
+    """Yield notes on the project's locks that differ from the bundle's."""
     words = {
         "missing": "is not in this project: it cannot be built",
         "different": "is not this project's, which builds use",

@@ -22,11 +22,11 @@ from envbuilder.profiles.profile import load, search_path
 
 _USABLE = frozenset({"locked", "claimed"})
 _REFUSED = frozenset({"unlocked", "impossible"})
-"""States that making the locks again does not change."""
+"""States that locking again does not change."""
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """An environment on one profile, and what is wrong with its lock."""
+    """An environment on one profile, and the problem with its lock."""
 
     environment: str
     profile: str
@@ -34,9 +34,9 @@ class State(Struct, frozen=True, kw_only=True):
     """`locked`, `claimed`, `unlocked`, `missing`, `damaged`, or `impossible`."""
     problems: tuple[str, ...]
     hint: str = ""
-    """What to do about it, other than `envbuilder lock`."""
+    """What to do about it, other than running `envbuilder lock`."""
     failed: bool
-    """Whether that fails the check; profiles that the project does not list may be impossible or
+    """Whether it fails the check; profiles that the project does not list may be impossible or
     unlocked, but not all of them."""
 
 
@@ -46,11 +46,11 @@ class State(Struct, frozen=True, kw_only=True):
 def command(names: tuple[str, ...], as_json: bool) -> int:
     """Check that every lock of the project is fresh, and has the hardware's own framework.
 
-    With PROFILE, check that the locks of these profiles themselves are fresh.
+    With PROFILE, check that these profiles' own locks are fresh.
 
-    Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale or damaged, if
-    none could be made, if the framework was replaced by another build, or if a package is missing,
-    required by nothing, or from a source that the profile does not name.
+    Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale, damaged or
+    impossible, if the framework was replaced by another build, or if a package is missing, required
+    by nothing, or from a source that the profile does not name.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
 
 
 def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the state of a profile's lock, and of that of its conda packages if there is one."""
+    """Yield the state of a profile's lock, and of its conda lock if there is one."""
     profile = load(name, folders)
     path = profile_lock.path_for(name, folders)
     if path is None:
@@ -136,7 +136,7 @@ def _print(state: State, entry: entries.Entry, why: str) -> None:
 
 
 def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
-    """Yield which locks of profiles, on which the project's are based, are not the shipped ones."""
+    """Yield a note for each profile whose own lock the project uses instead of the shipped one."""
     folders = search_path(settings.project, settings.config_dir)
     origins = {entry.name: entry.origin for entry in every if entry.origin}
     for profile, lock in origins.values():

@@ -1,4 +1,4 @@
-"""`envbuilder clean`: remove what envbuilder made, after a table of what that frees."""
+"""`envbuilder clean`: list what envbuilder made and the space it takes, then remove it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     Sizes = Mapping[str, int | None]
 
 _SHOWN = 20
-"""Maximum number of names shown per reason for staying, and of rows per kind; --json has all."""
+"""Maximum number of names per reason for staying, and of rows per kind; --json has all."""
 _BLOCK = 512
 """Unit of `st_blocks`, whatever the file system's own is."""
 _SIZE = 12
-"""Columns of a size."""
+"""Width of a size in columns."""
 
 
 @click.command("clean")
@@ -63,18 +63,18 @@ def command(
 ) -> None:
     """Remove what envbuilder made here: environments, images, working folders of killed builds.
 
-    In a project, these are the environments and images that this project alone uses; elsewhere,
-    those that no project uses any more. --all removes them, whoever uses them. Nothing is removed
+    In a project, this removes environments and images that only this project uses; elsewhere, those
+    that no project uses any more. --all removes them even if projects use them. Nothing is removed
     while a command runs in it.
 
-    What would be removed is listed first, with the projects that use it and what that frees. On a
-    terminal, you are asked once. Where the output goes elsewhere, and with --json, nothing is
-    removed without --yes, and the exit code is 2.
+    Everything to be removed is listed first, with the projects that use it and the space that this
+    frees. On a terminal, you are asked once. If the output is not a terminal, and with --json,
+    nothing is removed without --yes, and the exit code is 2.
 
-    A file is removed only if it lies in a folder that envbuilder marked, an image only if this
-    installation built it. What was examined and stays is listed with the reason. Reports are yours:
-    they stay unless --reports is given (with --profile, it removes only those of that profile). So
-    do volumes, which hold what your commands in containers keep, unless --volumes is given.
+    A file is removed only if it is in a folder that envbuilder marked, an image only if this
+    installation built it. Anything else that was examined is listed with the reason why it stays.
+    Reports stay unless --reports is given (with --profile, only that profile's are removed).
+    Volumes, with the data of your commands in containers, stay unless --volumes is given.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def command(
 
 
 def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
-    """Raise `InvalidError` if nobody consented, and `BuildError` for what could not be removed."""
+    """Raise `InvalidError` without consent, and `BuildError` if something could not be removed."""
     if refused:
         raise InvalidError("nothing was removed", "To remove what is listed, add --yes.")
     if failed:
@@ -143,19 +143,19 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
 
 
 def _is_terminal() -> bool:
-    """Return whether somebody reads the output and can answer; a program that does is not asked."""
+    """Return whether a person reads the output and can answer, not a program."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> None:
-    """Print the table where the output is read: its own lines are for programs."""
+    """Print the table on stderr if stdout is for a program, else on stdout."""
     write = console.result if sys.stdout.isatty() else progress.note
     for line in table(items, sizes):
         write(line)
 
 
 def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
-    """Print what is gone: for programs by name, on a terminal, where the table was, in one line."""
+    """Print what was removed: by name for programs; as one line below a terminal's table."""
     if not sys.stdout.isatty():
         for name in removed:
             console.result(f"{'would remove' if dry_run else 'removed'} {name}")
@@ -165,7 +165,7 @@ def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
 
 @contextmanager
 def _connected(progress: console.Progress) -> Iterator[Engine | None]:
-    """Yield the engine; None, and a note if one is configured, if none answers."""
+    """Yield the engine; if none answers, None, with a note if one is configured."""
     try:
         engine = connection.connect()
     except ToolError as error:
@@ -177,7 +177,7 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
-    """Say that images stay because the engine does not answer, if one is configured."""
+    """Note that images stay because the engine does not answer, if one is configured."""
     if interface.configured_docker():
         progress.note(f"images were not examined: {error.message}")
 
@@ -208,7 +208,7 @@ def _examined(
     reports: bool,
     volumes: bool,
 ) -> list[Item]:
-    """Return what is removed, in this order; the inventory records what stays."""
+    """Return the items to remove, in this order; the inventory records those that stay."""
     leftovers = inventory.leftovers()
     if profile is not None:
         inventory.staying.clear()
@@ -234,10 +234,10 @@ def _examined(
 
 
 def measured(items: Sequence[Item], engine: Engine | None, progress: console.Progress) -> Sizes:
-    """Return the bytes that the removal of items frees in this order, by name.
+    """Return name → the bytes that removing the items frees, in this order.
 
-    A file with several names is freed with its last one, and not at all if one of them stays; an
-    image frees what no other image shares, with its last name. None: no engine reports it.
+    A file with several hard links is freed with the last one, and not at all if one of them stays.
+    An image frees what no other image shares, with its last name. None: no engine reports it.
     """
     if not items:
         return {}
@@ -272,7 +272,7 @@ def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
 def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Skipped]]:
-    """Remove items; return the names of what is gone, and what could not be removed."""
+    """Remove items; return the removed names, and the items that could not be removed."""
     removed: list[str] = []
     failed: list[Skipped] = []
     present: set[str] = set()
@@ -292,7 +292,7 @@ def _remove(
 
 
 def _failure(item: Item, engine: Engine | None) -> str:
-    """Remove an item; return what failed and why, or an empty string."""
+    """Remove an item; return the error, or an empty string."""
     try:
         if item.root is not None:
             files.remove(Path(item.name), item.root, item.aside)
@@ -313,7 +313,7 @@ def _failure(item: Item, engine: Engine | None) -> str:
 
 
 def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
-    """Yield the lines of a table of what is removed, by kind, with users, sizes and their sum."""
+    """Yield the lines of a table of removed items, by kind, with users, sizes and their sum."""
     for kind in dict.fromkeys(item.kind for item in items):
         parts: dict[str, list[int | None]] = {}
         users: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""`envbuilder compare`: put reports of several machines side by side."""
+"""`envbuilder compare`: compare reports of several machines side by side."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envbuilder.watch import model
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
-"""The format for a file's suffix, if --format is not given."""
+"""Suffix of a file → the format, if --format is not given."""
 _JUDGED = ("report", "against before", "why")
 
 
@@ -60,19 +60,19 @@ def command(
     against: Path | None,
     as_json: bool,
 ) -> int:
-    """Put reports of several machines side by side, the fastest accelerator first.
+    """Show reports of several machines side by side, the fastest accelerator first.
 
     REPORT is a file written by `envbuilder verify`, or a folder of them. Each row has the first
     epoch on the CPU and on the accelerator, whose ratio is the speed-up, and the median of the
-    later, warm epochs. Reports of subsets and of other precisions come after the
-    others, failed ones last. A file that is not a complete report is refused (exit 2).
+    later, warm epochs. Reports of subsets and other precisions follow the others; failed ones come
+    last. A file that is not a complete report is refused (exit 2).
 
-    REPORT may also be the FOLDER of one run of `fleet verify`. Then exits with 5 if a node that was
-    examined was not verified.
+    REPORT may also be the FOLDER of one run of `fleet verify`. The exit code is then 5 if an
+    examined node was not verified.
 
-    With --against it exits with 5 if a report is worse than before: slower by more than a factor of
-    1.3, or less accurate by more than 0.5 points. Reports of different machines are not compared,
-    nor is the speed if a machine was busy, and a report without an earlier one passes.
+    With --against, the exit code is 5 if a report is worse than before: slower by more than a
+    factor of 1.3, or less accurate by more than 0.5 points. Reports of different machines are not
+    compared, nor is the speed if a machine was busy. A report without an earlier one passes.
 
     \b
     Examples:
@@ -124,7 +124,7 @@ _LEAST_COLUMNS = 4
 
 
 def _is_table(content: bytes, text: str) -> bool:
-    """Return whether a file begins with headings of the new table, in whatever widths."""
+    """Return whether a file begins with the headings of the new table, in any widths."""
     headings = re.findall(r"[\w-]+", content.decode(errors="replace").partition("\n")[0])
     return len(headings) >= _LEAST_COLUMNS and {*headings} <= {*re.findall(r"[\w-]+", text)}
 
@@ -133,11 +133,11 @@ class _Compared(Struct, frozen=True, kw_only=True):
     """Reports side by side, in one format."""
 
     draw: Callable[[Any], None] | None = None
-    """Prints them on a console, if that is the format."""
+    """Prints them on a console, if the format is for terminals."""
     lines: tuple[str, ...] = ()
-    """What follows there."""
+    """Lines printed after them."""
     written: str = ""
-    """Them in another format."""
+    """The reports in another format."""
     is_worse: bool = False
 
     def text(self) -> str:
@@ -167,7 +167,7 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
 def _judgements(
     reports: Sequence[history.StoredReport], earlier: Path | None
 ) -> tuple[history.Judgement, ...] | None:
-    """Return what the reports are in comparison with those in a folder; None without a folder."""
+    """Return how the reports compare with those in a folder; None without a folder."""
     if earlier is None:
         return None
     before = map(history.read, _files(earlier))
@@ -190,7 +190,7 @@ def _text(
 
 
 def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
-    """Return every report once; raise `InvalidError` for all that is wrong at once."""
+    """Return every report once; raise `InvalidError` with all errors at once."""
     problems: list[InvalidError] = []
     stored: dict[Path, history.StoredReport] = {}
     for path in paths:

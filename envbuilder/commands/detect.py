@@ -67,9 +67,9 @@ def command(
     framework: types.Framework | None,
     as_json: bool,
 ) -> None:
-    """Show what this machine has, the profile chosen for it, and why not the others.
+    """Show this machine's hardware, the profile chosen for it, and why the others are not.
 
-    Only reads system files: no framework, no vendor tools; starts no program without --full.
+    Only reads system files, without any framework or vendor tool; starts no program without --full.
 
     \b
     Examples:
@@ -133,7 +133,7 @@ def command(
 
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
-    """Return a line on the framework of these profiles, and how to see those of the others."""
+    """Return a line on these profiles' framework, and how to see other frameworks' profiles."""
     name, says_so = library.framework
     why = f", because {says_so}" if says_so else ""
     if requested:
@@ -146,7 +146,7 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 def _served(
     host: Host, candidates: Sequence[Profile]
 ) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
-    """Yield the kinds of GPUs that are here, each with the framework's builds and how they fit."""
+    """Yield the kinds of GPUs of this machine, each with the framework's builds and their fit."""
     for name, row in ACCELERATORS.items():
         profile = next((p for p in candidates if p.accelerator == name), None)
         if profile and row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
@@ -156,7 +156,7 @@ def _served(
 def _releases(
     framework: types.Framework, host: Host, candidates: Sequence[Profile]
 ) -> Iterator[str]:
-    """Yield a line for each kind of GPU here: the releases that have a build for it."""
+    """Yield a line for each kind of GPU here with the releases that have a build for it."""
     for name, rated in _served(host, candidates):
         works = [build.release for build, level in rated if level == "note"]
         may = [build.release for build, level in rated if level in {"note", "warning"}]
@@ -168,7 +168,7 @@ def _releases(
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
-    """Write the recording, and compare the decisions that it leads to with those made here."""
+    """Write the recording; compare the decisions from a replay with those made here."""
     taken = probe.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
@@ -197,7 +197,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
-    """Return lines on the models that fit the accelerator's memory, or else main memory."""
+    """Return lines on the models that fit into the accelerator's memory, or else main memory."""
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     counts = Counter(pool.name for pool in first)
     names = " and ".join(f"{n} × {name}" if n > 1 else name for name, n in counts.items())
@@ -271,7 +271,7 @@ _SETS = {
 
 
 def facts(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield labels and values, in the order in which they are usually looked up."""
+    """Yield labels and values in the usual order of interest."""
     yield "system", _system(host)
     yield "processor", _processor(host.cpu)
     yield "cores", _cores(host.cpu)
@@ -393,7 +393,7 @@ def _containers(containers: Containers) -> str:
 
 
 def _gib(size: int | None) -> str:
-    """Return a size in GiB, or that it is unknown."""
+    """Return a size in GiB, or "unknown"."""
     if size is not None:
         return gibibytes(size)
     return _UNKNOWN

@@ -1,4 +1,4 @@
-"""`envbuilder fleet`: verification on every node of a cluster."""
+"""`envbuilder fleet`: verify every node of a cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.group("fleet")
 def command() -> None:
-    """Verify every node of a cluster: what was promised, what is there, and how fast it is.
+    """Verify every node of a cluster: what is promised, what is there, and how fast it is.
 
     \b
     Examples:
@@ -46,13 +46,13 @@ command.add_command(fleet_node.node)
 
 
 _PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
-"""Parameters that a run's plan has decided."""
+"""Parameters that a run's plan already decided."""
 _RESULTS = ("as_json", "html", "against")
-"""Parameters that are for the results of nodes that were examined."""
+"""Parameters that apply to the results of examined nodes."""
 
 
 class Outputs(Struct, frozen=True, kw_only=True):
-    """What a command writes beside the table, and the run that it compares with."""
+    """Outputs of a command beside the table, and the run to compare with."""
 
     as_json: bool
     page: console.Place
@@ -103,7 +103,9 @@ def read_run(path: Path) -> Summary:
 
 
 def report(summary: Summary, outputs: Outputs) -> int:
-    """Print a run's table or its JSON, and write what is asked for; return the exit code.
+    """Print a run's table or its JSON, and write the requested files; return the exit code.
+
+    Raises `InvalidError` at the end if the run cannot be compared with the earlier one.
 
     Raises `InvalidError` at the end if the run does not compare with the earlier one.
     """
@@ -141,7 +143,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Return a time such as 90s, 30m or 2h in seconds, from 1 to those of a week."""
+    """Parse a time such as 90s, 30m or 2h; return seconds, at most those of a week."""
     match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= 7 * 24 * 3600:
@@ -193,14 +195,14 @@ def verify(
     resumed: Path | None,
     outputs: Outputs,
 ) -> int:
-    """Verify every node of a Slurm cluster, one job a node, and compare what was promised.
+    """Verify every node of a Slurm cluster with one job each, and compare with what was promised.
 
-    Which node is for which profile stands in fleet.yaml in this folder; without it, each node
-    decides by what it detects. The jobs need no accounting. Their scripts, logs and results are in
-    a folder that all nodes must see. Stopped with Ctrl-C, only the run's own jobs are cancelled.
+    fleet.yaml in this folder says which nodes are for which profile; without it, each node decides
+    by what it detects. The jobs need no accounting. Their scripts, logs and results are in a folder
+    that all nodes must see. Ctrl-C cancels only the run's own jobs.
 
-    Exits with 5 if a node that was examined was not verified; nodes that administrators drained,
-    and those that no rule is for, are not examined.
+    The exit code is 5 if an examined node was not verified. Nodes that administrators drained, and
+    nodes without a rule, are not examined.
 
     \b
     fleet.yaml:
@@ -292,7 +294,7 @@ def verify(
 
 
 def _resumed(folder: Path, outputs: Outputs) -> int:
-    """Go on with the run in a folder; return the exit code."""
+    """Resume the run in a folder; return the exit code."""
     from envbuilder.fleet import drift, folder as folders
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.slurm import Slurm

@@ -1,4 +1,4 @@
-"""`envbuilder fleet node`: what a job does on its node. Not for people."""
+"""`envbuilder fleet node`: run by a job on its node, not by people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HINT = "Is the folder shared with this node?"
 _LONGEST_MESSAGE = 4000
-"""Characters of what the verification, a program of the node's, printed last."""
+"""Maximum characters of the last output of the verification on the node."""
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -81,7 +81,7 @@ def node(
 
 
 def _detected(settings: Settings) -> Detected:
-    """Detect this node, and the profile that fits it."""
+    """Detect this node and the profile that fits it."""
     from envbuilder.host import probe
     from envbuilder.profiles import choice
     from envbuilder.project import variants
@@ -99,7 +99,7 @@ def _detected(settings: Settings) -> Detected:
 
 
 def _read(path: Path, largest: int) -> dict[str, Any] | None:
-    """Return the report that was just written; None if there is none, or not a whole one."""
+    """Return the report that was just written; None if it is missing or incomplete."""
     try:
         report = msgspec.json.decode(files.read(path, largest))
     except (OSError, ValueError):

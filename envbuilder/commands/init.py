@@ -1,6 +1,6 @@
 """`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it.
 
-Long because what can be locked decides what is written and reported.
+Long because writing and reporting depend on what can be locked.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ if TYPE_CHECKING:
     from envbuilder.project.release import Offered
 
     Ask = Callable[..., chooser.Chooser]
-    """Returns a chooser for a profile, and for packages that are known to have no wheels."""
+    """Return a chooser for a profile and for packages known to have no wheels."""
 
 _OLD = timedelta(days=548)
-"""Age of a last commit from which releases of then are taken."""
+"""Age of the last commit from which on releases of that time are used."""
 _PATIENCE = 45.0
-"""Seconds after which no index is asked any more: `lock` goes on from there."""
+"""Seconds until no further index is read: `lock` continues from there."""
 _BUILDING = 3600.0
 """The same with --build, which needs the lock."""
 _MOST_SUGGESTED = 12
 _MOST_ASKED = 300
-"""Of what a repository's authors require: what is suggested outside of --json, and what the index
-is asked for."""
+"""Maximum number of a repository's requirements, which are untrusted: for suggestions outside of
+--json, and for requests to the index."""
 _MOST_RELEASES = 8
-"""Releases of the framework that are tried: those nearest to the one asked for."""
+"""Maximum number of framework releases that are tried, the nearest to the requested one."""
 _PYTHONS = range(8, 14)
 """The minor versions of Python that are tried."""
 _SHOWN = 3
 _MANY = 6
-"""Items of a part that a terminal gets, or one if all parts have more; --json has all."""
+"""Maximum items of a section on a terminal, or one if all sections have more; --json has all."""
 _ABSENT = "no index has them"
 _STRANGERS = "the index has a stranger's package of such a name"
 _TOO_OLD = "what files ask for is too old for Python 3.8 and later"
@@ -109,7 +109,7 @@ class Impossible(Struct, frozen=True):
 
 
 class SourceFile(Struct, frozen=True, kw_only=True):
-    """A file whose requirements are taken."""
+    """A file whose requirements are used."""
 
     file: str
     why: str
@@ -117,12 +117,12 @@ class SourceFile(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What was written, and what became of each line of the repository's files."""
+    """What was written, and the result for each line of the repository's files."""
 
     schema: int = 2
     file: str
     written: bool
-    """False if the file exists already, and is not empty: it stays as it is."""
+    """False if the file already exists and is not empty: then it is not changed."""
     text: str
     """The text that `init` writes."""
     taken: tuple[SourceFile, ...]
@@ -131,14 +131,14 @@ class Report(Struct, frozen=True, kw_only=True):
     needs_you: tuple[str, ...]
     suggested: tuple[draft.Suggested, ...]
     others: tuple[str, ...]
-    """Files that list requirements, too, and are not used."""
+    """Files with requirements that are not used."""
     impossible: tuple[Impossible, ...]
     locked: str = ""
-    """The profile of this machine if its lock was made, too."""
+    """This machine's profile if its lock was made, too."""
     imports: import_check.Outcome | None = None
-    """With `--build`: what became of what the code imports and the project requires."""
+    """With `--build`: results of importing the code's imports and the project's requirements."""
     next: tuple[str, ...]
-    """Commands to go on with."""
+    """Commands to run next."""
 
 
 @click.command("init")
@@ -153,13 +153,13 @@ class Report(Struct, frozen=True, kw_only=True):
 def command(offline: bool, is_built: bool, as_json: bool) -> None:
     """Write an envbuilder.yaml for the repository in this folder, and this machine's lock.
 
-    Takes the requirements of the file that the README names, else of the best one: {forms}; in
-    folders below if none is at the top. What the programs import and no list has is taken, too;
-    without any list, what README, Dockerfiles, scripts, notebooks and code name. Else that is a
-    suggestion in comments. Says what of all is taken, changed, dropped, and left to you. Nothing of
-    the repository is run. The package index is asked which names it has, and uv which versions fit
-    together: where pins stand in the way, the nearest later ones are taken. A file that exists is
-    never changed: what would be written is printed, and nothing is locked. With --build, the exit
+    Uses the requirements in the file that the README names, or else in the best one: {forms}; in
+    subfolders if there is none at the top. Imports of the programs that no list has are added.
+    Without any list, packages in README, Dockerfiles, scripts, notebooks and code are used;
+    otherwise they are suggested in comments. Reports what is used, changed, dropped, and left to
+    you. Nothing of the repository is run. The package index is asked which names it has, and uv
+    which versions fit together; if pins conflict, the nearest later versions are used. An existing
+    file is never changed: the new one is printed, and nothing is locked. With --build, the exit
     code is 5 if a package that the project requires cannot be imported.
 
     \b
@@ -207,7 +207,7 @@ command.help = str(command.help).format(forms=forms.supported())
 
 @contextmanager
 def _interrupted(until: float) -> Iterator[None]:
-    """Raise `TimeoutError` at a moment of the monotonic clock, as Ctrl-C would interrupt."""
+    """Raise `TimeoutError` at a moment of the monotonic clock, interrupting like Ctrl-C."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -224,8 +224,8 @@ def _interrupted(until: float) -> Iterator[None]:
 def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     """Make the lock of this machine's profile; return the report of it.
 
-    Where no profile fits the machine, none is made: the file is for others, too. Raise
-    `InvalidError` if the lock is for other machines alone.
+    If no profile fits the machine, no lock is made: the file is for other machines, too. Raise
+    `InvalidError` if the lock is for other machines only.
     """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
@@ -248,7 +248,7 @@ def _locked(report: Report, diagnosis: Diagnosis) -> Report:
 
 
 def _built(report: Report) -> Report:
-    """Build the environment of this machine's lock; return the report of what can be imported."""
+    """Build the environment of this machine's lock; return the report with the import results."""
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
 
@@ -261,9 +261,9 @@ def _built(report: Report) -> Report:
 def _report(
     folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository; without a `diagnosis`, no index is asked, nor after a moment.
+    """Read the repository; use indexes only with a `diagnosis`, and until a moment.
 
-    Also return why an index could not be asked which versions fit together.
+    Also return why an index could not be used to find versions that fit together.
     """
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
@@ -376,7 +376,7 @@ def _to_run(
 
 
 def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
-    """Yield the files whose requirements are taken, then what else names packages."""
+    """Yield the files whose requirements are used, then other sources of packages."""
     for source in choice.sources:
         listed = (*source.listed.requirements, *source.listed.conda)
         texts = tuple(line.text for line in listed)
@@ -388,14 +388,14 @@ def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
 
 
 def _excluded(names: Mapping[str, str]) -> Iterator[str]:
-    """Yield what to do about names that are excluded, given with the reason."""
+    """Yield advice on excluded names, given with the reason."""
     for name, why in names.items():
         meant = nearest(name) if why == _ABSENT else ""
         yield f"{name}: {_EXCLUDED[why]}{meant and f' Is it {meant}?'}"
 
 
 def _package(folder: Path) -> package.Package | None:
-    """Return the package that the repository is; None if it is none."""
+    """Return the repository's own package; None if it is not one."""
     try:
         return package.read(folder)
     except InvalidError:
@@ -411,7 +411,7 @@ def _completed(
     imports: Mapping[str, code.Use],
     itself: package.Package | None,
 ) -> tuple[_Completed, types.Framework | None]:
-    """Return what `_with_unlisted` does, and which of several frameworks decides."""
+    """Return the result of `_with_unlisted`, and the chosen one of several frameworks."""
     used = [*imports, *map(distribution, hints.requirements)]
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
     with_unlisted = partial(_with_unlisted, choice, hints, imports, itself=itself)
@@ -429,10 +429,10 @@ def _with_unlisted(
     framework: types.Framework,
     itself: package.Package | None,
 ) -> _Completed:
-    """Return the choice with what no file lists, what is only suggested, and what needs the user.
+    """Return the choice with unlisted packages, suggestions, and notes for the user.
 
-    Taken are what programs cannot start without, companions of the framework, and, if no file lists
-    anything, what texts install.
+    Added are packages that programs need to start, companions of the framework, and, if no file
+    lists anything, packages that texts install.
     """
     row = FRAMEWORKS[framework]
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
@@ -477,9 +477,9 @@ def _with_unlisted(
 
 
 def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[str]:
-    """Yield what to do about imported modules, given with a file, that no table knows.
+    """Yield advice on imported modules, given with a file, that no table has.
 
-    A folder with a list of its own may be what brings one.
+    A folder with its own list may provide one.
     """
     folders = {types.canonical(file.parent.name): file.parent for file in map(Path, lists)}
     strange = []
@@ -504,21 +504,21 @@ def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[st
 
 
 class _Inputs(NamedTuple):
-    """Where a project and its profiles are, and which builds of frameworks can be had."""
+    """A project, its profiles, and the available builds of frameworks."""
 
     folder: Path
     profiles: Sequence[Path]
     offered: Offered
     loaded: dict[str, Profile]
-    """The profiles that were read so far."""
+    """The profiles read so far."""
     read: Callable[..., lines.Listed]
-    """Returns what a file of requirements lists; each is read once."""
+    """Returns the requirements in a file; each is read once."""
     obstacles: dict[str, str]
-    """Profile → why uv finds nothing for it, whatever was tried."""
+    """Profile → why uv found no solution for it."""
 
 
 class _Attempt(NamedTuple):
-    """What `envbuilder.yaml` says in order to be locked, and what came of that."""
+    """A candidate for the content of `envbuilder.yaml`, and its result."""
 
     facts: draft.Draft
     notes: tuple[str, ...] = ()
@@ -526,15 +526,14 @@ class _Attempt(NamedTuple):
     impossible: tuple[Impossible, ...] = ()
 
     def notes_of(self, kind: type[str]) -> list[str]:
-        """Return the notes of a kind: on changes, or what is dropped or needs the user."""
+        """Return the notes of a kind: changes, dropped lines, or lines that need the user."""
         return [str(note) for note in self.notes if type(note) is kind]
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> _Attempt:
-    """Return facts with which the usual profiles can be locked, or as many of them as possible.
+    """Return facts with which the usual profiles, or as many as possible, can be locked.
 
-    What files say of Python and of the framework stays if it is possible; else the nearest is
-    taken.
+    The Python and the framework in files stay if possible; else the nearest ones are used.
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
@@ -551,9 +550,9 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> _Attemp
 def _resolvable(
     choice: draft.Choice, facts: draft.Draft, place: _Inputs, ask: Ask
 ) -> tuple[draft.Draft, Sequence[str]]:
-    """Return facts with which uv finds all that is required, and packages to ask the user about.
+    """Return facts for which uv finds a solution, and packages that need the user's consent.
 
-    These have to be built, and only lists of conda's name them: whose code it is, nobody has said.
+    These must be built, and only conda's lists name them: the index's package may be another one.
     """
     progress = console.progress()
     unasked = _not_asked_for(choice)
@@ -575,7 +574,7 @@ def _resolvable(
 
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
-    """Return the hardware that decides, on any machine: CUDA if it has packages of its own."""
+    """Return the hardware that decides, on any machine: CUDA if it has its own packages."""
     names = {line.name for line in variants.contents.requirements}
     compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
     if names & compilers or any(on_hardware(name, "cpu") != name for name in names):
@@ -590,9 +589,9 @@ def _fitting(
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return facts with which all that is required fits together on hardware, and what is built.
+    """Return facts with versions that fit together on hardware, and the packages to build.
 
-    They stay as they are if nothing that was tried fits.
+    They stay unchanged if nothing fits.
     """
     from envbuilder.locks import entries, resolve
 
@@ -654,7 +653,7 @@ def _first_moved(
     questions: chooser.Chooser,
     adapted: Profile,
 ) -> tuple[draft.Draft, frozenset[str]] | None:
-    """Return the first of `_moved` with which all fits together, and what is built for it."""
+    """Return the first of `_moved` for which there is a solution, and the packages to build."""
     pythons = _variants(choice, facts, place).limits.pythons
     # Lines without a version took no part in that question.
     for each in _moved(choice, facts, kind, questions, adapted, pythons):
@@ -676,9 +675,9 @@ def _moved(
     adapted: Profile,
     pythons: Sequence[Line],
 ) -> Iterator[draft.Draft]:
-    """Yield facts with the nearest later versions of what is pinned; none if none fit together.
+    """Yield facts with the nearest later versions of pinned packages; none if none fit.
 
-    What is bound from below alone is in its oldest version: the usual release may do, and is first.
+    Lower bounds give the oldest versions, so the usual release is tried first.
     """
     from envbuilder.locks.blockers import replaced
 
@@ -703,16 +702,16 @@ def _moved(
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, why: str) -> draft.Draft:
-    """Return facts with another Python, if it is another one than before."""
+    """Return facts with another Python, unless it is the same as before."""
     if python == before:
         return facts
     return msgspec.structs.replace(facts, python=python, python_why=why)
 
 
 def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | None:
-    """Return what the project makes of the profile for hardware, with consent to build anything.
+    """Return the project's variant of the profile for hardware, with consent to build anything.
 
-    None if the two cannot be combined.
+    None if they cannot be combined.
     """
     try:
         profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
@@ -724,7 +723,7 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
 
 
 def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
-    """Return the names on the index that only conda's lists and commands, or imports, lead to."""
+    """Return index names that only conda's lists and commands, or imports, lead to."""
     listed = _condas(choice)
     places = {line.where for line in listed}
     imported = {
@@ -737,16 +736,15 @@ def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
 
 
 def _condas(choice: draft.Choice) -> list[Line]:
-    """Return the lines that lists of conda's have."""
+    """Return the lines in conda's lists."""
     return [*chain.from_iterable(source.listed.conda for source in choice.sources)]
 
 
 def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framework | None:
-    """Return the one of several frameworks that a project is for; None if it has one at most.
+    """Return a project's main framework of several; None if it has at most one.
 
-    The first that is `used`: imported, most often first, or installed by texts, which may be the
-    only ones to name it; else the one that most packages belong to. Beside another, TensorFlow
-    reads data.
+    The first in `used` (imported, most often first, or installed by texts, which may be the only
+    ones to name it); else the one of most packages. Beside another, TensorFlow only reads data.
     """
     names = [line.name for line in choice.lines]
     stated = {f for name in names if (f := frameworks.of_name(name))}
@@ -763,7 +761,7 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
 
 
 def _day(folder: Path, choice: draft.Choice) -> date | None:
-    """Return the day of an old last commit if most lines leave versions open."""
+    """Return the day of an old last commit, if most lines have no upper bound."""
     free = [*filterfalse(draft.is_bounded, choice.lines)]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
     return day if day and date.today() - day > _OLD else None
@@ -772,9 +770,9 @@ def _day(folder: Path, choice: draft.Choice) -> date | None:
 def _alternatives(
     choice: draft.Choice, framework: types.Framework
 ) -> Iterator[tuple[str | None, str | None]]:
-    """Yield releases and Pythons to try, those nearest to what files ask for first.
+    """Yield releases and Pythons to try, the nearest to those in files first.
 
-    None is what files say themselves. Of a line of releases the newest, and the oldest of all.
+    None means as in files. Of each series, the newest release is tried, and the oldest of all.
     """
     from packaging.version import Version
 
@@ -798,7 +796,7 @@ def _alternatives(
 def _tried(
     choice: draft.Choice, facts: draft.Draft, place: _Inputs, names: Collection[str] = ()
 ) -> _Attempt:
-    """Return which profiles (by default all) the project can be combined with."""
+    """Return the profiles (by default of all) that can be combined with the project."""
     variants = _variants(choice, facts, place)
     try:
         framework, _ = variants.framework
@@ -820,7 +818,7 @@ def _tried(
 
 
 def _variants(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> ProjectProfiles:
-    """Return what the project makes of profiles if its file says so."""
+    """Return the project's variants of profiles, given the content of its file."""
     definition = facts.definition(choice)
     options = ReleaseOptions(place.offered)
     return ProjectProfiles(
@@ -842,7 +840,7 @@ def _absent(
 ) -> dict[str, str]:
     """Return the packages that no index has, with the reason.
 
-    None unless one that is `suspected` is so, and if not even one package is found.
+    None if no `suspected` one is absent, or if not a single package is found.
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
     names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
@@ -856,7 +854,7 @@ def _absent(
 
 
 def _channels(choice: draft.Choice) -> dict[str, str]:
-    """Return the URLs of the channels that lists name, without those that are known."""
+    """Return the URLs of channels in lists, without known channels."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
     named = chain.from_iterable(source.listed.channels for source in choice.sources)
@@ -910,7 +908,7 @@ def _on_hardware(
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return what is stated about the project's requirements on profiles, each once."""
+    """Return the notes on the project's requirements on profiles, each once."""
     texts = [line.text for line in variants.contents.requirements]
     pairs = []
     for name in sorted(names):
@@ -921,7 +919,7 @@ def _on_hardware(
 
 
 def _by_profile(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return what is said of profiles, each once."""
+    """Return the notes by profile, each once."""
     profiles: dict[str, list[str]] = {}
     for profile, words in pairs:
         profiles.setdefault(words, []).append(profile)

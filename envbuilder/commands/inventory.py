@@ -1,7 +1,7 @@
-"""What `envbuilder clean` may remove and what stays, examined before anything is removed.
+"""Decide what `envbuilder clean` may remove, before anything is removed.
 
-A folder counts as envbuilder's if envbuilder marked it on creation, with all that is in it, and an
-environment if its metadata says so. Links are never followed.
+A folder and its content count as envbuilder's if envbuilder marked it on creation, an environment
+if its metadata says so. Links are never followed.
 
 An image built on one of envbuilder's inherits its labels, and so does one made from it by `docker
 commit`. Labels therefore only select candidates; an id in a record proves what envbuilder built.
@@ -54,7 +54,7 @@ NOBODYS = "no project uses it: `envbuilder clean` removes it outside of a projec
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 _NAMED = 3
-"""Maximum number of projects that a reason names."""
+"""Maximum number of projects in a reason."""
 
 _RUNS = project_folder.RUNS
 _UNPACKED = "unpacked"
@@ -70,26 +70,26 @@ CACHES = (
     _RUNS,
     _UNPACKED,
 )
-"""Folders whose content can be made again: those that carry envbuilder's mark are removed whole."""
+"""Folders with replaceable content: those with envbuilder's mark are removed as a whole."""
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """A file, a folder, a name of an image or a volume that is removed by itself."""
+    """A file, a folder, an image name or a volume that is removed separately."""
 
     name: str
     kind: str
     row: str
-    """The row of the table that it is a part of, within its kind."""
+    """Its row in the table, within its kind."""
     root: Path | None = None
-    """Of a file or folder: below this one, no link is followed."""
+    """For a file or folder: no link is followed below this one."""
     aside: str = ""
-    """The name a folder is first renamed to, so that nothing uses it while it is being removed."""
+    """Name to which a folder is renamed first, so that nothing uses it during removal."""
     id: str = ""
-    """Of a name: that of its image."""
+    """For a name: its image's id."""
     last: bool = False
     """Whether it is the last name of its image."""
     images: frozenset[str] = frozenset()
-    """Of a record: the ids of the images that must be gone before it."""
+    """For a record: the ids of images that must be removed first."""
     users: tuple[str, ...] = ()
     """The projects that use it."""
 
@@ -109,17 +109,17 @@ class Recorded(Struct, frozen=True):
     profile: str | None
     folder: Path
     work: str = ""
-    """The working folder of the build that still needs it; empty if it is the build's result."""
+    """Working folder of the build that still needs it; empty for a build's result."""
     is_leftover: bool = False
-    """Whether only a killed build needed it."""
+    """Whether it was only needed by a killed build."""
 
 
 class Inventory(Struct):
-    """What may be removed and what stays. While open, it holds the locks of what may be removed."""
+    """Items that may be removed, and those that stay. While open, it holds locks on the former."""
 
     settings: Settings
     of_all: bool = False
-    """Whether what other projects use may be removed, too."""
+    """Whether items that other projects use may be removed, too."""
     items: list[Item] = []
     staying: list[Skipped] = []
     busy: set[str] = set()
@@ -134,13 +134,13 @@ class Inventory(Struct):
         self._locks.close()
 
     def keep(self, name: Path | str, reason: str) -> None:
-        """Record that something stays, and why."""
+        """Record that an item stays, and why."""
         item = Skipped(str(name), reason)
         if item not in self.staying:
             self.staying.append(item)
 
     def _needed(self, projects: Collection[Path]) -> str:
-        """Return why something stays that these projects use; empty if it may be removed."""
+        """Return why an item that these projects use stays; empty if it may be removed."""
         own = self.settings.project
         others = _names(project for project in projects if project != own)
         if self.of_all or (not others and (own is None or own in projects)):
@@ -173,7 +173,7 @@ class Inventory(Struct):
                     self._environment(path)
 
     def _environment(self, path: Path) -> None:
-        """List an environment that nothing has locked, unless another project uses it."""
+        """List an environment that is not locked, unless another project uses it."""
         root = self.settings.data_dir
         users_folder = records.users_of(path)
         projects = records.users_in(users_folder)
@@ -243,7 +243,7 @@ class Inventory(Struct):
     # --- downloads and caches
 
     def downloads(self) -> None:
-        """List what can be downloaded or made again; all of it stays while a build is running."""
+        """List what can be downloaded or made again; all of it stays while a build runs."""
         for name in CACHES:
             ours = {_RUNS, _UNPACKED}
             root = self.settings.data_dir if name in ours else self.settings.cache_dir
@@ -270,7 +270,7 @@ class Inventory(Struct):
     ) -> None:
         """List the labelled images (of one profile) that builds made here, and their records.
 
-        `used`: the ids of those that a container runs.
+        `used`: the ids of images of running containers.
         """
         gone: set[str] = set()
         for image in images:
@@ -314,9 +314,9 @@ class Inventory(Struct):
         self._records(recorded, gone, {image.id for image in images} - gone)
 
     def _records(self, recorded: Sequence[Recorded], gone: set[str], staying: set[str]) -> None:
-        """List the folders of records of which no image stays.
+        """List the folders of records whose images are all removed.
 
-        Those without an image to remove stay, as their images may be in another engine.
+        Those without an image here stay, as their images may be in another engine.
         """
         ids: dict[Path, set[str]] = {}
         for each in recorded:
@@ -328,7 +328,7 @@ class Inventory(Struct):
                 self._add(folder, root, RECORDS, RECORDS, images=frozenset(of_folder))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
-        """List the engine's volumes that this user's commands made, or keep them."""
+        """List the engine's volumes made by this user's commands, or keep them."""
         for volume in volumes:
             if volume.labels.get(VOLUME_LABEL) != str(os.getuid()):
                 continue
@@ -365,7 +365,7 @@ class Inventory(Struct):
         return folder.is_dir()
 
     def _is_marked(self, root: Path, folder: Path) -> bool:
-        """Return whether the folder is there and all of it is envbuilder's."""
+        """Return whether the folder exists and belongs to envbuilder as a whole."""
         if not self._is_ours(root, folder):
             return False
         if not files.is_marked(folder):
@@ -374,7 +374,7 @@ class Inventory(Struct):
         return True
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
-        """Take (and hold) a lock if there is one; return whether no other process has it."""
+        """Take a lock, if there is one, and `hold` it; return whether no other process has it."""
         if path in self._held:
             return True
         try:

@@ -1,4 +1,4 @@
-"""`envbuilder jupyter`: notebooks whose kernel runs in an environment."""
+"""`envbuilder jupyter`: notebooks with a kernel in an environment."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def command(
     """Open JupyterLab, with a kernel in the project's environment on any backend.
 
     Prints a link with a token; only this machine can open it. Ctrl-C ends the server and its
-    kernels. JupyterLab comes from an environment of envbuilder's own, built from a lock that
-    envbuilder brings, and so does ipykernel, unless your lock has it: your project stays as it is.
+    kernels. JupyterLab comes from a separate environment, built from a lock shipped with
+    envbuilder, and so does ipykernel unless your lock has it. Your project is not changed.
 
-    A kernel starts in the environment of the current lock. Terminals are in it, too. What follows
-    envbuilder's own options is passed to JupyterLab, which takes the first free port from 8888 on.
-    125 means that envbuilder itself failed.
+    Kernels and terminals start in the environment of the current lock. Arguments after envbuilder's
+    own options are passed to JupyterLab, which uses the first free port from 8888 on. Exit code 125
+    means that envbuilder itself failed.
 
     \b
     Examples:
@@ -119,7 +119,9 @@ def _serve(
 
 
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:
-    """Run the kernel of a project's environment in the working folder, and return its exit code.
+    """Run the kernel of a project's environment in the current folder; return its exit code.
+
+    A native one replaces this process.
 
     A native one replaces this process.
     """

@@ -1,4 +1,4 @@
-"""`envbuilder lock`: resolve profiles, and a project's environments on them, to exact files."""
+"""`envbuilder lock`: resolve profiles, and a project's environments, to exact files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
-"""Lines of the project's files that are shown for one reason."""
+"""Maximum lines of the project's files that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
 _MADE_ANEW = "{} (made anew)"
 _INSTEAD = (
@@ -91,13 +91,12 @@ def command(
 ) -> int:
     """Resolve a profile to exact files with sha256, for each of its platforms and Pythons.
 
-    Without --profile, resolves every profile. Locks that came with envbuilder are not changed: one
-    that differs is written next to your envbuilder.yaml or into your configuration folder, which is
-    searched first; remove it to return to the other.
+    Without --profile, resolves every profile. Shipped locks are not changed: a lock that differs is
+    written next to your envbuilder.yaml or into your configuration folder, which is searched first.
+    Remove it to use the shipped one again.
 
-    Versions stay while they fit. With --upgrade they move to the newest that fit. A lock that
-    cannot be read is made anew. In a project, locks of environments and profiles that it no longer
-    has are removed.
+    Versions stay while they fit; --upgrade moves them to the newest that fit. An unreadable lock is
+    replaced. In a project, locks of removed environments and profiles are deleted.
 
     \b
     Examples:
@@ -146,7 +145,7 @@ def _dated(settings: Settings, day: date) -> environment_changes.Change:
 
 
 def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
-    """Print which files list requirements, if the project states none."""
+    """Print which files have requirements, if the project lists none."""
     definition = settings.definition
     requires = (
         not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
@@ -161,7 +160,7 @@ def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) ->
 def _require_locked(
     names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[entries.CondaEntry]
 ) -> None:
-    """Raise `InvalidError` for a package that none of the locks holds."""
+    """Raise `InvalidError` for a package that is in none of the locks."""
     from difflib import get_close_matches
 
     available = set[str]()
@@ -188,11 +187,11 @@ def write_and_report(
     hint: str,
     change: environment_changes.Change | None = None,
 ) -> int:
-    """Write the locks that changed, and print what came of each; return the exit code.
+    """Write changed locks, and print the result of each; return the exit code.
 
-    A profile that nobody requires by name may fail, but not all of them. So may a lock go without
-    a platform, but for this machine's. `change`: of the project's file, which is written with them,
-    or not at all. Raise `InvalidError` with `hint` if a file cannot be written; then none is.
+    A profile that was not named may fail, but not all of them. A lock may omit a platform, except
+    this machine's. `change`: an edit of the project's file, which is written together with the
+    locks. Raise `InvalidError` with `hint` if a file cannot be written; then none is.
     """
     present = _save(outcomes, hint, change)
     detailed = of_this_machine((outcome.entry for outcome in outcomes), settings)
@@ -224,9 +223,9 @@ def _print_locks(
     settings: Settings,
     is_detailed: Callable[[resolution.Outcome], bool],
 ) -> bool:
-    """Print a line for each lock, with what came of it; return whether details are left out.
+    """Print a line with the result of each lock; return whether details are left out.
 
-    What moved is printed once; on other hardware, without what is its own.
+    Moved packages are printed once; for other hardware, without its own packages.
     """
     why = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
     locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
@@ -253,7 +252,7 @@ def _print_locks(
 
 
 def _is_failure(outcome: resolution.Outcome) -> bool:
-    """Return whether there is neither a lock to build from nor one that stays."""
+    """Return whether there is no lock to build from, neither a new nor an existing one."""
     lock = outcome.lock
     is_usable = lock is not None and not (lock.state == "unlocked" and outcome.entry.environment)
     return not (is_usable or outcome.is_kept)
@@ -283,7 +282,7 @@ def _print_failures(
 
 
 def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
-    """Return the labels of the locks for this machine's hardware; of all, if none is for it."""
+    """Return the labels of the locks for this machine's hardware; of all if there are none."""
     labels: dict[str, set[str]] = {}
     for entry in chosen:
         labels.setdefault(entry.name, set()).add(entry.label)
@@ -296,9 +295,9 @@ def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> froz
 def _save(
     outcomes: Iterable[resolution.Outcome], hint: str, change: environment_changes.Change | None
 ) -> dict[Path, Path | None]:
-    """Write the locks that changed with a change of the project's file.
+    """Write changed locks, together with a change of the project's file.
 
-    Return the files that hold their locks already.
+    Return the files whose locks are unchanged.
     """
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
@@ -314,7 +313,7 @@ def _save(
 
 
 def _print_kept(outcome: resolution.Outcome) -> None:
-    """Print why a lock stays as it is."""
+    """Print why a lock is kept."""
     entry = outcome.entry
     stays = f"the lock in {entry.earlier} is kept"
     if outcome.unread:
@@ -324,7 +323,7 @@ def _print_kept(outcome: resolution.Outcome) -> None:
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
-    """Return whether a lock goes without a platform of its profile, or cannot be made."""
+    """Return whether a lock omits a platform of its profile, or cannot be made."""
     profile = outcome.entry.profile
     lock = outcome.lock
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
@@ -343,9 +342,9 @@ def _print(text: str) -> None:
 
 
 def _places(outcome: resolution.Outcome) -> list[str]:
-    """Return where the user wrote the requirements whose packages an obstacle names.
+    """Return the places of the user's requirements whose packages an obstacle names.
 
-    An obstacle with items states that itself.
+    Empty for an obstacle with items, which contain the places.
     """
     obstacle = outcome.obstacle
     if obstacle is None or obstacle.items:
@@ -360,7 +359,7 @@ def _places(outcome: resolution.Outcome) -> list[str]:
 
 
 def _present(outcome: resolution.Outcome) -> Path | None:
-    """Return the file that holds the lock already; a shipped lock is not copied."""
+    """Return the file that already holds the lock; a shipped lock is not copied."""
     entry = outcome.entry
     path = entry.earlier
     if path is None or outcome.lock is None or path not in {entry.path, entry.shipped}:
@@ -369,7 +368,7 @@ def _present(outcome: resolution.Outcome) -> Path | None:
 
 
 def _holds(path: Path, lock: entries.AnyLock) -> bool:
-    """Return whether a file holds just this lock."""
+    """Return whether a file holds exactly this lock."""
     try:
         return path.read_bytes() == entries.content(lock)
     except OSError:
@@ -383,7 +382,7 @@ def _report(
     present: Path | None,
     settings: Settings,
 ) -> None:
-    """Print what a lock holds now, where it is if that is not the usual place, and why."""
+    """Print a lock's content, its path if that is not the usual one, and the reason."""
     entry = outcome.entry
     profile = entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -405,7 +404,7 @@ def _state(state: str, present: object) -> list[str]:
 
 
 def _place(path: Path, settings: Settings) -> str:
-    """Return where a lock is, for a line's end; empty in a project, where it is beside others."""
+    """Return a lock's path for a line's end; empty in a project, where it is beside others."""
     if settings.project and path.parent == settings.project / LOCKS:
         return ""
     here = Path.cwd()
@@ -413,7 +412,7 @@ def _place(path: Path, settings: Settings) -> str:
 
 
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
-    """Yield why a lock has another release, why it lacks targets, what was not compared."""
+    """Yield why a lock has another release, why it omits targets, and what was not compared."""
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
     yield releases.unknown(profile.framework, profile.release)
@@ -446,7 +445,7 @@ def _remove_unused(settings: Settings) -> None:
 def _conda_entries(
     name: str | None, settings: Settings, output_dir: Path | None, *, requested: bool
 ) -> tuple[entries.CondaEntry, ...]:
-    """Return the conda locks to make: `requested` ones, or those that a project needs."""
+    """Return the conda locks to make: the `requested` ones, or those that a project needs."""
     if settings.definition is not None:
         return tuple(entries.conda_of_project(settings, name, output_dir, requested=requested))
     if not requested:
@@ -464,7 +463,9 @@ def settle_conda(
     packages: Sequence[str] = (),
     again: bool = False,
 ) -> int:
-    """Solve and write conda locks one by one, and print what came of each; return the exit code.
+    """Solve and write conda locks one by one, and print each result; return the exit code.
+
+    A profile that was not named may fail, but not all of them.
 
     A profile that nobody requires by name may fail, but not all of them.
     """
@@ -511,7 +512,7 @@ def _conda_lines(
     *,
     same: bool,
 ) -> Iterator[str]:
-    """Yield what a lock holds now, what moved in it, and what it has not."""
+    """Yield the content of a lock, the moved packages, and what it omits."""
     count = sum(len(target.packages) for target in lock.targets)
     words = (*_state("locked", same), counted(count, "conda package"))
     yield f"{entry.label}: {', '.join(words)}{_place(entry.path, settings)}"

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the checks of their values."""
+"""Options of several commands, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the names between commas."""
+    """Split a value at commas."""
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     if not all(names):
         raise click.BadParameter(f"{value!r} lacks a name", ctx, param)
@@ -75,7 +75,7 @@ def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 class RequestOption(click.Option):
-    """An option whose value is the field of `Request` with the parameter's name."""
+    """An option whose value becomes the field of `Request` with the parameter's name."""
 
 
 request_option = partial(click.option, cls=RequestOption)
@@ -122,7 +122,7 @@ environment_option: Decorator = click.option(
 
 
 def require_one_host(root: Path, target_host: Path | None) -> None:
-    """Raise `UsageError` for two hosts to decide for."""
+    """Raise `UsageError` if two hosts are given."""
     source = click.get_current_context().get_parameter_source("target_host")
     if root != Path("/") and target_host and source is ParameterSource.COMMANDLINE:
         raise click.UsageError("--root cannot be combined with --target-host: each names a host")
@@ -152,7 +152,7 @@ require_signature_option: Decorator = click.option(
 
 
 def load_settings() -> core_settings.Settings:
-    """Return the settings, as this command's --environment and --require-signature decide."""
+    """Return the settings for this command's --environment and --require-signature."""
     chosen = click.get_current_context().meta
     settings = core_settings.load(environment=chosen.get(_ENVIRONMENT, DEFAULT))
     if _SIGNATURES not in chosen:
@@ -171,7 +171,7 @@ def locked_profile(
 ) -> tuple[Profile, Lock]:
     """Return a profile, by default the one that fits the host, and its lock, checked for use.
 
-    The lock is empty if an environment of the backend takes nothing from it.
+    The lock is empty if environments of the backend do not use it.
     """
     if name is None:
         from envbuilder.host import probe
@@ -233,7 +233,7 @@ def base_image_ref(
 
 
 def _base_image_of_variable() -> str | None:
-    """Return what base_image_option would be, for a command that only has its variable."""
+    """Return the value of base_image_option for a command that only reads its variable."""
     try:
         context = click.get_current_context()
         return base_image_ref(context, None, os.environ.get(_BASE_IMAGE) or None)
@@ -243,7 +243,7 @@ def _base_image_of_variable() -> str | None:
 
 
 def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the value of an option that is given once: of several, Click drops all but the last.
+    """Return the value of an option, and refuse several: Click would silently use the last.
 
     Such an option is declared with `multiple=True`.
     """
@@ -313,14 +313,14 @@ push_option: Decorator = request_option(
 
 
 _IMAGE_ONLY = ("base_image", "builder", "push", "tag", "volume")
-"""Parameters that only images have."""
+"""Parameters that only apply to images."""
 _FOLDERS_AS_THEY_ARE = " Commands that run on this machine itself see its folders where they are."
 
 
 def given(names: Iterable[str]) -> Iterator[str]:
-    """Yield the options of those parameters that the command line states.
+    """Yield the options of those parameters that are given on the command line.
 
-    What variables set does not count: they are for all commands.
+    Values from variables do not count, since they are for all commands.
     """
     context = click.get_current_context(silent=True)
     if context is None:
@@ -332,7 +332,7 @@ def given(names: Iterable[str]) -> Iterator[str]:
 
 
 def require_image(backend: str | None) -> None:
-    """Raise `InvalidError` for an option of images that is given, if the backend makes none."""
+    """Raise `InvalidError` if an option for images is given and the backend makes none."""
     if backend is None or makes_image(backend):
         return
     for option in given(_IMAGE_ONLY):
@@ -344,7 +344,7 @@ def require_image(backend: str | None) -> None:
 
 
 def adding(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options, which `--help` shows in this order."""
+    """Return a decorator that adds options, in the order of `--help`."""
     return lambda function: reduce(lambda f, option: option(f), options[::-1], function)
 
 
@@ -356,8 +356,8 @@ backend_option: Decorator = request_option(
     " else venv.",
 )
 SHARED = (environment_option, backend_option)
-"""What every command takes that builds environments. One more is stated here alone, as a
-`request_option`: no command repeats it."""
+"""Options of every command that builds environments. To add one, state it here as a
+`request_option`; no command repeats it."""
 
 
 def request_options(profile: Decorator) -> Decorator:
@@ -391,7 +391,7 @@ environment_options = request_options(profile_option)
 
 
 class _Interpreter(click.Path):
-    """A program, by its path or by its name on PATH."""
+    """A program, by path or by name on PATH."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the program's path."""
@@ -465,11 +465,11 @@ locked_option: Decorator = request_option(
     help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
 )
 running_options = adding(environment_options, access_options, locked_option)
-"""Adds what commands take that run something in an environment, as `request` and `given`."""
+"""Adds the options of commands that run something in an environment, as `request` and `given`."""
 
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
-    """Return what the options give a command. Raise `InvalidError` that names the option."""
+    """Return the access from the options. Raise `InvalidError` that names the option."""
     from envbuilder.builds import access
 
     pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)

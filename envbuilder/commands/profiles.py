@@ -37,8 +37,8 @@ _MARKS: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
 def command(name: str | None, target_host: Path | None, as_json: bool) -> None:
     """List the shipped profiles and your own, and whether they fit this machine.
 
-    With NAME, show that profile as envbuilder reads it, its lock, whether it fits here, and its
-    framework's releases for its hardware.
+    With NAME, show that profile as resolved, its lock, whether it fits here, and its framework's
+    releases for its hardware.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def _show(name: str, folders: Sequence[Path], host: Host, *, as_json: bool) -> N
 
 
 def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
-    """Print a line for each release: its builds, marked if they fit, and its Pythons."""
+    """Print a line for each release with its builds, marked if they fit, and its Pythons."""
     columns: dict[str, dict[str, Any]] = {
         title: {},
         "builds (✓ fits here, ! may fit)": {},
@@ -133,7 +133,7 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    """Print a line; on a terminal, wrap it between words and indent it below its label."""
+    """Print a line; on a terminal, wrap it and indent it below its label."""
     line = f"{label}{text}"
     if sys.stdout.isatty():
         line = wrapped(text, console.width(), label, " " * len(label))

@@ -1,4 +1,4 @@
-"""`envbuilder render`: write a Dockerfile or other files that need no envbuilder."""
+"""`envbuilder render`: write a Dockerfile or other files that work without envbuilder."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def command(
 ) -> None:
     """Write files that build the environment without envbuilder.
 
-    Only files that carry the mark of a generated file are overwritten. Several profiles are for
-    `bake` alone: a file for `docker buildx bake`, with a target for each profile and platform.
+    Only generated files, recognized by a mark, are overwritten. Several profiles work only with
+    `bake`: a file for `docker buildx bake` with a target for each profile and platform.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def command(
 def _folders(
     lock: Lock, python: str, kind: render.RenderTarget, settings: Settings
 ) -> Iterator[render.RenderedFile]:
-    """Yield the project's folders that a Dockerfile builds packages from, each as a tar."""
+    """Yield the project's folders that a Dockerfile builds as packages, each as a tar."""
     from envbuilder.packages.sources import source
     from envbuilder.packages.store import Store
 
@@ -149,7 +149,7 @@ def _bake(
     library: Library,
     settings: Settings,
 ) -> None:
-    """Print a bake file, or write it with what it needs."""
+    """Print a bake file, or write it with the files that it needs."""
     sources = []
     for name in names or (None,):
         profile, lock = locked_profile(library, settings, name, target_host)
@@ -173,7 +173,9 @@ def _bake(
 
 
 def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]:
-    """Copy the project's own files to where the Dockerfile takes them from; yield that folder.
+    """Copy the project's own files to where the Dockerfile reads them; yield that folder.
+
+    Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.
 
     Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.
     """
@@ -197,7 +199,7 @@ def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]
 def write(rendered: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
     """Write rendered files and return their paths.
 
-    Raise `InvalidError` if a file exists that was not generated (before anything is written), or if
+    Raise `InvalidError` if a file exists and was not generated (before anything is written), or if
     one cannot be written.
     """
     mark = resources.MARK.encode()

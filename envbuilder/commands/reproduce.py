@@ -1,4 +1,4 @@
-"""`envbuilder reproduce`: build twice from nothing, and compare bit for bit."""
+"""`envbuilder reproduce`: build twice from scratch, and compare bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(
     request: Request,
     as_json: bool,
 ) -> int:
-    """Build twice from nothing, compare the digests, and name what differs.
+    """Build twice from scratch, compare the digests, and list the differences.
 
     For images, compares the digest of the configuration, which covers every layer's uncompressed
     bytes; for other environments, that of the file tree.
@@ -41,8 +41,8 @@ def command(
     runs with another umask, time zone, language and working folder. Neither result is kept. Exits
     with 0 if both are equal, 1 if they differ.
 
-    Of an image, names the keys of its configuration and the layers that differ, of other
-    environments the files. An image contains the project's `files:`, as with `build`.
+    Lists the differing configuration keys and layers of an image, or files of other environments.
+    An image contains the project's `files:`, as with `build`.
 
     \b
     Examples:

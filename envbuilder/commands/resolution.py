@@ -1,4 +1,4 @@
-"""Resolve the locks of a command, with another Python or release where packages need one."""
+"""Resolve a command's locks, choosing another Python or release if packages need one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     Listed = Callable[[ReleaseOptions], Iterable[entries.Entry]]
 
 _AT_ONCE = 4
-"""Locks that are resolved side by side: uv mostly waits for the index."""
+"""Maximum number of locks that are resolved in parallel: uv mostly waits for the index."""
 _PATIENCE = 5.0
-"""Seconds in which the others may remove their files once one has failed and their uv is killed."""
+"""Seconds for the others to remove their files after one has failed and their uv was killed."""
 
 
 class Outcome(NamedTuple):
@@ -39,11 +39,11 @@ class Outcome(NamedTuple):
     lock: profile_lock.Lock | None
     """None if the profile cannot be combined with the project."""
     unread: str = ""
-    """Why the lock so far could not be read."""
+    """Why the existing lock could not be read."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the lock so far stays, since none to build from can be made now."""
+        """Whether the existing lock stays, because no usable one can be made now."""
         if self.lock is None or self.lock.state != "unlocked":
             return False
         return bool(self.unread) or (
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
     @property
     def obstacle(self) -> Reason | None:
-        """Why there is no lock to build from, whichever target decided it; None if there is one."""
+        """Why there is no usable lock, whichever target decided it; None if there is one."""
         if isinstance(self.entry.profile, InvalidError):
             return Reason(text=self.entry.profile.message)
         if self.lock is None or self.lock.obstacle is None:
@@ -61,12 +61,12 @@ class Outcome(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The obstacle as it is printed; empty if there is none."""
+        """The obstacle in print; empty if there is none."""
         return self.obstacle.printed() if self.obstacle else ""
 
     @property
     def hints(self) -> tuple[Hint, ...]:
-        """What to do about a profile that cannot be combined with the project."""
+        """Advice on a profile that cannot be combined with the project."""
         return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
@@ -79,11 +79,11 @@ def resolve_all(
     report: Callable[[str], object] = console.result,
     diagnosis: Diagnosis | None = None,
 ) -> tuple[Outcome, ...]:
-    """Resolve what is to be locked; return the result of each, of which nothing is written.
+    """Resolve all entries; return their results without writing anything.
 
-    `listed` returns the entries to lock by a choice of releases and Pythons. Where packages turn
-    out to have wheels for another Python only, or to need another release of the framework, that is
-    chosen, reported, and resolved again. `diagnosis`: what the command learned before.
+    `listed` returns the entries for given releases and Pythons. If packages only have wheels for
+    another Python, or need another release of the framework, that one is chosen, reported and
+    resolved again. `diagnosis`: facts from the command's earlier requests.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
@@ -116,7 +116,7 @@ def resolve_all(
 
 
 _MOST_WAYS = 3
-"""Other choices that are tried."""
+"""Maximum number of other choices that are tried."""
 
 
 def _ways(
@@ -156,7 +156,7 @@ def _moved(
     chosen: Iterable[entries.Entry],
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
-    """Return outcomes by another choice: entries that it changes are resolved again."""
+    """Return the outcomes for another choice: entries that it changes are resolved again."""
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*chosen]
     moved = [
@@ -177,6 +177,8 @@ def resolved(
     packages: Sequence[str] = (),
 ) -> tuple[Outcome, ...]:
     """Resolve locks, a few at a time; one that cannot be made does not stop the others.
+
+    `diagnosis` finds the obstacles of a target.
 
     `diagnosis` finds what stands in the way of a target.
     """

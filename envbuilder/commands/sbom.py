@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Write the SBOM of a lock's files in CycloneDX format, without building anything.
 
-    Licences are included for wheels that were fetched before. `build` writes the SBOM of its result
-    by itself, and reports its location.
+    Licences are included for wheels that were fetched before. `build` also writes the SBOM of its
+    result, and prints its location.
 
     \b
     Examples:

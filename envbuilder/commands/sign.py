@@ -1,8 +1,8 @@
 """`envbuilder sign` and `verify-signature`: sign files with a key, and check signatures.
 
-A file is recognized by its content. A provenance is a statement about an artifact already and is
-signed as it is. For the others a statement is made whose subject is the file. `verify-signature`
-compares both with what is on disk.
+A file is recognized by its content. A provenance already is a statement about an artifact, and is
+signed as it is. For other files, a statement about the file is made. `verify-signature` compares
+both with what is on disk.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
 def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
     """Sign locks, bundles, SBOMs and provenances, each into FILE.intoto.jsonl next to it.
 
-    Keys are P-256 or ed25519, as openssl makes them. The passphrase of an encrypted one is read
-    from ENVBUILDER_KEY_PASSPHRASE, else asked for.
+    Keys are P-256 or ed25519, as openssl makes them. The passphrase of an encrypted key is read
+    from ENVBUILDER_KEY_PASSPHRASE, or asked for.
 
     \b
     Examples:
@@ -94,10 +94,10 @@ def _passphrase(key: Path) -> Callable[[], bytes]:
 )
 @json_option
 def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bool) -> None:
-    """Check who signed files, and that the signature is about these very bytes.
+    """Check who signed files, and that the signatures match their content.
 
-    Of a provenance, the builder is checked as well, and the artifact next to it. Exit code 5: there
-    is no signature, or it is not accepted; the message says which.
+    For a provenance, the builder and the artifact next to it are checked as well. Exit code 5:
+    there is no signature, or it is not accepted; the message says which.
 
     \b
     Examples:
@@ -116,7 +116,7 @@ def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bo
 
 
 def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> signatures.Signed:
-    """Return the signature of a file by one of the named or configured keys, which is about it."""
+    """Return the signature of a file by one of the named or configured keys."""
     what = recognized(path)
     required = settings.configuration.signatures
     configured = {"lock": required.locks, "bundle": required.bundles}
@@ -147,7 +147,7 @@ SBOM = "urn:envbuilder:sbom:v1"
 
 
 class Signable(Struct, frozen=True, kw_only=True):
-    """A file that can be signed: its statement, and what a signature of it must be about."""
+    """A file that can be signed: its statement, and the required subject of a signature."""
 
     kind: str
     type: str
@@ -156,11 +156,11 @@ class Signable(Struct, frozen=True, kw_only=True):
     digests: dict[str, str]
     """One of them must be a subject's, by algorithm."""
     note: str = ""
-    """What a signature of it does not show here."""
+    """What its signature does not prove here."""
 
 
 def recognized(path: Path) -> Signable:
-    """Return what a file is to `sign`; raise `InvalidError` if it cannot be signed."""
+    """Return how to sign a file; raise `InvalidError` if it cannot be signed."""
     try:
         with path.open("rb") as stream:
             head = stream.read(bundle_format.BLOCK)
@@ -198,7 +198,7 @@ def recognized(path: Path) -> Signable:
 
 
 def _bundle(path: Path) -> Signable:
-    """Return a bundle, with two subjects: the file for other tools, the manifest for `unbundle`."""
+    """Return a bundle with two subjects: the file for other tools, the manifest for `unbundle`."""
     with bundle_format.opened(path) as reader:
         for _, content in reader.members():
             for _ in content:
@@ -230,7 +230,7 @@ def _provenance(path: Path, content: bytes) -> Signable:
 
 
 def _in_hand(path: Path) -> dict[str, str]:
-    """Return the digest of the artifact next to its provenance, from its bytes; empty if missing.
+    """Return the digest of the artifact next to its provenance, by its bytes; empty if missing.
 
     Raise `EnvbuilderError` if it is damaged, or is neither an environment nor an image on disk.
     """
@@ -243,7 +243,7 @@ def _in_hand(path: Path) -> dict[str, str]:
 
 
 def _require_builder(statement: signatures.Statement, where: str) -> None:
-    """Raise `WrongTypeError` unless a statement is the provenance of a build by envbuilder."""
+    """Raise `WrongTypeError` unless a statement is the provenance of an envbuilder build."""
     try:
         built = statement.predicate["buildDefinition"]["buildType"]
         builder = statement.predicate["runDetails"]["builder"]["id"]

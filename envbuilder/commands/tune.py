@@ -34,9 +34,9 @@ def command(
 ) -> int:
     """Time settings (threads, allocators, compilers and more) against the defaults.
 
-    Trains in short trials inside an environment (built first if it is missing), which takes a
-    quarter of an hour, or less with --quick. Changes nothing: settings that help here are printed
-    with how to have them.
+    Trains in short trials inside an environment (built first if missing), which takes a quarter of
+    an hour, or less with --quick. Changes nothing: settings that help here are printed with
+    instructions.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""Run a command in its environment, and deliver a report of what its training did where.
+"""Run a command in its environment, and write a report of what its training did, and where.
 
-A hook observes the command's interpreters from within, and threads of this process count what the
-machine does meanwhile. The hook is a folder of files that a container sees, too. It belongs to this
-one command and is removed afterwards: the environment itself has no part of it.
+A hook observes the command's interpreters from within, while threads of this process measure the
+machine. The hook is a folder of files that a container sees, too. It is for this one command and is
+removed afterwards: the environment itself does not contain it.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ LAST = "last"
 _INSIDE = Path(model.__file__).with_name("inside")
 _LEFT_OUT = {"__pycache__", "__init__.py"}
 _SECONDS = 2.0
-"""Between two readings of GPUs: their drivers count over about one."""
+"""Seconds between two readings of GPUs: their drivers average over about one."""
 
 
 def named(against: str | None) -> model.Watched | None:
-    """Return the earlier report of that path, before anything is built; None for the last one."""
+    """Return the earlier report at that path, before anything is built; None for the last one."""
     if against is None or against == LAST:
         return None
     return model.read(Path(against))
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
-    """Return where a report and its page go; raise `InvalidError` if they cannot."""
+    """Return the places of a report and its page; raise `InvalidError` if one is not usable."""
     file = console.Place("--output", output, model.is_report)
     page = console.Place("--html", html, console.is_page)
     console.require_places(file, page)
@@ -69,14 +69,14 @@ def places(output: Path | None, html: Path | None) -> tuple[console.Place, conso
 
 
 class Watching(Struct, frozen=True, kw_only=True):
-    """How a command is watched, and where its report goes."""
+    """How to watch a command, and where to write its report."""
 
     device: str | None = None
     file: console.Place = console.Place("--output", None, model.is_report)
     page: console.Place = console.Place("--html", None, console.is_page)
     against: str | None = None
     earlier: model.Watched | None = None
-    """The report that `against` names, unless that is the last one."""
+    """The report that `against` names; None for the last one."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:
         """Run the command in a finished build's environment; return the exit code to end with."""
@@ -128,7 +128,7 @@ class Watching(Struct, frozen=True, kw_only=True):
         return watched.exit_code
 
     def _deliver(self, watched: model.Watched, folder: Path) -> None:
-        """Keep and show the report; what cannot be written is said, and changes no exit code."""
+        """Keep and show the report; a failed write is printed, and changes no exit code."""
         earlier = self.earlier
         errors: list[EnvbuilderError] = []
         try:
@@ -158,7 +158,7 @@ class Watching(Struct, frozen=True, kw_only=True):
 def keep(watched: model.Watched, folder: Path) -> Path:
     """Store a report under the next number and return its path; raise `BuildError`.
 
-    Of each profile the newest ones are retained, and the newest of each command that succeeded.
+    The newest ones of each profile are kept, and the newest successful one of each command.
     """
     name = (watched.time, watched.profile, watched.backend, watched.fingerprint)
     path = history.stored(folder, name, lambda: model.encoded(watched))
@@ -176,7 +176,7 @@ def last(folder: Path, like: model.Watched) -> model.Watched | None:
 
 
 def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
-    """Return what a report has in common with those it is compared with."""
+    """Return what a report must share with those it is compared with."""
     if watched is None:
         return None
     frameworks = {process.framework for process in judge.training(watched)}
@@ -203,7 +203,9 @@ def _succeeded(path: Path) -> model.Watched | None:
 
 
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
-    """Return in sentences how a training differs from an earlier one.
+    """Return sentences on how a training differs from an earlier one.
+
+    Rates within a factor of `MAX_SLOWDOWN` count as equal.
 
     Its rate is about the same up to a factor of `MAX_SLOWDOWN`.
     """
@@ -250,7 +252,7 @@ class Session:
     def laid(
         cls, above: Path, environment: str = "", owner: tuple[int, int] | None = None
     ) -> Iterator[Session]:
-        """Lay the hook in a folder below `above`, and remove all of the session in the end.
+        """Write the hook to a folder below `above`, and remove the session's files at the end.
 
         `environment`: the folder of the command's, as the command sees it; empty for any. `owner`:
         the user and group of the command, if another one's. Raise `InvalidError` if the folder
@@ -269,7 +271,7 @@ class Session:
             yield session
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
-        """Return what processes wrote, by rank and age, and how many are left out."""
+        """Return what processes wrote, by rank and age, and how many files are left out."""
         paths = sorted(self._out.glob("*.json"), key=lambda path: -path.lstat().st_size)
         whole = []
         for path in paths[: model.MOST_PROCESSES]:
@@ -286,7 +288,7 @@ class Running:
     seconds: float
     """How long it took, once it has ended."""
     machine: model.Machine
-    """What this machine counted meanwhile."""
+    """This machine's readings meanwhile."""
 
     def __init__(self, *, in_container: bool) -> None:
         self._in_container = in_container
@@ -298,7 +300,7 @@ class Running:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what this machine does until the command that is run within has ended."""
+        """Measure this machine until the command that runs in the block has ended."""
         before = contention.read()
         of_children = _children_seconds()
         readings = _Readings()
@@ -328,7 +330,7 @@ class Running:
 def _gpu(
     index: int, name: str, rates: float, times: float, milliwatts: float, counts: float
 ) -> model.Gpu:
-    """Return a GPU by the sums and numbers of its readings."""
+    """Return a GPU from the sums and numbers of its readings."""
     return model.Gpu(
         index=index,
         name=name[:200],
@@ -344,11 +346,11 @@ def _children_seconds() -> float:
 
 
 _Readings = dict[tuple[int, str], list[float]]
-"""GPUs by index and name → sum and number of per cents that were used, and of milliwatts."""
+"""GPUs by index and name → sum and number of readings in per cent, and in milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
-    """Read NVIDIA's GPUs now and then; none without driver or `nvidia-ml-py`."""
+    """Read NVIDIA's GPUs at intervals; none without driver or `nvidia-ml-py`."""
     try:
         library: Any = importlib.import_module("pynvml")
         library.nvmlInit()
@@ -370,7 +372,7 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
 
 
 def source(project: Path, environment: str = DEFAULT) -> model.Source:
-    """Return a project with its commit, and whether nothing in it differs; no commit without git.
+    """Return a project with its commit, and whether its files are unchanged; no commit without git.
 
     git starts no monitor of the clone's files. A filter that the clone's configuration names may
     run, as the project's code does right after; a clone around the project must be the user's own.

@@ -1,7 +1,7 @@
 """The table of accelerators: a vendor is a row, at the end of its module in `host/gpus/`.
 
-The first that fits is chosen. The CPU, which every host has, comes last. The payload, which imports
-nothing of ours, has a row of the same name in `payload/machine/accelerators.py`.
+The first that fits is chosen; the CPU, which every host has, comes last. The payload imports
+nothing of ours, and has a row of the same name in `payload/machine/accelerators.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ACCELERATORS = {row.name: row for row in (nvidia.CUDA, amd.ROCM, intel.XPU, appl
 
 
 def of_vendor(vendor: str) -> Accelerator | None:
-    """Return the row of a vendor's GPUs; None if no profile can be for them."""
+    """Return the row of a vendor's GPUs; None if no profile supports them."""
     for row in ACCELERATORS.values():
         if row.vendor == vendor:
             return row

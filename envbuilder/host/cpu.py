@@ -27,7 +27,7 @@ _LIMITS = {
 _CPUINFO_LIMIT = 4 << 20
 """Maximum bytes of /proc/cpuinfo, of a kernel or of a recorded tree; 512 CPUs take 1 MB."""
 _DESCRIPTION_LIMIT = 1 << 16
-"""Bytes of it in which the first CPU is described."""
+"""Bytes of it that contain the description of the first CPU."""
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _ARM = {0x41: "ARM", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}
@@ -127,7 +127,7 @@ def _read_topology(reader: Reader, online: Iterable[int]) -> None:
 def machine(snapshot: Snapshot) -> str:
     """Return the architecture from uname or the kernel; "unknown" if neither is recorded.
 
-    Trees without both still show x86-64 and 64-bit ARM, by the flags in `/proc/cpuinfo`.
+    Without both, the flags in `/proc/cpuinfo` still show x86-64 and 64-bit ARM.
     """
     reported = snapshot.machine or clean(snapshot.text("proc/sys/kernel/arch"))
     if reported:
@@ -241,7 +241,7 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int]:
-    """Return how many of the wanted CPUs each physical core has; empty if any core is unknown.
+    """Return how many of the given CPUs each physical core has; empty if any core is unknown.
 
     In AMD's sockets with two dies the cores of both have the same numbers, so /proc/cpuinfo shows
     half of them; /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).

@@ -1,4 +1,4 @@
-"""Decide which container engines answer, and what is installed for them to reach GPUs.
+"""Decide which container engines answer, and which of their programs for GPUs are installed.
 
 Engines are asked over their Unix sockets. `engines.json` in a recorded tree has the form of `ask`:
 by socket, relative to the root, either {"Version", "Components", "Info"} (the responses of /version
@@ -26,7 +26,7 @@ from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
-"""Sockets of the system-wide engine: on most systems, two names of one path."""
+"""Sockets of the system-wide engine; on most systems they are the same one."""
 _PODMAN = "run/podman/podman.sock"
 _SESSION = ("docker.sock", "podman/podman.sock")
 # Docker Desktop on macOS and on Linux, Colima, OrbStack.
@@ -37,23 +37,23 @@ _HOME = (
     ".orbstack/run/docker.sock",
 )
 NAMED = "DOCKER_HOST"
-"""Key that replaces the socket's path if this variable does not name a Unix socket."""
+"""Key in place of the socket's path if this variable does not name a Unix socket."""
 HIDDEN = "its folder is closed to this user"
 """The error of a socket that may or may not exist."""
 _SECONDS = 0.3
 _FULL_SECONDS = 2.0
-"""The longest wait for what answers on a socket."""
+"""Maximum seconds to wait for an answer on a socket."""
 _LIMIT = 1 << 16
 _INFO_LIMIT = 1 << 20
-"""Maximum bytes of what answers on a socket, engine or not: of /version, and of /info."""
+"""Maximum bytes of an answer to /version or /info; the program at the socket is untrusted."""
 _MOST_ANSWERS = 32
-"""Sockets in a recorded tree, which anybody may have written."""
+"""Maximum sockets in a recorded tree, which is untrusted."""
 _OK = re.compile(rb"HTTP/1\.[01] 200\b")
 _ANSWERS = "engines.json"
 _FULL = "full.json"
 _BUILDX_VERSION = "docker buildx version"
 _MOST = 32
-"""Runtimes that an engine may list."""
+"""Maximum runtimes of an engine."""
 # Where the docker client searches for plugins; in /opt/homebrew only if configured.
 _PLUGIN_FOLDERS = (
     "usr/local/lib/docker/cli-plugins",
@@ -178,9 +178,9 @@ def _answer(path: str, *, full: bool) -> Answer:
 def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes:
     """Return the body of the response to an HTTP request for `target`.
 
-    `seconds` covers the whole exchange, from connecting to the last byte. `limit` is in bytes,
-    head and body together. Raise `OSError` (`TimeoutError` if time runs out), and `ValueError`
-    if the response is too long or not an HTTP "200 OK".
+    `seconds` covers the whole exchange, from connecting to the last byte. `limit` is in bytes, head
+    and body together. Raise `OSError` (`TimeoutError` if time runs out), or `ValueError` if the
+    response is too long or not an HTTP "200 OK".
     """
     # Importing http.client would take 22 ms, a quarter of `detect`'s run time; this takes 5.
     import socket
@@ -244,7 +244,7 @@ def decide(snapshot: Snapshot) -> Containers:
 
 
 def notes(snapshot: Snapshot) -> list[str]:
-    """Return notes on engines that could not be asked."""
+    """Return notes on engines that could not be queried."""
     answers = _recorded(snapshot.files)
     problems = [
         f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."

@@ -4,9 +4,10 @@ A file named python3.11 may be a pyenv shim that fails, another version, a build
 architecture under Rosetta, or part of a venv that will be deleted. So each candidate is run to
 identify it, and one inside a venv is replaced by the interpreter that the venv was made from.
 
-Running interpreters takes longer than all else that `run` does before its command, so answers are
-kept for as long as the files stay the same. An answer holds for the file that gave it: what a
-program answers that starts another one (pyenv's shims choose an interpreter each time) is not kept.
+Running interpreters takes longer than everything else that `run` does before its command, so
+answers are cached while the files stay the same. An answer is valid only for the file that gave it:
+those of programs that start another one (pyenv's shims choose an interpreter each time) are not
+cached.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Runner = Callable[..., process.Completed]
 
 _FILE = "answers.json"
 _VENV = "pyvenv.cfg"
-"""The file next to an interpreter, or one folder above, that makes it one of a venv."""
+"""File beside an interpreter, or one folder above, that marks a venv."""
 SECONDS = 10.0
 _MOST_REJECTED = 6
-"""Interpreters that an error lists: the user's PATH may name dozens."""
+"""Maximum number of interpreters in an error: the user's PATH may have dozens."""
 # Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
 # names the venv's own.
 _QUESTION = """
@@ -50,7 +51,7 @@ print(json.dumps({
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What an interpreter says of itself."""
+    """An interpreter's facts about itself."""
 
     version: str
     final: bool
@@ -76,7 +77,7 @@ class _Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answers:
-    """The answers of interpreters, by path; kept in a folder if one is given."""
+    """The answers of interpreters by path, cached in a folder if one is given."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -86,10 +87,10 @@ class Answers:
         self._stored = set(self._entries)
         self._changed = False
         self.used = False
-        """Whether an answer of an earlier command was returned."""
+        """Whether an earlier command's answer was returned."""
 
     def get(self, path: Path) -> Answer | None:
-        """Return an interpreter's answer, if its file is still the same."""
+        """Return an interpreter's cached answer, if its file is still the same."""
         entry = self._entries.get(str(path))
         if entry is None or entry.identity != _identity(path):
             return None
@@ -97,7 +98,7 @@ class Answers:
         return entry.answer
 
     def add(self, path: Path, answer: Answer) -> None:
-        """Remember an answer, if it came from this very file."""
+        """Cache an answer, if it came from this very file."""
         identity = _identity(path)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
             self._entries[str(path)] = _Entry(identity=identity, answer=answer)
@@ -110,13 +111,13 @@ class Answers:
         return path if self.get(path) else None
 
     def add_managed(self, version: str, path: Path) -> None:
-        """Remember where uv's interpreter of this version is."""
+        """Cache the location of uv's interpreter of this version."""
         if self._managed.get(version) != str(path):
             self._managed[version] = str(path)
             self._changed = True
 
     def forget(self) -> None:
-        """Drop everything, so that each interpreter is run again."""
+        """Drop all answers, so that each interpreter is run again."""
         self._entries = {}
         self._managed = {}
         self._stored = set()
@@ -124,7 +125,7 @@ class Answers:
         self.used = False
 
     def save(self) -> None:
-        """Write what was learned; without a place to write it, the next command asks again."""
+        """Write the cache; if it cannot be written, the next command runs interpreters again."""
         if self._folder is None or not self._changed:
             return
         content = msgspec.json.encode(_Stored(answers=self._entries, managed=self._managed))
@@ -187,8 +188,8 @@ def find(
     """Return the interpreter to build from.
 
     Without `version` (X.Y), try the first supported one, then the others, newest first. `machine`
-    is the architecture as Python spells it. A candidate in `answers` is not run; what others answer
-    is added there. Raise `ToolError` with the interpreters that were found and why each was
+    is the architecture as Python spells it. A candidate in `answers` is not run; the answers of
+    others are added. Raise `ToolError` with the interpreters that were found and why each was
     rejected.
     """
     known = Answers() if answers is None else answers
@@ -212,7 +213,7 @@ def _order(supported: Sequence[str]) -> list[str]:
 
 
 class _Search(Struct):
-    """One search, which caches each candidate's answer, since several names may lead to it."""
+    """One search, which caches each candidate's answer: several names may lead to one file."""
 
     _machine: str
     _runner: Runner
@@ -235,7 +236,7 @@ class _Search(Struct):
         return interpreter
 
     def _located(self, version: str) -> Path | None:
-        """Return where uv says that its interpreter of this version is."""
+        """Return the location of uv's interpreter of this version, as uv reports it."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         try:
             done = process.run_uv(
@@ -347,7 +348,7 @@ class _Search(Struct):
 
 
 def _patch(installed: Path) -> tuple[int, ...]:
-    """Return the numbers in the name of a pyenv version's folder."""
+    """Return the version numbers in the name of a pyenv version's folder."""
     return tuple(map(int, re.findall(r"[0-9]{1,9}", installed.parts[-3])))
 
 

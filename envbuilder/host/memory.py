@@ -77,7 +77,7 @@ _DATA_BITS = {72: 64, 80: 64, 40: 32}
 
 
 def read(reader: Reader) -> None:
-    """Read the kernel's total, and the data on modules; `cgroups.read` reads the mounts."""
+    """Read the kernel's total, and the modules' data; `cgroups.read` reads the mounts."""
     reader.file("proc/meminfo")
     reader.exists("dev/shm")
     reader.blob(_TABLE)
@@ -229,7 +229,7 @@ def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """Return the channel that the names state, with all its owners; None if they state none."""
+    """Return the channel that the names state, with its owners; None if they state none."""
     for text in (bank, locator):
         match = _CHANNEL.search(text) or _COLUMN.search(text)
         if match:
@@ -240,8 +240,8 @@ def _named(bank: str, locator: str) -> Hashable:
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
     """Return channels by the letters of slots such as DIMM_A1, if letters can mean channels.
 
-    On Dell servers they mean processors: one letter has many slots (PowerEdge M420 Owner's
-    Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
+    On Dell servers letters mean processors, and have many slots (PowerEdge M420 Owner's Manual,
+    "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
     most = _MOST_SLOTS if all(owners) else 2

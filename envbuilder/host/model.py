@@ -36,10 +36,10 @@ Obstacle = Literal[
     "unread",
 ]
 """What keeps a GPU from working: an environment variable; a missing, wrong or unreadable kernel
-driver; the vendor's library; a device node that is missing, may not be opened or could not be
-checked; the container or the driver does not give it to this process; MIG is on without instances;
-no fabric manager sets up NVSwitch; PyTorch does not support it; no table lists it; a virtual
-machine; WSL hides it; /sys could not be read."""
+driver; the vendor's library; a device node that is missing, not accessible or unchecked; the
+container or the driver does not give it to this process; MIG is on without instances; no fabric
+manager sets up NVSwitch; PyTorch does not support it; no table lists it; a virtual machine; WSL
+hides it; /sys could not be read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # The flags by which oneDNN and zentorch choose kernels on x86, and the equivalents on 64-bit ARM.
@@ -51,12 +51,12 @@ amx_tile amx_bf16 amx_int8 avx_vnni
 _ARM_FLAGS = "asimd asimddp asimdhp bf16 fphp i8mm sve sve2 svebf16"
 X86_FLAGS = frozenset(_X86_FLAGS.split())
 TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
-"""The CPU flags that `Cpu.flags` covers; it says nothing about any other flag."""
+"""The CPU flags that `Cpu.flags` covers; other flags are unknown."""
 
 
 _RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
 ASSUMED = "assumed"
-"""The detail of a GPU that is not here: a version stated for it may lack its last parts."""
+"""The detail of an assumed GPU: a version stated for it may lack its last parts."""
 
 
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     affinity: Count | None = None
     """CPUs that this process may run on."""
     quota: float | None = None
-    """CPUs that the cgroup's quota allows (1.5 = one and a half); None if none was found."""
+    """CPUs that the cgroup's quota allows (1.5 = one and a half); None if there is none."""
     threads: Count | None = None
     """Threads that torch should use here."""
 
@@ -91,7 +91,7 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     total_bytes: Count | None = None
     limit_bytes: Count | None = None
-    """What the cgroup allows; None if no limit was found."""
+    """The cgroup's limit; None if there is none."""
     shm_bytes: Count | None = None
     """Size of /dev/shm, through which DataLoader workers pass their batches."""
     kind: str | None = None
@@ -107,27 +107,27 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bandwidth: Count | None = None
     """Theoretical bytes per second: channels × channel width × transfers."""
     detail: str = ""
-    """Why channels and speed are unknown; one sentence."""
+    """Why channels and speed are unknown, in one sentence."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU of the machine, and whether this process could use it."""
 
     vendor: str
-    """As the table of accelerators has it, or "unknown"."""
+    """As in the table of accelerators, or "unknown"."""
     name: str
     state: State
     detail: str = ""
-    """Why it is not usable, or why that is unknown; one sentence."""
+    """Why it is not usable, or why that is unknown, in one sentence."""
     obstacle: Obstacle | None = None
-    """The same as a code; None for a usable GPU."""
+    """The same reason as a code; None for a usable GPU."""
     bus: str | None = None
     device_id: str | None = None
     """PCI device id, four lower-case hexadecimal digits."""
     family: str | None = None
-    """The GPU's generation or chip; AMD: what ROCm's compiler calls it, such as "gfx1100"."""
+    """The GPU's generation or chip; AMD: ROCm's compiler target, such as "gfx1100"."""
     support: Support | None = None
-    """Intel: whether PyTorch lists the device; None if envbuilder's table does not have it."""
+    """Intel: whether PyTorch lists the device; None if envbuilder's table lacks it."""
     kernel_driver: str | None = None
     driver_version: str | None = None
     sm: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")] | None = None
@@ -136,8 +136,7 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_bytes: Count | None = None
     """Its own memory, or the main memory that it shares."""
     usable_bytes: Count | None = None
-    """What programs can use of it: the driver reserves some, and makes only a part of shared memory
-    available."""
+    """The part that programs can use: the driver reserves some, and limits shared memory."""
     bandwidth: Count | None = None
     """Theoretical bytes per second of its memory; None for shared memory (see `Memory`)."""
     mig: bool | None = None
@@ -167,7 +166,7 @@ class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     buildx: bool | None = None
     """Whether docker's buildx plugin is installed."""
     buildx_version: str | None = None
-    """Set only with `--full`, since reading it runs a command."""
+    """Set only with `--full`, because reading it runs a command."""
     runtimes: tuple[str, ...] = ()
     """Installed GPU runtimes, such as "nvidia-container-runtime"."""
 
@@ -201,7 +200,7 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level_zero: bool | None = None
     """Whether Intel's Level Zero loader and GPU driver, which no wheel contains, are installed."""
     notes: tuple[str, ...] = ()
-    """What could not be read, and other remarks on this result."""
+    """Unreadable facts, and other remarks on this result."""
 
 
 def distribution_of(host: Host) -> tuple[str, str]:
@@ -213,12 +212,12 @@ def distribution_of(host: Host) -> tuple[str, str]:
 
 
 def is_wsl1(kernel: str | None) -> bool:
-    """Return whether a kernel release is that of WSL 1, where no program can use a GPU."""
+    """Return whether a kernel release is WSL 1's, where no program can use a GPU."""
     return bool(kernel and kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft"))
 
 
 _LARGEST = 16 << 20
-"""The maximum size of a host that another machine wrote, in bytes."""
+"""Maximum bytes of a host file from another machine."""
 
 
 def read(path: Path) -> Host:

@@ -98,7 +98,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     """A memory pool: an accelerator's own memory, or the host's main memory.
 
     None means unknown, never zero; a bandwidth of zero or less is also unknown. A chip whose
-    accelerator shares main memory has one pool, or else the same bytes would be counted twice.
+    accelerator shares main memory has one pool; otherwise, the same bytes would count twice.
     """
 
     name: str
@@ -174,10 +174,10 @@ def bits_of(quant: str) -> float:
 def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     """Estimate whether the weights fit into `pools`, and the ceiling for one stream.
 
-    `pools` are the accelerators that share the model, in the order they are filled, and last
-    main memory; without an accelerator, the weights must fit into main memory. A pool of unknown
-    size gets nothing: if the others suffice, the result is right whatever its size. Raise
-    `InvalidError` for an unknown `quant`.
+    `pools` are the accelerators that share the model, in the order they are filled, and last main
+    memory; without an accelerator, the weights must fit into main memory. A pool of unknown size
+    gets nothing: if the others suffice, its size does not matter. Raise `InvalidError` for an
+    unknown `quant`.
     """
     bits = bits_of(quant)
     weights = math.ceil(model.parameters * bits / 8)

@@ -1,8 +1,8 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
 Everything is read once, into a snapshot: each topic knows its own files (`read` in its module), and
-this module knows the topics. `decide` takes that data alone, so a recorded tree gives the same
-answer anywhere.
+this module knows the topics. `decide` uses only that data, so a recorded tree gives the same answer
+anywhere.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
 
 
 def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return possible GPUs: their absence must not be concluded."""
+    """Return possible GPUs, whose absence must not be concluded."""
     addresses = {gpu.bus for gpu in gpus}
     vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}
     missing: list[tuple[str, Obstacle]] = [

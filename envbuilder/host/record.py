@@ -1,7 +1,7 @@
 """Record what detection reads as a tree of files, which `envbuilder detect --root` replays.
 
-What names one machine or its users is left out or replaced: serial numbers, UUIDs, container ids,
-MAC addresses, host and user names, members of groups, strings of the firmware.
+Data that identifies a machine or its users is left out or replaced: serial numbers, UUIDs,
+container ids, MAC addresses, host and user names, members of groups, strings of the firmware.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Snapshot
 
 PLANTED = ("files", "binary", "links", "folders", "nodes")
-"""The parts of a host in `tests/data/hosts` that are planted as a tree."""
+"""The parts of a host in `tests/data/hosts` that are written as a tree."""
 _DEVICES = "sys/bus/pci/devices"
 _PLUGINS = "usr/local/lib/docker/cli-plugins"
 # Names that say nothing about a machine or a person, and are words of other files.
@@ -56,7 +56,7 @@ _MEMORY_DEVICE = 17
 
 
 class Scrubber:
-    """Replaces what identifies a machine or a person; the same by the same, others by others."""
+    """Replaces identifying values consistently: equal values get equal stand-ins."""
 
     def __init__(self, names: Iterable[str] = (), home: str = "") -> None:
         self._stand_ins: dict[str, str] = {}
@@ -66,7 +66,7 @@ class Scrubber:
         self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
 
     def public(self, text: str) -> str:
-        """Return a text, or a path, without what identifies."""
+        """Return a text or a path without identifying values."""
         if self._home and self._home != "root":
             text = re.sub(rf"(?<![^/\s\"']){re.escape(self._home)}(?![^/\s\"'])", "home/user", text)
         text = _BUILDER.sub("(build@host)", text)
@@ -86,7 +86,7 @@ class Scrubber:
         return stand_in
 
     def home_plugin(self, path: str) -> str:
-        """Map a plugin below the user's home to the folder where every replay looks for one."""
+        """Map a plugin below the user's home to the folder where each replay looks for one."""
         inside = f"{self._home}/.docker/cli-plugins/"
         if path.startswith(inside):
             return f"{_PLUGINS}/{path.removeprefix(inside)}"
@@ -94,7 +94,7 @@ class Scrubber:
 
 
 def this_machine() -> Scrubber:
-    """Return the scrubber of this machine's name, and of its user's name and home."""
+    """Return a scrubber for this machine's name, and its user's name and home."""
     node = os.uname().nodename
     try:
         user = getpass.getuser()
@@ -105,7 +105,7 @@ def this_machine() -> Scrubber:
 
 
 def _above(paths: Iterable[str]) -> set[str]:
-    """Return the folders that some paths are in."""
+    """Return the folders above some paths."""
     folders: set[str] = set()
     for path in paths:
         folders.update(map(str, PurePosixPath(path).parents))
@@ -113,7 +113,7 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
-    """Return the parts of a host (see `PLANTED`), without what tells it from others of its kind."""
+    """Return the parts of a host (see `PLANTED`), without values that identify it."""
 
     def place(path: str) -> str:
         return scrubber.public(scrubber.home_plugin(path))
@@ -146,7 +146,7 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
 
 
 def reduced(path: str, text: str) -> str:
-    """Return the lines of a file that detection reads."""
+    """Return only the lines of a file that detection reads."""
     for end, pattern in _KEPT.items():
         if path.endswith(end):
             return "".join(filter(pattern.match, text.splitlines(keepends=True)))
@@ -156,7 +156,8 @@ def reduced(path: str, text: str) -> str:
 def nameless(table: bytes) -> bytes:
     """Return an SMBIOS table whose strings are all "x", but for the names of memory slots.
 
-    Structures that detection does not read keep their length alone: they hold the machine's UUID.
+    Of structures that detection does not read, only the length is kept: they hold the machine's
+    UUID.
     """
     parts = []
     for each in memory.structures(table):
@@ -173,7 +174,7 @@ def nameless(table: bytes) -> bytes:
 def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
     """Write what was read as a tree into a new or empty folder; return the number of its files.
 
-    Raise `InvalidError` if the folder cannot take it.
+    Raise `InvalidError` if the folder is not usable.
     """
     data = recording(taken, scrubber)
     with files.explained(folder, done="written"):
@@ -185,7 +186,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
-    """Plant the tree of a host below `root`, and return it."""
+    """Write the tree of a host below `root`, and return it."""
     for path, target in sorted(data.get("links", {}).items()):
         _at(root, path).symlink_to(target)
     for path, text in data.get("files", {}).items():
@@ -206,7 +207,7 @@ def _at(root: Path, path: str) -> Path:
 
 
 def differences(live: Any, replayed: Any, scrubber: Scrubber) -> list[str]:
-    """Return the facts in which two judged hosts differ, without what identifies this one."""
+    """Return the facts in which two judged hosts differ, without identifying values."""
     recorded = _facts(replayed)
     lines = []
     for path, value in (dict.fromkeys(recorded) | _facts(live)).items():

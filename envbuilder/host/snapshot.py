@@ -1,4 +1,4 @@
-"""Read files, folders, links and nodes below one root, once, and parse untrusted text of them.
+"""Read files, folders, links and nodes below one root, once, and parse their untrusted text.
 
 Detection's access to the file system; nothing here decides. The live root is "/"; any
 other root is a recorded tree. There, a device node is a file, and counts as accessible if it can
@@ -20,9 +20,9 @@ from msgspec import Struct
 from envbuilder.core.errors import printable
 
 _LIMIT = 1 << 20
-"""Maximum bytes of a file of the kernel, or of a recorded tree, which anybody may have written."""
+"""Maximum bytes of a file, from the kernel or from an untrusted recorded tree."""
 _MOST = 1024
-"""Entries of a folder there."""
+"""Maximum entries of a folder."""
 _ALL = 64 << 20
 """Maximum bytes of all files together; a machine with 8 GPUs and 512 CPUs has 3 MB."""
 
@@ -60,15 +60,15 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return None
 
     def text(self, path: str) -> str:
-        """Return what a file says; empty if it was not read."""
+        """Return a file's text; empty if it was not read."""
         return self.files.get(path, "")
 
     def number(self, path: str, base: int = 10) -> int | None:
-        """Return the number that a file states; None for anything else."""
+        """Return the number in a file; None for anything else."""
         return integer(self.text(path), base)
 
     def fields(self, path: str) -> dict[str, str]:
-        """Return what the `key : value` lines of a file state."""
+        """Return the `key : value` lines of a file."""
         return fields(self.text(path))
 
     def names(self, path: str) -> tuple[str, ...]:
@@ -146,8 +146,8 @@ class Reader:
     def opened(self, path: str) -> None:
         """Record the same as `node`, by opening it: for nodes whose opening has no side effects.
 
-        A cgroup's device rules can deny a container access to nodes that it sees, which shows in
-        no other way.
+        A cgroup's device rules can deny a container access to visible nodes, which only opening
+        reveals.
         """
         self.node(path)
         if self.live and self.nodes.get(path):
@@ -215,7 +215,7 @@ class Reader:
 
 
 def _kept_out(path: Path) -> bool:
-    """Return whether opening a device is forbidden; other failures do not concern permissions."""
+    """Return whether an error forbids opening a device; other errors are not about permissions."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     except PermissionError:

@@ -21,7 +21,7 @@ JETSON_TORCH = (
     "use a torch that NVIDIA builds for Jetson (Jetson AI Lab's index);"
     " `envbuilder verify --python PYTHON` checks it"
 )
-"""What to do with a GPU of `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
+"""Advice for a GPU of `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
 
 
 class IntelGpu(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class AmdGpu(Struct, frozen=True, kw_only=True):
     name: str
     """The product, else the chip."""
     gfx: str | None
-    """What ROCm's compiler calls the chip, such as "gfx1100"; None if no source states it."""
+    """The chip's target in ROCm's compiler, such as "gfx1100"; None if no source states it."""
 
 
 class NvidiaGpu(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class TegraChip(Struct, frozen=True, kw_only=True):
     name: str
     sm: str
     common_driver: bool
-    """Whether NVIDIA's driver for all its GPUs drives it, and not only one for Tegra."""
+    """Whether NVIDIA's common driver drives it, not only one for Tegra."""
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
 
 
 def intel_targets(family: str) -> set[str]:
-    """Return what builds of PyTorch call kernels for a family of Intel GPUs; empty if unknown."""
+    """Return PyTorch's names for the kernels of a family of Intel GPUs; empty if unknown."""
     row = _row("intel-targets.csv", family)
     if row:
         return {*row["targets"].split()}
@@ -211,7 +211,7 @@ def amd_index(gfx: str) -> str | None:
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
     """Return the oldest driver, such as "580.65.06", for a CUDA runtime of this major version.
 
-    Under WSL it is the driver of Windows, whose versions are others.
+    Under WSL it is the Windows driver, which has other version numbers.
     """
     row = _row("cuda-drivers.csv", str(major))
     if not row:
@@ -222,7 +222,7 @@ def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
 def cudnn_sm(release: str) -> str:
     """Return the oldest compute capability that a release of cuDNN serves; "0.0" if none is stated.
 
-    A release that cannot be read counts as the newest.
+    A release that cannot be parsed counts as the newest.
     """
     number = version(release) or (1000,)
     rows = [row for row in _rows("cudnn.csv") if (version(row["cudnn"]) or ()) <= number]
@@ -251,8 +251,8 @@ def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
 def apple_bandwidth(brand: str) -> int | None:
     """Return the theoretical memory bandwidth of an Apple chip, in bytes per second.
 
-    `brand` is `machdep.cpu.brand_string`. If chips of one name differ, such as those of the M3
-    Max, the lower number counts.
+    `brand` is `machdep.cpu.brand_string`. If chips of one name differ, such as those of the M3 Max,
+    the lower number is returned.
     """
     row = _row("apple-chips.csv", brand)
     if row:

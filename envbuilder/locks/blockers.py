@@ -1,4 +1,4 @@
-"""Say why a target cannot be resolved: what has no wheel for it, who requires that, what to do.
+"""Explain why a target cannot be resolved: what has no wheel, what requires it, what to do.
 
 uv names the packages that it cannot take, some of them at a time. It is asked again without these,
 and with what their sources say that they require, until it has a solution or another reason.
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Ask = Callable[[Profile], Sequence[Found] | UnresolvableError]
-    """Asks uv whether a target can be resolved; returns what it takes, or why it finds nothing."""
+    """Ask uv whether a target can be resolved; return its solution, or why there is none."""
 
 _LARGEST_SOURCE = 32 << 20
-"""Bytes of a source on an index that is read for what it requires."""
+"""Maximum bytes of a source on an index that is read for its requirements."""
 _MOST_NEEDS = 3
 _MOST_QUESTIONS = 12
-"""Questions to uv about one target."""
+"""Maximum number of uv runs for one target."""
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
-"""Age of a wheel below which its version is not doubted: no page of an index is read for it."""
+"""A wheel younger than this is not checked for being too old: no page of an index is read."""
 _OWN_INDEX = (
     "its own index has no such wheel, or cannot be reached, and no public lock states a hash of one"
 )
@@ -57,24 +57,24 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["absent", "unknown", "source", "wheel"]
-    """No index has it; it is not known whether one has it; the releases that fit have a source
-    only; or wheels for others only."""
+    """No index has it; it is unknown whether one has it; the releases that fit have a source only;
+    or wheels for others only."""
     version: str = ""
     """The newest release that would fit."""
     by: tuple[str, ...] = ()
-    """Who requires it: the place of a line such as "requirements.txt:3", or "wandb 0.15.3"."""
+    """What requires it: the place of a line such as "requirements.txt:3", or "wandb 0.15.3"."""
     pythons: tuple[str, ...] = ()
-    """The Pythons that releases that fit have wheels for on the target's platform."""
+    """The Pythons for which releases that fit have wheels on the target's platform."""
     problem: str = ""
-    """For `unknown`: why, in words; for `absent`: what was not there on the day."""
+    """For `unknown`: why, in words; for `absent`: what was missing on that day."""
     instead: tuple[str, ...] = ()
-    """Versions that are too old, and that are had without it ("wandb 0.15")."""
+    """Versions that are too old, and that are used without it ("wandb 0.15")."""
 
 
 class Diagnosis:
-    """What a command learned of indexes, so that each is asked once.
+    """Facts from indexes that a command has read, so that each page is read once.
 
-    The pages of the user's own are opened when something cannot be resolved.
+    The user's own indexes are read when something cannot be resolved.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -88,7 +88,7 @@ class Diagnosis:
 
     @cached_property
     def memory(self) -> Memory:
-        """What uv was asked so far."""
+        """Earlier runs of uv and their results."""
         return Memory(answers={}, indexes=tuple(p.url for p in fetch.places() if not p.flat))
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[tuple[Blocker, ...], UnresolvableError | None]:
-        """Return what has no wheel for a target, and why it cannot be resolved even without that.
+        """Return packages without a wheel for a target, and why even the rest cannot be resolved.
 
         `refusal`: what uv says of the whole; `places`: requirement → where it stands.
         """
@@ -141,10 +141,10 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
-        """Return the packages without a wheel for which a target gets others that are too old.
+        """Return packages without a wheel because of which a target gets versions that are too old.
 
-        Those are `wheels` of an older major version than the newest release that fits what the
-        project says, and pre-releases that nothing asks for, if newer ones would do but for that.
+        Too old: `wheels` of an older major version than the newest release that fits the project,
+        and pre-releases that nothing requires, if newer ones would fit otherwise.
         """
         today = profile.resolution.as_of or date.today().isoformat()
         recent = (date.fromisoformat(today) - _RECENT).isoformat()
@@ -178,7 +178,9 @@ class Diagnosis:
         return tuple(blockers.values())
 
     def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
-        """Return which versions a package should have by what the project says; empty if it has.
+        """Return the versions that a package should have by the project; empty if it has.
+
+        A release with wheels for other Pythons only, and no source, does not fit.
 
         What has wheels for other Pythons alone, and no source, does not fit this one.
         """
@@ -204,7 +206,7 @@ class Diagnosis:
         refusal: UnresolvableError,
         places: Mapping[str, str],
     ) -> Blocker | None:
-        """Return what is known of a package that uv names; None if it is not to blame."""
+        """Return the blocker for a package that uv names; None if the package is not to blame."""
         index = self.index(profile.resolution.as_of)
         releases = index.releases(name)
         lines = [line for line in profile.requirements if distribution(line) == name]
@@ -236,9 +238,9 @@ class Diagnosis:
     def fitting(
         self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
     ) -> dict[Version, upstream.Release]:
-        """Return the releases of a package that a profile's lines allow, and others by a proof.
+        """Return the releases of a package that fit a profile's lines and the lines in a proof.
 
-        Where those do not agree, each is of a release that uv might take.
+        If those contradict each other, each is for a release that uv might use.
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
@@ -254,7 +256,7 @@ class Diagnosis:
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None
     ) -> tuple[str, ...]:
-        """Return what the source of a package's newest such release requires, if it says so."""
+        """Return the requirements of the newest such release's source, if it declares them."""
         releases = [*self.index(as_of).fitting(name, versions).values()]
         sdist = releases[-1].sdist if releases else None
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
@@ -271,13 +273,13 @@ class Diagnosis:
         return self._indexes[key]
 
     def elsewhere(self, name: str, version: str, as_of: str | None) -> Sequence[str] | None:
-        """Return what a release requires, by a wheel for another platform; None without one."""
+        """Return a release's requirements from a wheel for another platform; None without one."""
         with self._lock:
             return self.index(as_of).required_elsewhere(name, version)
 
 
 def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSet:
-    """Return which releases of a package a profile's own lines allow on a target."""
+    """Return the releases of a package that a profile's own lines allow on a target."""
     lines = (*profile.requirements, *profile.constraints)
     overrides = [line for line in profile.resolution.overrides if distribution(line) == name]
     result = SpecifierSet()
@@ -291,7 +293,7 @@ def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSe
 
 
 def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
-    """Return who requires a package in the words of uv, and which versions."""
+    """Return what requires a package according to uv, and which versions."""
     package = r"([A-Za-z][\w.-]*?)(?:==(\S+)|[<>!~]\S+)?"
     pattern = rf"(?<!\S){package} depends? on {re.escape(name)}(?![\w-])(\S*)"
     needs = []
@@ -303,9 +305,9 @@ def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
 
 
 def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
-    """Return the packages for which others are too old, without those for which nothing helps.
+    """Return the blockers because of which others are too old, where that can be helped.
 
-    What is passed over for one that has neither a wheel nor a source is all that there is.
+    It cannot if a package has neither a wheel nor a source.
     """
     versions = {*chain.from_iterable(each.instead for each in blockers if each.kind == "wheel")}
     return tuple(each for each in blockers if not versions.issuperset(each.instead))
@@ -320,7 +322,7 @@ class OutdatedError(UnresolvableError):
 
 
 def replaced(line: str, version: str, platform: str) -> str:
-    """Return a requirement of another version of what a line requires; for Macs, only there."""
+    """Return a requirement with another version than a line's; for Macs, with a marker."""
     need = Requirement(line)
     need.specifier = SpecifierSet(f"=={version}")
     need.marker = None
@@ -328,7 +330,7 @@ def replaced(line: str, version: str, platform: str) -> str:
 
 
 def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
-    """Return what stands in the way of a target, one by one."""
+    """Return the reasons why a target cannot be locked, one by one."""
     platform, python = target
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]

@@ -1,7 +1,7 @@
-"""Choose the release, the Python and the versions with which a project resolves, by asking uv.
+"""Choose the release, the Python and the versions with which a project resolves, by running uv.
 
-The first question leaves the framework's release open, for one Python after the other. The second
-one turns what files pin into lower bounds, and finds the nearest later versions that fit together.
+The first run leaves the framework's release open, for one Python after the other. The second turns
+pins in files into lower bounds, and finds the nearest later versions that fit together.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _MOST_SOURCES = 12
-"""Questions about one Python: of the packages without wheels, uv names one at a time."""
+"""Maximum runs for one Python: uv names packages without wheels one at a time."""
 _MOST_NEEDS = 3
-"""Packages that a line names as the reason of a choice."""
+"""Maximum packages that a line names as the reason of a choice."""
 _OF_PYTHON = re.compile(r"wheel|Python")
-"""What a refusal says that another Python may change."""
+"""Parts of uv's errors that another Python may resolve."""
 
 
 class Answer(NamedTuple):
-    """What uv takes for one Python."""
+    """uv's solution for one Python."""
 
     python: str
     versions: Mapping[str, str]
-    """By the name of the package."""
+    """By package name."""
     sources: frozenset[str]
-    """Packages that were left out, since they have to be built."""
+    """Packages that were left out because they must be built."""
 
     def release(self, profile: Profile) -> str:
         """Return the release of the framework, without the name of its build."""
@@ -68,20 +68,20 @@ class Way(NamedTuple):
 
     python: str
     wheels: tuple[str, ...]
-    """The packages that have a wheel for it, and none for the Python before."""
+    """Packages with a wheel for it, and none for the earlier Python."""
     release: Line | None
-    """The release of the framework that packages need, if it is another one."""
+    """The framework release that packages need, if it differs."""
     sources: frozenset[str] = frozenset()
-    """Packages that have to be built."""
+    """Packages that must be built."""
 
 
 class Chooser:
-    """Asks uv what fits together for a profile, on the first of its platforms.
+    """Finds versions that fit together for a profile on its first platform, by running uv.
 
-    `diagnosis` has what the command learned of indexes. `sources`: packages that are known to have
-    no wheels. What may be built is left out; with a `settled` Python also what has wheels for
-    others alone. `report` gets each question. What those require that have no wheels counts, too,
-    but not of the `unasked`, which nobody asked to have built.
+    `diagnosis` has the command's facts from indexes. `sources`: packages known to have no wheels.
+    Packages that may be built are left out; with a `settled` Python also those with wheels for
+    others only. Their requirements count, too, except for the `unasked`, which nobody asked to
+    build. `report` gets a line for each run.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Chooser:
         self._settled = settled
         self._unasked = unasked
         self.sources = sources
-        """Packages that are known to have no wheel for any Python."""
+        """Packages known to have no wheel for any Python."""
 
     @cached_property
     def _offers(self) -> tuple[Offer, ...]:
@@ -113,10 +113,10 @@ class Chooser:
     def alternatives(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
     ) -> Iterator[Way]:
-        """Yield releases and Pythons for which there are wheels of all that is required.
+        """Yield releases and Pythons for which all requirements have wheels.
 
-        `limits` are the project's on the framework, `pythons` on Python. The nearest Python comes
-        first, those without support last; a newer release only if no other will do.
+        `limits`: the project's lines on the framework; `pythons`: those on Python. The nearest
+        Python comes first, those without support last; a newer release only if nothing else fits.
         """
         profile = self._profile
         every = [*profile.choices()]
@@ -135,7 +135,7 @@ class Chooser:
     ) -> Iterator[tuple[Answer, dict[str, str]]]:
         """Yield the nearest later versions that fit together, and name → version of those moved.
 
-        `lines` are what the project's files require. The framework's release moves last.
+        `lines`: the requirements in the project's files. The framework's release moves last.
         """
         loose = _relaxed(self._profile, lines)
         pins = {li.name: Requirement(li.text).specifier for li in lines if is_pin(li.text)}
@@ -155,10 +155,10 @@ class Chooser:
     def _answers(
         self, profile: Profile, pythons: Sequence[str], refusals: set[str], *options: str
     ) -> Iterator[Answer]:
-        """Yield what uv takes for each Python for which it finds all that a profile requires.
+        """Yield uv's solution for each Python for which there is one.
 
-        Skip a Python for which a package is known to have no wheel. Stop at the second of two equal
-        refusals, whose cause is not Python; `refusals` collects them.
+        Skip a Python for which a package is known to have no wheel. Stop when an error repeats,
+        since Python is not its cause; `refusals` collects the errors.
         """
         possible = {*pythons}
         for python in pythons:
@@ -182,10 +182,10 @@ class Chooser:
         *options: str,
         before: Mapping[str, str] | None = None,
     ) -> Answer | UnresolvableError:
-        """Return what uv takes of all that a profile requires, or why it finds nothing.
+        """Return uv's solution for a profile's requirements, or why there is none.
 
-        `before`: versions (by name) that are kept if possible. Raise `BuildError` if an index
-        fails. What the project has from elsewhere takes no part.
+        `before`: versions (by name) to keep if possible. Raise `BuildError` if an index fails.
+        Packages that the project gets from other sources are left out.
         """
         build = profile.resolution.build
         target = (profile.platforms[0], python)
@@ -231,7 +231,7 @@ class Chooser:
     def _with_needs(
         self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
-        """Return a question with what the packages require that have to be built."""
+        """Return the question with the requirements of packages that must be built."""
         stated: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
@@ -249,7 +249,7 @@ class Chooser:
     def _asked(
         self, profile: Profile, python: str, *options: str, before: Mapping[str, str]
     ) -> tuple[Found, ...]:
-        """Return what uv takes; raise `UnresolvableError` if it finds nothing."""
+        """Return uv's solution; raise `UnresolvableError` if there is none."""
         packages = counted(len(profile.requirements), "package")
         self._report(f"{profile.name}: asking for {packages} with Python {python}")
         platform = profile.platforms[0]
@@ -271,7 +271,7 @@ class Chooser:
             return error
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
-        """Return the packages to build of whose releases that fit nobody has made a wheel."""
+        """Return packages to build for which no release that fits has any wheel."""
         build = profile.resolution.build
         listed = tuple(map(distribution, profile.requirements))
         names = listed if build is True else build or ()
@@ -304,11 +304,11 @@ class Chooser:
         return [*self._diagnosis.fitting(profile, target, name, proof).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
-        """Return the Pythons for which one of some releases has a wheel on the platform."""
+        """Return the Pythons for which one of these releases has a wheel on the platform."""
         return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
-        """Return the Pythons to ask for, the best one first."""
+        """Return the Pythons to try, the best one first."""
         of_builds = set[str]()
         for each in self._profile.choices().values():
             of_builds.update(each.pythons)
@@ -323,7 +323,7 @@ class Chooser:
         return sorted(release.allowed(possible, limits), key=rank)
 
     def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
-        """Return a choice, the answer to what was `asked`, with the packages that need it."""
+        """Return the choice for an answer to `asked`, with the packages that need it."""
         profile = self._profile
         index = self._diagnosis.index(profile.resolution.as_of)
         required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
@@ -370,7 +370,7 @@ class Chooser:
 
 
 def _of_index(profile: Profile) -> Profile:
-    """Return a profile without what the project has from elsewhere.
+    """Return a profile without packages that the project gets from other sources.
 
     The index may have another package of the name, or another version.
     """
@@ -378,7 +378,7 @@ def _of_index(profile: Profile) -> Profile:
 
 
 def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:
-    """Return a profile whose framework may be of any release within limits and a bound."""
+    """Return a profile with any framework release within the limits and a bound."""
     framework = FRAMEWORKS[profile.framework]
     builds = framework.builds
     requirements = []
@@ -400,10 +400,10 @@ def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Pro
 
 
 def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
-    """Return a profile that requires what files bound from below, at least in those versions.
+    """Return a profile that requires packages with lower bounds in at least those versions.
 
-    What is bound by nothing would be taken in its oldest version, and is left to those that
-    require it, as the parts of the framework are.
+    A package without a bound would get its oldest version; it is left to the packages that require
+    it, like the parts of the framework.
     """
     framework = FRAMEWORKS[profile.framework]
     listed = {line.name: line.text for line in lines}
@@ -432,7 +432,7 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
 
 
 def _lower(specifiers: SpecifierSet) -> Iterator[str]:
-    """Yield the lower bounds of specifiers; what is pinned becomes one."""
+    """Yield the lower bounds of specifiers, including pins."""
     for each in specifiers:
         if each.operator in {"==", "===", "~="}:
             yield f">={each.version.removesuffix('.*').partition('+')[0]}"
@@ -441,5 +441,5 @@ def _lower(specifiers: SpecifierSet) -> Iterator[str]:
 
 
 def is_pin(requirement: str) -> bool:
-    """Return whether a requirement allows one version, or one line of versions."""
+    """Return whether a requirement allows one version only, or one series of versions."""
     return any(each.operator in {"==", "===", "~="} for each in Requirement(requirement).specifier)

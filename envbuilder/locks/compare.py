@@ -1,7 +1,7 @@
 """Compare a lock with its profile, and with the lock before it. Pure.
 
-A dependency or an edit can replace the hardware's own framework by one that installs and never uses
-the device. A new lock adds packages, drops some, and moves others.
+A dependency or an edit can replace the hardware's own framework by one that installs but never uses
+the device. A new lock adds, drops and moves packages.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 _MOST_OTHERS = 5
-"""Packages of other versions that are named for one lock."""
+"""Maximum number of packages with other versions that are listed for one lock."""
 _DIGITS = 9
 """Digits of a commit, or of a source's hash, that are printed."""
 
 
 def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
-    """Return the lock of a profile, unless it was made of another profile of that name."""
+    """Return the lock of a profile, unless it was made for another profile of that name."""
     if origin and origin[1].inputs == inputs_digest(origin[0]):
         return origin[1]
     return None
 
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
-    """Yield files that are not the hardware's own; `origin` is the lock of the profile itself."""
+    """Yield files that are not the hardware's own; `origin` is the profile's own lock."""
     theirs: dict[tuple[str, str, str], File] = {}
     for target in origin.targets if origin else ():
         for file in target.of_kind("wheel"):
@@ -72,9 +72,9 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
 def _objection(
     file: File, profile: Profile, platform: types.Platform, expected: File | None
 ) -> str:
-    """Return why a file is not the hardware's own; `expected` is the one that the profile locks.
+    """Return why a file is not the hardware's own; `expected` is the one in the profile's lock.
 
-    A release of its own is the project's choice: of another version nothing is expected.
+    A project may choose another release: then nothing is expected.
     """
     framework = FRAMEWORKS[profile.framework]
     is_build = file.name in framework.builds
@@ -94,7 +94,7 @@ def _objection(
 
 
 def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
-    """Yield which files are not those any more that a lock was made of."""
+    """Yield files that have changed since a lock was made from them."""
     before = lock.decision.files if lock.decision else {}
     for file, digest in after.files.items() if after else ():
         if before.get(file, digest) != digest:
@@ -102,9 +102,9 @@ def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
 
 
 def decided_again(before: Lock | None, after: Decided | None) -> str:
-    """Return which release and Python moved since another lock was made, and what moved them.
+    """Return which release and Python moved since another lock was made, and why.
 
-    Empty if neither did, or if what the project says of them is the same.
+    Empty if neither did, or if the project says the same about them.
     """
     earlier = before.decision if before else None
     if earlier is None or after is None or earlier.limits == after.limits:
@@ -121,14 +121,14 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
 
 
 def later_day(decided: Decided | None) -> str:
-    """Return a line if packages are of another day than the project asks for; else empty."""
+    """Return a line if packages are from another day than the project requires; else empty."""
     if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
         return ""
     return f"as_of: packages are of {decided.as_of}, the day of the release {decided.release}"
 
 
 def in_images(lock: Lock) -> str:
-    """Return which Debian packages images have because wheels need them; empty for none."""
+    """Return the Debian packages that images get because wheels need them; empty if none."""
     for target in lock.targets:
         if needs := target.system_packages:
             packages = ", ".join(name for name, wheels in needs.items() if wheels)
@@ -141,7 +141,7 @@ def in_images(lock: Lock) -> str:
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
     """Yield the wheels that a target lacks, and those that nothing requires.
 
-    Locks of profiles do not state what each wheel requires: nothing is yielded of them.
+    Nothing for locks of profiles, which do not record requirements.
     """
     from packaging.requirements import Requirement
 
@@ -164,7 +164,7 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
 
 
 def changes(before: Lock | None, after: Lock) -> list[str]:
-    """Return a line for each package that changed; none for a first lock, where all are new."""
+    """Return a line for each changed package; none for a first lock, where all are new."""
     if before is None or not before.targets or not after.targets:
         return []
     old = _versions(before)
@@ -181,7 +181,7 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
 
 
 def moved(changes: Iterable[str]) -> Iterator[str]:
-    """Yield the changes of packages that moved and are not the hardware's own."""
+    """Yield the changes of moved packages that are not the hardware's own."""
     for line in changes:
         name = line.partition(" ")[0]
         if "→" in line and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
@@ -189,10 +189,10 @@ def moved(changes: Iterable[str]) -> Iterator[str]:
 
 
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
-    """Yield locks that have other versions than most of their environment, with a line of these.
+    """Yield locks with other versions than most of their environment, with a line of these.
 
-    `locks`: the environment of each, if it is of one, and its label. Frameworks and what they bring
-    along are the hardware's own, in any version; Debian's packages are those of the profile's base.
+    `locks`: each with its environment, if it has one, and its label. Frameworks and their
+    companions may have any version; Debian's packages are those of the profile's base.
     """
     versions: dict[tuple[str, str], dict[str, str]] = {}
     counts: dict[tuple[str, str], Counter[str]] = {}
@@ -212,7 +212,7 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
 
 
 def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield what a project requires that is for other hardware, and what stands for it here."""
+    """Yield project requirements for other hardware, and what replaces them here."""
     without = []
     for name in dict.fromkeys(map(distribution, requirements)):
         other = instead_of(name, profile)
@@ -225,7 +225,7 @@ def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 
 
 def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield what a project requires that is made for another CUDA than its framework's build."""
+    """Yield project requirements for another CUDA than that of the framework's build."""
     build = profile.build_on(profile.platforms[0])
     if build is None or profile.accelerator != "cuda":
         return
@@ -249,7 +249,7 @@ def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
 
 
 def _version(file: File) -> str:
-    """Return the version of a file; of a source that the project names, with what it is."""
+    """Return the version of a file; for a source that the project names, with its origin."""
     recipe = file.recipe
     if recipe and "/" in recipe.location:
         return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
@@ -257,7 +257,7 @@ def _version(file: File) -> str:
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
-    """Return why a lock no longer fits its profile; empty if it does. Nothing else is read."""
+    """Return why a lock no longer fits its profile; empty if it does. Reads nothing else."""
     from packaging.requirements import Requirement
     from packaging.version import Version
 

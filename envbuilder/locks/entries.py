@@ -1,6 +1,6 @@
 """List the locks to make, of profiles or of a project's environments, and write them.
 
-Each is written only after it was read back as every command reads it.
+Each is decoded like in every command before it is written.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ class Entry(Struct, frozen=True, kw_only=True):
     """A lock to make."""
 
     environment: str = ""
-    """Of the project; empty for the lock of a profile itself."""
+    """The project's environment; empty for a profile's own lock."""
     name: str = ""
-    """Of the profile; empty for an environment that fits none, or that cannot be read."""
+    """The profile's name; empty for an environment that fits none, or that cannot be read."""
     profile: Profile | InvalidError
-    """What is locked: the profile, or the project's variant of it; the error if there is none."""
+    """The profile to lock, or the project's variant of it; the error if there is none."""
     origin: tuple[Profile, Lock] | None = None
-    """Of a project's variant, the profile itself and its lock."""
+    """For a project's variant, the profile itself and its lock."""
     places: Mapping[str, str] = {}
-    """Requirement of the project → where it stands, such as "requirements.txt:3"."""
+    """Requirement of the project → where it is listed, such as "requirements.txt:3"."""
     notes: tuple[str, ...] = ()
-    """What is taken otherwise than its files have it, or not at all."""
+    """Requirements that are changed or left out."""
     earlier: Path | None
-    """The lock so far."""
+    """The existing lock."""
     path: Path
-    """Where the lock is written."""
+    """The path for the lock."""
     shipped: Path | None = None
-    """The lock that came with envbuilder, if this one would be used instead of it."""
+    """The lock shipped with envbuilder, if this one would replace it."""
     required: bool
     """Whether the user named the profile."""
     decision: Decision | None = None
-    """The release and the Python that the project gets, if the profile has several."""
+    """The release and the Python for the project, if the profile has several."""
     decided: profile_lock.Decided | None = None
-    """The same for the lock, with what decided it."""
+    """The same for the lock, with the reasons."""
     limits: tuple[str, ...] = ()
-    """What the project says of the framework and its companions, as constraints on any build."""
+    """The project's limits on the framework and its companions, as constraints on any build."""
     pythons: tuple[Line, ...] = ()
-    """What it says of Python."""
+    """The project's limits on Python."""
 
     @property
     def label(self) -> str:
-        """PROFILE or ENVIRONMENT.PROFILE, as the lock's file is named."""
+        """PROFILE or ENVIRONMENT.PROFILE, like the lock's file name."""
         return ".".join(filter(None, (self.environment, self.name)))
 
     @property
     def release(self) -> tuple[str, ...]:
-        """The release and the Python that were decided, in words; empty if none were."""
+        """The chosen release and Python in words; empty if none were chosen."""
         if self.decision is None:
             return ()
         return self.decision.chosen.title, f"Python {self.decision.python}"
@@ -87,7 +87,7 @@ def entries(
     output_dir: Path | None = None,
     choosing: variants.ReleaseOptions = variants.ANY,
 ) -> Iterator[Entry]:
-    """Yield the locks to make: of one profile or all; in a project, of each of its environments."""
+    """Yield the locks to make: for one profile or all; in a project, for each environment."""
     if settings.definition is not None:
         for entry in of_project(settings, name, choosing):
             yield replace(entry, path=output_dir / entry.path.name) if output_dir else entry
@@ -108,7 +108,7 @@ def entries(
 
 
 def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
-    """Return where the lock of a profile is written. Raises `InvalidError` for a project's link."""
+    """Return the path of a profile's lock. Raises `InvalidError` for a link in a project."""
     if settings.project and output_dir is None:
         for folder_name in ("profiles", "profiles/locks"):
             files.require_unlinked(settings.project / folder_name)
@@ -119,12 +119,12 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
 def of_project(
     settings: Settings, name: str | None = None, choosing: variants.ReleaseOptions = variants.ANY
 ) -> Iterator[Entry]:
-    """Yield what a project has to lock, or only what concerns one profile.
+    """Yield the locks of a project, or only those for one profile.
 
     Unless the project lists them, opt-in profiles and those of another framework than the project's
     do not count; nor do those of another environment's framework. An environment that cannot be
-    read, or fits no profile, stops no other. Raise `InvalidError` outside of a project, for
-    profiles that cannot be read, and if there is no such other environment.
+    read, or fits no profile, does not stop others. Raise `InvalidError` outside of a project, for
+    profiles that cannot be read, and if there is no other environment.
     """
     definition = settings.definition
     folder = settings.project
@@ -175,7 +175,10 @@ def _of_environment(
     *,
     required: bool,
 ) -> list[Entry]:
-    """Return what to lock of an environment, on one profile or all.
+    """Return the locks of an environment, for one profile or all.
+
+    `frameworks`: those of all environments. A profile of another one's framework is not for this
+    environment, unless it has none of its own.
 
     `frameworks`: those of all environments. A profile of another one's framework is not for this
     environment, unless it has none of its own.
@@ -240,7 +243,7 @@ def _entry(
 
 
 def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
-    """Return the lock of a profile; the shipped one if the user's own is damaged or stale."""
+    """Return the lock of a profile; the shipped one if the user's is damaged or stale."""
     path = profile_lock.path_for(profile.name, folders)
     try:
         lock = profile_lock.load(path) if path else None
@@ -268,9 +271,9 @@ def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
 
 
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
-    """Return whether locks fail, by whether each was required by name, and whether it is usable.
+    """Return whether locks fail; each is given as (required by name, usable).
 
-    One that nobody requires by name may be unusable, but not all of them.
+    Locks that are not required by name may be unusable, but not all of them.
     """
     every = tuple(locks)
     unusable = [is_required for is_required, is_usable in every if not is_usable]
@@ -278,7 +281,7 @@ def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
 
 
 def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Lock | None, str]:
-    """Return the lock so far, if there is one; or why it cannot be read: a new one replaces it."""
+    """Return the existing lock, if any, or why it cannot be read; a new one replaces it."""
     if path is None:
         return None, ""
     try:
@@ -297,7 +300,7 @@ class UnusedLock(Struct, frozen=True, kw_only=True):
     why: str
     excluded: bool
     """Whether the project's file rules it out. Otherwise its profile does not exist on this
-    machine, and may be somebody's own on another one."""
+    machine, and may be a user's own on another one."""
 
 
 def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
@@ -330,7 +333,7 @@ def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
 
 
 def _is_lock(path: Path, profile: str) -> bool:
-    """Return whether a file is a lock of this profile, as far as its first level tells."""
+    """Return whether a file is a lock of this profile, judged by its top-level keys."""
     if path.is_symlink() or not path.is_file():
         return False
     try:
@@ -350,16 +353,18 @@ class CondaEntry(Struct, frozen=True, kw_only=True):
     label: str
     profile: Profile
     origin: Profile | None
-    """Of a project's variant, the profile itself."""
+    """For a project's variant, the profile itself."""
     earlier: Path | None
-    """The lock so far."""
+    """The existing lock."""
     path: Path
     required: bool
-    """Whether it was requested by name."""
+    """Whether the user named it."""
 
 
 def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Iterator[CondaEntry]:
-    """Yield the conda lock of a profile, or of all that have the backend, to be made in a folder.
+    """Yield the conda lock of a profile, or of all with the backend, to be made in a folder.
+
+    Raises `InvalidError`.
 
     Raises `InvalidError`.
     """
@@ -379,7 +384,9 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 def conda_of_project(
     settings: Settings, name: str | None, folder: Path | None, *, requested: bool
 ) -> Iterator[CondaEntry]:
-    """Yield the conda locks of a project that are needed; if `requested`, all that are possible.
+    """Yield the conda locks that a project needs; with `requested`, all that are possible.
+
+    Raises `InvalidError`.
 
     Raises `InvalidError`.
     """
@@ -410,7 +417,7 @@ def is_conda_needed(variant: Profile, path: Path) -> bool:
 
 
 def conda_problems(variant: Profile, path: Path) -> tuple[str, ...]:
-    """Return what is wrong with the conda lock beside a project's lock; empty if nothing is."""
+    """Return the problems of the conda lock beside a project's lock; empty if there are none."""
     if not is_conda_needed(variant, path):
         return ()
     beside = conda_lock.beside(path)
@@ -434,10 +441,10 @@ def conda_solved(
     packages: Collection[str],
     again: bool,
 ) -> tuple[conda_lock.Lock | None, conda_lock.Lock]:
-    """Return the conda lock so far, and the new one.
+    """Return the existing conda lock, and the new one.
 
     Versions are kept if they still fit, unless `upgrade`, and except for `packages`. Unless
-    `again`, a lock that is fresh is returned as it is, without reading the channels. Raises as
+    `again`, a fresh lock is returned unchanged, without reading the channels. Raises as
     `solve.lock` does.
     """
     from envbuilder.packages.conda import solve
@@ -465,7 +472,7 @@ def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:
 
 
 def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
-    """Return a lock without some packages, so that these may move and the others are kept."""
+    """Return a lock without some packages: these may move, the others are kept."""
     targets = []
     for target in lock.targets:
         kept = (p for p in target.packages if types.canonical(p.name) not in names)
@@ -474,7 +481,7 @@ def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
 
 
 def conda_as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lock.Lock | None:
-    """Return a conda lock in the form that changes are shown of."""
+    """Return a conda lock in the form used to show changes."""
     if lock is None:
         return None
     targets = []
@@ -498,7 +505,7 @@ def save(
 ) -> None:
     """Write locks, then other files: all of them, or none.
 
-    Raise `InvalidError` for a lock that no command could read, and with `hint` for a file that
+    Raise `InvalidError` for a lock that commands could not read, and with `hint` for a file that
     cannot be written.
     """
     contents = {path: content(lock) for path, lock in locks.items()}
@@ -508,7 +515,7 @@ def save(
 
 
 def content(lock: AnyLock) -> bytes:
-    """Return a lock as its file holds it."""
+    """Return the text of a lock's file."""
     if isinstance(lock, conda_lock.Lock):
         return conda_lock.dump(lock).encode()
     return profile_lock.dump(lock).encode()

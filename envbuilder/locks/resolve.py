@@ -48,14 +48,13 @@ if TYPE_CHECKING:
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
     Place = tuple[types.Platform, types.PythonVersion]
     Start = Callable[..., contextlib.AbstractContextManager[Uv]]
-    """Starts uv for a profile, with `offers`."""
+    """Starts uv for a profile, with additional `offers`."""
     Standing = tuple[Sequence[Blocker], UnresolvableError | None]
     Explain = Callable[[Profile, Place, UnresolvableError, Ask], Standing]
     FindOutdated = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
 
 _MOST_ROUNDS = 12
-"""How often packages of an index are found that have to be built, each time deeper in what others
-require."""
+"""Maximum rounds of finding packages to build, each one level deeper in the requirements."""
 _ANY_OF = {
     "linux/amd64": "manylinux_2_17_x86_64",
     "linux/arm64": "manylinux_2_17_aarch64",
@@ -63,7 +62,7 @@ _ANY_OF = {
 }
 """The platform of a wheel that will be built for one target only."""
 _AT_ONCE = 2
-"""Targets of a lock that are resolved side by side."""
+"""Maximum targets of a lock that are resolved in parallel."""
 _KIND_ORDER = {"wheel": 0, "source": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
@@ -187,7 +186,7 @@ def resolve(
 
 
 def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
-    """Return what asks uv whether a profile can be resolved for a target."""
+    """Return a function that asks uv whether a profile can be resolved for a target."""
 
     def ask(profile: Profile) -> tuple[Found, ...] | UnresolvableError:
         with start(profile, offers=offered.on(place)) as uv:
@@ -202,7 +201,7 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield uv for each target of a profile, with an index of what is offered for it."""
+    """Yield uv for each target of a profile, with an index of the target's offers."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -211,17 +210,17 @@ def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterato
 
 
 class _Offered(NamedTuple):
-    """The wheels to choose from beside those of the user's own indexes."""
+    """Wheels to choose from in addition to the user's own indexes."""
 
     indexes: Sequence[Offer]
-    """Those of indexes that the profile names."""
+    """From indexes that the profile names."""
     named: dict[Source, Offer]
-    """Those of sources that the project names."""
+    """From sources that the project names."""
     built: list[Offer]
-    """Those of packages that have to be built."""
+    """Packages that must be built."""
 
     def on(self, place: Place) -> tuple[Offer, ...]:
-        """Return what is offered for a target."""
+        """Return the offers for a target."""
         named = (offer for source, offer in self.named.items() if source.serves(*place))
         return (*self.indexes, *self.built, *named)
 
@@ -231,15 +230,15 @@ class _Solution(NamedTuple):
 
     targets: tuple[Target, ...]
     urls: dict[str, str]
-    """Where uv found their wheels (sha256 → URL)."""
+    """Where uv found the wheels (sha256 → URL)."""
     failures: dict[Place, UnresolvableError]
-    """The targets that cannot be resolved."""
+    """Targets that cannot be resolved."""
     missing: dict[str, Reason]
-    """Those that the lock goes without, and why."""
+    """Targets that the lock omits, and why."""
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
-    """Return requirements that take the place of packages that cannot stand beside each other."""
+    """Return requirements that replace packages which cannot be installed together."""
     clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
     return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
 
@@ -247,7 +246,7 @@ def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
 def _with_interpreters(
     targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
 ) -> tuple[Target, ...]:
-    """Return targets, with the Python of those that get one."""
+    """Return targets with their Python, for those that get one."""
     everywhere = settings.definition is not None or profile.python.managed
     return tuple(
         replace(target, interpreter=interpreters.of_target(target, basis))
@@ -260,7 +259,7 @@ def _with_interpreters(
 def _named_sources(profile: Profile, foundry: SourceLocker) -> dict[Source, Offer]:
     """Return the sources that the project names for a profile's targets, as wheels to choose.
 
-    Raise `UnresolvableError` for the first that cannot be had.
+    Raise `UnresolvableError` for the first that is unavailable.
     """
     offers = {}
     for source in profile.resolution.sources:
@@ -283,7 +282,7 @@ def _obstacles(
     ask_of: Callable[[Place], Ask],
     explain: Explain,
 ) -> dict[Place, Sequence[Blocker]]:
-    """Return what stands in the way of each target that cannot be resolved."""
+    """Return the obstacles of each target that cannot be resolved."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
         if isinstance(failure, OutdatedError):
@@ -299,9 +298,9 @@ def _offers(
     foundry: SourceLocker,
     solution: _Solution,
 ) -> list[Offer]:
-    """Return packages that may be built, as wheels for the targets that have none of them.
+    """Return packages that may be built, as wheels for the targets without any.
 
-    One that cannot be built is the reason of its targets.
+    One that cannot be built becomes the obstacle of its targets.
     """
     offers = []
     for (platform, python), blockers in obstacles.items():
@@ -331,10 +330,10 @@ def _finished(
     *,
     may_lack: bool,
 ) -> _Solution:
-    """Return a solution with wheels in place of what was offered to be built.
+    """Return a solution with wheels in place of packages to build.
 
-    `may_lack`: a target that cannot be resolved may be missing. Raise `UnresolvableError` for the
-    first that must not, or if there is none at all.
+    `may_lack`: a target that cannot be resolved may be omitted. Raise `UnresolvableError` for the
+    first that may not, or if no target is left.
     """
     failures = {**solution.failures}
     targets = []
@@ -367,7 +366,7 @@ def _targets(
     *,
     in_project: bool,
 ) -> _Solution:
-    """Resolve each target of a profile; in a project, with what requires what."""
+    """Resolve each target of a profile; in a project, record what requires what."""
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
@@ -413,9 +412,9 @@ def _tools(
 ) -> tuple[dict[types.Platform, File], dict[str, str]]:
     """Return the uv that the profile names for every platform, and URLs of files (by sha256).
 
-    It is taken from an earlier lock if that has this version. This is not the uv that resolves:
-    that one depends on the machine, and its choices are recorded in the lock. The uv that installs
-    decides the bytes. Nothing that a project says of its packages holds for it.
+    Taken from an earlier lock if that has this version. This is not the uv that resolves: that one
+    depends on the machine, and the lock records its choices. The uv that installs decides the
+    bytes. A project's rules for packages do not apply to it.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
@@ -464,14 +463,14 @@ def _sized(
 def preferred(
     basis: Lock | None, free: Collection[str], platform: str, python: str
 ) -> dict[str, str]:
-    """Return the versions of a target's wheels in an earlier lock, without those that may move."""
+    """Return a target's versions in an earlier lock, without those that may move."""
     target = target_of(basis, platform, python)
     packages = target.packages if target else ()
     return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
 
 
 def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
-    """Return the lock, `claimed` if the hash of some file was not read in an index.
+    """Return the lock, `claimed` if some file's hash was not read from an index.
 
     With files that are not the hardware's own, it is `unlocked`: `check` would refuse them.
     """

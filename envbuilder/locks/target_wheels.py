@@ -1,6 +1,6 @@
-"""Find the wheels of one target with uv, what they require of each other, and their sizes.
+"""Find the wheels of one target with uv, their requirements, and their sizes.
 
-Wheels of named indexes come from these, and each framework has one name.
+Packages of a named index come from that index, and each framework has one name.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 
 
 _MOST_EXCLUDED = 20
-"""Versions that other indexes offer and that are excluded before a target is unresolvable."""
+"""Maximum versions from other indexes that are excluded before a target is unresolvable."""
 
 
 _CUDAS = frozenset({"12", "13"})
 
 _USUAL = frozenset({"opencv-python-headless"})
-"""Those that are taken if a project lists none of them: what works without a display."""
+"""Packages that are chosen if a project lists no alternative: those that work without a display."""
 
 
 class ClashError(UnresolvableError):
-    """Two wheels install different bytes at one path."""
+    """Two wheels install different bytes to one path."""
 
     def __init__(
         self,
@@ -69,11 +69,13 @@ class ClashError(UnresolvableError):
         super().__init__(why, target)
         family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
         self.instead = next(iter(family & _USUAL.union(preferred)), "")
-        """The package that takes the place of both; empty if there is none."""
+        """The package that replaces both; empty if there is none."""
 
 
 def left_out(profile: Profile) -> frozenset[str]:
-    """Return the packages that a profile goes without, whoever requires them.
+    """Return the packages that a profile omits, whatever requires them.
+
+    They are for other hardware, excluded by the project, or the same as one that it lists.
 
     They are for other hardware, excluded by the project, or the same as one that it lists.
     """
@@ -85,7 +87,7 @@ def left_out(profile: Profile) -> frozenset[str]:
 
 
 def without(profile: Profile, names: Collection[str]) -> Profile:
-    """Return a profile without some packages, whoever requires them."""
+    """Return a profile without some packages, whatever requires them."""
     exclude = (*profile.resolution.exclude, *sorted(names))
     return msgspec.structs.replace(
         profile,
@@ -103,7 +105,7 @@ def resolver(
     environ: Mapping[str, str],
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield uv for a profile's resolutions, with an index of what is offered."""
+    """Yield uv for a profile's resolutions, with an index of the offers."""
     with started(settings, run, environ, offers, profile.indexes, memory) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
@@ -120,7 +122,9 @@ def resolver(
 
 
 def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return uv with the overrides that hold for a target.
+    """Return uv with the overrides that apply to a target.
+
+    If an override's marker does not match, uv would leave the package out.
 
     Where the marker of one does not hold, uv would leave the package out.
     """
@@ -138,7 +142,7 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
 def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: bool) -> None:
     """Require that every pinned distribution of a named index is offered in that version.
 
-    The framework need not be where PyPI has the same build. Unless `everywhere`, one platform is
+    The framework may be missing where PyPI has the same build. Unless `everywhere`, one platform is
     enough.
     """
     offered: dict[str, set[str]] = {}
@@ -164,9 +168,9 @@ def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: boo
 
 
 class Hashes:
-    """Tells for which Pythons the hash of a framework's wheel can be had; each index is read once.
+    """For which Pythons the hash of a framework's wheel is available; reads each index once.
 
-    Whether an index answers depends on the machine; what it states, and claims, do not.
+    Whether an index answers depends on the machine; its content and claims do not.
     """
 
     def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
@@ -203,8 +207,8 @@ def of_target(
     """Return the wheels of a target, with the framework under the profile's name for it alone.
 
     A package may require it by another name: `tensorflow`, where the profile has `tensorflow-cpu`.
-    Both have the same modules. The other is resolved in the same version, so that what requires it
-    sets its limits, and is left out.
+    Both have the same modules. The other name is resolved in the same version, so that its
+    requirers' limits apply, and is left out.
     """
     wheels = _of_indexes(profile, platform, python, before, uv)
     present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
@@ -229,10 +233,10 @@ def compared(
     python: types.PythonVersion,
     contents: Mapping[str, Mapping[str, str]],
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target; those whose `contents` (by sha256) are unknown say so.
+    """Return the wheels of a target, marked if their `contents` (by sha256) are unknown.
 
-    Those that have stray files or a program in common with others go without them, by a recipe.
-    Raise `UnresolvableError` if two install different bytes at one path otherwise.
+    Stray files and programs that conflict are left out of a wheel by a recipe. Raise
+    `UnresolvableError` for any other path to which two wheels install different bytes.
     """
     installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
     pruned = wheel_conflicts.prunable(installed, python)
@@ -267,7 +271,7 @@ def compared(
 
 
 def _pruned(file: File, python: str, paths: Iterable[str]) -> File:
-    """Return a wheel that will go without some files; its hash is still the whole one's."""
+    """Return a wheel that is installed without some files; its hash is that of all."""
     site = f"lib/python{python}/site-packages/"
     recipe = Recipe(
         kind="wheel",
@@ -285,7 +289,7 @@ def with_dependencies(
 ) -> tuple[Found, ...]:
     """Return the wheels of a target, each with the names of those that it requires.
 
-    What requires the framework by a name that is left out requires the one that is locked.
+    A requirement of the framework by an omitted name means the locked one.
     """
     names = FRAMEWORKS[profile.framework].names
     pins = {wheel.file.name: wheel.file.version for wheel in wheels}
@@ -305,7 +309,7 @@ def with_dependencies(
 
 
 def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
-    """Return a profile's constraints; where PyPI has its build, that no folder has another one.
+    """Return a profile's constraints; where PyPI has its build, none from folders counts.
 
     To uv, `torch==2.13.0` is also a 2.13.0+cpu in a find-links folder.
     """
@@ -321,9 +325,9 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
 
 
 def _one_cuda(profile: Profile, platform: types.Platform) -> Iterator[str]:
-    """Yield what keeps a torch beside another framework from bringing a second CUDA.
+    """Yield constraints that keep a torch beside another framework from adding a second CUDA.
 
-    cuDNN for both is at one path.
+    Both would install cuDNN to one path.
     """
     build = profile.build_on(platform)
     cuda = frameworks.cuda_of(build.build) if build else ""
@@ -338,10 +342,10 @@ def _of_indexes(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target; what belongs to a named index is taken from that one.
+    """Return the wheels of a target; packages of a named index come from that index.
 
-    If uv takes the best version of several indexes, that may be PyPI's, a build for other hardware:
-    then it resolves again without that version.
+    uv takes the best version of several indexes, which may be PyPI's build for other hardware: then
+    it resolves again without that version.
     """
     builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
@@ -381,13 +385,13 @@ def _of_indexes(
 
 
 def _elsewhere(source: str) -> str:
-    """Return what to do if a named index cannot be reached."""
+    """Return advice for a named index that cannot be reached."""
     return f"lock on a machine that reaches it, or name a mirror ({indexes.mirror_setting(source)})"
 
 
 PARALLEL = 6
 PATIENCE = 3
-"""Unanswered requests after which a host is not asked any more."""
+"""Number of unanswered requests after which a host is not contacted again."""
 
 
 def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
@@ -405,7 +409,7 @@ def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]
 
 
 def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
-    """Return the size of a file, by a HEAD request or from disk; note each unanswered request."""
+    """Return a file's size, by a HEAD request or from disk; count unanswered requests."""
     import requests
 
     host = ""
@@ -426,7 +430,7 @@ def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
 
 
 def _stated_size(answer: requests.Response) -> int | None:
-    """Return the size that a response to HEAD states; None if it states none, or not the file's."""
+    """Return the size in a response to HEAD; None if it has none, or not the file's."""
     # An HTML page instead of a file comes from a proxy or portal that requires a login.
     page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
     packed = answer.headers.get("Content-Encoding")

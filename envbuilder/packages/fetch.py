@@ -1,8 +1,8 @@
 """Locate the files of a lock at the sources that the user configured, and fetch them.
 
-Wheels in a local find-links folder are taken from there. The others are located by uv, which knows
-the user's indexes, tokens and proxies and returns one URL per file. Every download is checked
-against the lock, whichever server it came from.
+Wheels in a local find-links folder are taken from there. uv locates the others: it knows the user's
+indexes, tokens and proxies, and returns one URL per file. Every download is checked against the
+lock, whichever server it came from.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def find_links() -> tuple[Path, ...]:
-    """Return the existing local folders of wheels that uv or pip is configured with."""
+    """Return the existing local folders of wheels in uv's or pip's configuration."""
     found = map(pip.local_folder, pip.links(pip.sources(), os.environ))
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
@@ -60,7 +60,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """A location that lists packages: an index with a page per distribution, or one flat page."""
 
     url: str
-    """May hold credentials. The path of the folder if it is on this machine."""
+    """May hold credentials. For a folder on this machine, its path."""
     flat: bool = False
 
     def page(self, name: str) -> str:
@@ -69,7 +69,10 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def places() -> tuple[Place, ...]:
-    """Return every location that uv searches for packages from the user's own index.
+    """Return all locations that uv searches for the user's packages.
+
+    Runs uv, since only it knows all of its settings, including its default index; once, unless
+    variables change. Raise `ToolError` if it fails.
 
     uv itself is run, since only it knows all of its settings, including its default index; once,
     unless variables change. Raise `ToolError` if it fails.
@@ -109,7 +112,7 @@ def compiled(
     *,
     seconds: float,
 ) -> tuple[process.Completed, str]:
-    """Run uv as a resolver in a folder of its own; return what it wrote to a file, if it did."""
+    """Run uv as a resolver in its own folder; return the file that it wrote, if any."""
     with TemporaryDirectory(prefix="envbuilder-uv-") as name:
         folder = Path(name)
         (folder / "requirements.in").write_text(requirements, encoding="utf-8")
@@ -158,9 +161,9 @@ def fetch(
 ) -> int:
     """Fetch files of a target into the store; return how many were missing.
 
-    `arrived` is called for each that was downloaded, while others still are. What is built from its
-    source is not among them: see `sources.source_locker`. Raise `BuildError` if a file is
-    unavailable or is not what the lock states.
+    `arrived` is called for each downloaded file, while others are still downloading. Packages built
+    from source are handled in `sources.source_locker`. Raise `BuildError` if a file is unavailable
+    or does not match the lock.
     """
     assert not any(file.recipe for file in files), "no index has those"
     require_writable(settings.store_dir)
@@ -185,7 +188,7 @@ def fetch(
 def _other_file(
     files: Iterable[File], store: Store, folders: Sequence[Path]
 ) -> ChangedFileError | None:
-    """Return the error for a file that is missing while a folder has another one of its name."""
+    """Return the error for a file that is missing while a folder has another file of its name."""
     for file, folder in product(files, folders):
         path = folder / file.basename
         if path.is_file() and not store.has(file.sha256):
@@ -194,7 +197,7 @@ def _other_file(
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
-    """Copy a file from a find-links folder; return whether one has it with the right bytes."""
+    """Copy a file from a find-links folder; return whether one had the right bytes."""
     for folder in folders:
         path = folder / file.basename
         try:
@@ -243,18 +246,18 @@ _AGAIN = (Hint("To lock what it has now", ("lock",)), Hint(_ELSEWHERE))
 
 
 def _is_lacking(file: File, words: str) -> bool:
-    """Return whether uv says that an index which answers has no such release of a package."""
+    """Return whether uv reports that an answering index lacks this release of a package."""
     name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
     return "No solution found" in words and re.search(name, words) is not None
 
 
 class LackingError(BuildError):
-    """An index no longer has what is locked (exit 1)."""
+    """An index no longer has a locked file (exit 1)."""
 
     def __init__(self, message: str, hint: Hint | Iterable[Hint], names: Iterable[str]) -> None:
         super().__init__(message, hint)
         self.names = frozenset(names)
-        """The packages."""
+        """The missing packages."""
 
 
 def _ask_uv(
@@ -264,7 +267,7 @@ def _ask_uv(
     files: Sequence[File],
     settings: Settings,
 ) -> dict[str, str]:
-    """Return file name → URL, as uv resolves exactly these pins with the user's configuration.
+    """Return file name → URL by running uv with exactly these pins and the user's configuration.
 
     `platform` is None for files of any platform.
     """
@@ -383,7 +386,7 @@ def _download_one(
 
 
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
-    """Return the error for a source that has other bytes under the name of a locked file."""
+    """Return the error for a source with other bytes under the name of a locked file."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")

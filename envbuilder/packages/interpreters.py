@@ -1,7 +1,7 @@
-"""Builds of Python that need no installation: choose one for a lock, and unpack it.
+"""Python builds that need no installation: choose one for a lock, and unpack it.
 
-They are python-build-standalone's, the ones that uv installs. An archive has one folder, `python`,
-which works wherever it is put.
+They are python-build-standalone's, which uv installs, too. An archive has one folder, `python`,
+which works anywhere.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def of_target(target: Target, previous: Lock | None) -> File | None:
 
 
 def require_interpreter(profile: Profile, target: Target) -> File:
-    """Return the interpreter that a target's lock has; `InvalidError` if it has none."""
+    """Return the interpreter in a target's lock; `InvalidError` if it has none."""
     if not target.interpreter:
         raise InvalidError(
             f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
@@ -59,14 +59,14 @@ def require_interpreter(profile: Profile, target: Target) -> File:
 
 
 def program(python: types.PythonVersion) -> str:
-    """Return the path of the program in the folder that `unpack` makes."""
+    """Return the path of the program in a folder made by `unpack`."""
     return f"bin/python{python}"
 
 
 def unpack(file: File, path: Path, folder: Path) -> None:
     """Unpack an interpreter into a new folder, with plain modes.
 
-    Raise `BuildError` for an archive of another form, or with a path that leads elsewhere.
+    Raise `BuildError` for an archive of another form, or with an unsafe path.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-python-", dir=folder.parent) as name:
         unpacked = Path(name)
@@ -84,7 +84,7 @@ def unpack(file: File, path: Path, folder: Path) -> None:
 
 
 def _refused(file: File, reason: str) -> BuildError:
-    """Return the error for an archive that cannot be used as it is."""
+    """Return the error for an archive that cannot be used."""
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
         "The file matches the lock. Choose another Python, or install this one and use that"

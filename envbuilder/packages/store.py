@@ -1,9 +1,9 @@
 """The store: downloaded files by sha256, shared by all profiles, backends and processes.
 
-A file enters by one atomic rename after its hash was checked, so every file in the store was right
-when it came in. `link` checks the hash again on the way out, because files can be damaged or
-modified on disk. A shared store is a cache folder that an administrator fills: its files are used
-where they are, and nothing is written there. Before anything is fetched, the disks must have room.
+A file is added by one atomic rename after its hash was checked, so every file was right when it was
+added. `link` checks the hash again, because files can be damaged or modified on disk. A shared
+store is a cache folder that an administrator fills: its files are used in place, and nothing is
+written there. Disk space is checked before anything is fetched.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 NAME = "store"
-"""Folder below a cache, and below a shared one."""
+"""Folder below the user's cache, and below a shared one."""
 DERIVED = "derived"
-"""Subfolder for what was read from files of the store, to be read faster next time."""
+"""Subfolder for data derived from files of the store."""
 _CHUNK = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 
@@ -69,7 +69,7 @@ class Store:
         return _is_file(self.path(sha256))
 
     def arrived(self, sha256: str) -> int:
-        """Return how many bytes an interrupted download left of a file."""
+        """Return how many bytes of a file an interrupted download left."""
         with contextlib.suppress(OSError):
             return self._part(sha256).lstat().st_size
         return 0
@@ -118,7 +118,9 @@ class Store:
         self._keep(part, file.sha256)
 
     def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Write a file to the store, from chunks that raise if they are not the right bytes.
+        """Write a file to the store; `chunks` raise if they are not the right bytes.
+
+        If anything is raised, including `OSError` on a full disk, no partial file is kept.
 
         If anything is raised, including `OSError` on a full disk, no partial file is kept.
         """
@@ -133,7 +135,7 @@ class Store:
             self._keep(part, sha256)
 
     def take_file(self, path: Path, sha256: str) -> None:
-        """Copy a file to the store; its hash is known."""
+        """Copy a file with a known hash to the store."""
         with path.open("rb") as stream:
             self.take(sha256, iter(lambda: stream.read(_CHUNK), b""))
 
@@ -144,7 +146,7 @@ class Store:
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
-        """Return what `make` derives from a file, kept for as long as the file stays the same.
+        """Return what `make` derives from a file, cached for as long as the file stays the same.
 
         `what` names it, with a number that changes whenever `make` does.
         """
@@ -154,7 +156,7 @@ class Store:
         return self.remembered(f"{sha256} {facts}", kind, lambda: make(path))
 
     def remembered(self, inputs: str, kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return what `make` derives, kept from then on; `inputs` names all that decides it."""
+        """Return the cached result of `make`; `inputs` names everything that decides it."""
         key = hashlib.sha256(inputs.encode()).hexdigest()
 
         def derive() -> _T:
@@ -222,7 +224,7 @@ def _below(root: Path, sha256: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a plain file: no link, device or pipe, which would be followed."""
+    """Return whether this is a plain file; a link, device or pipe would be followed or read."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -243,7 +245,7 @@ _FOLDERS = (NAME, "datasets", "bases")
 
 
 def objection(root: Path) -> str:
-    """Return why a shared store, or a part of it, cannot be used; empty if all of it can."""
+    """Return why a shared store, or a part of it, cannot be used; empty if it can."""
     try:
         present = {path.name for path in root.iterdir()}
         folders = [root / name for name in _FOLDERS if name in present]
@@ -320,7 +322,7 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
-    """Return the file systems that some rooms are on; a folder that fails to stat is left out."""
+    """Return the file systems of some rooms; a folder that fails to stat is left out."""
     by_device: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))

@@ -1,13 +1,13 @@
 """Known wheels and sources: the pages of the user's indexes, and of named upstream indexes.
 
-Of a named index there are three sources of offers, best first: the index itself if it answers,
-wheels in the user's own find-links folders, and shipped claims. A claim is a hash taken from a
-third-party lock file, or from a public copy of the index (`profiles/releases/`). It allows a
-profile to be locked even if the index cannot be queried; the download confirms or refutes it. An
-index that answers, such as a mirror of a part, has what it lists and no more. No part of a claim is
-written from memory: each names its source.
+A named index has three sources of offers, best first: the index itself if it answers, wheels in the
+user's own find-links folders, and shipped claims. A claim is a hash taken from a third-party lock
+file, or from a public copy of the index (`profiles/releases/`). It allows a profile to be locked
+even if the index cannot be queried; the download confirms or refutes it. An index that answers,
+such as a partial mirror, has only what it lists. No part of a claim is written from memory: each
+names its source.
 
-Long because pages are read for the offers of an index and for the releases of a day alike.
+Long because an index's offers and a day's releases are read from the same pages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = (4.0, 15.0)
 _LARGEST_LOCAL_PAGE = 4 << 20
-"""Maximum bytes of a page of an index in a folder, which others may write."""
+"""Maximum bytes of an index page in a folder, which others may write."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
@@ -75,12 +75,12 @@ class Listed(Struct, frozen=True, kw_only=True):
     file: str
     location: str
     sha256: str
-    """Empty if the page states none."""
+    """Empty if the page has none."""
     size: int | None = None
     requires_python: str = ""
     core_metadata: bool = False
     upload_time: str = ""
-    """As PEP 700 has it: `2022-03-01T…`; empty if the page does not say."""
+    """In the form of PEP 700: `2022-03-01T…`; empty if the page has none."""
     yanked: bool = False
 
 
@@ -103,7 +103,7 @@ class _Links(HTMLParser):
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
-    """Return the wheels that an index page (JSON or HTML) lists; sha256 is empty if unstated."""
+    """Return the wheels on an index page (JSON or HTML); sha256 is empty if unstated."""
     offers = []
     for link in listed(text, url):
         version = version_of(link.file, distribution)
@@ -127,7 +127,7 @@ def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offe
 
 
 def listed(text: str, url: str) -> list[Listed]:
-    """Return every file that an index page (JSON or HTML) lists, sources, too."""
+    """Return every file on an index page (JSON or HTML), sources, too."""
     stripped = text.lstrip()
     return _json_links(stripped, url) if stripped.startswith("{") else _html_links(text, url)
 
@@ -178,7 +178,7 @@ def _html_links(text: str, url: str) -> list[Listed]:
 def version_of(file: str, distribution: str) -> Version | None:
     """Return the version of a wheel or a source of this distribution; None for any other file.
 
-    Pages list thousands of wheels, whose tags are read when they matter.
+    Pages list thousands of wheels, whose tags are parsed only when needed.
     """
     parts = file.removesuffix(".whl").split("-")
     try:
@@ -193,11 +193,11 @@ def version_of(file: str, distribution: str) -> Version | None:
 
 
 _version = functools.lru_cache(maxsize=1 << 14)(Version)
-"""A version by its text, which each of its wheels has in its name."""
+"""Parse a version once per text, which many wheels share."""
 
 
 def read_url(url: str, session: Session | None = None) -> bytes:
-    """Return what a URL serves; raise `OSError` if it is unreachable or refused."""
+    """Return the content of a URL; raise `OSError` if it is unreachable or refused."""
     if session is None:
         with http.open_session() as opened:
             return read_url(url, opened)
@@ -207,7 +207,7 @@ def read_url(url: str, session: Session | None = None) -> bytes:
 
 
 def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
-    """Return an index page, perhaps a folder of this machine; raise `OSError` as `read_url`."""
+    """Return an index page, possibly a local folder's; raise `OSError` like `read_url`."""
     folder = pip.local_folder(address)
     if folder is None:
         return (read or read_url)(address)
@@ -219,7 +219,7 @@ def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
 
 
 def admits(link: Listed, python: str) -> bool:
-    """Return whether a file is for a Python, by what its index states."""
+    """Return whether a file's index allows it for a Python."""
     try:
         stated = SpecifierSet(link.requires_python)
     except InvalidSpecifier:
@@ -232,7 +232,7 @@ def files_of(
 ) -> Iterator[tuple[Version, Listed]]:
     """Yield the wheels and source distributions of a package on the pages of indexes.
 
-    Which of the pages cannot be read, and why, is added to `problems`.
+    Pages that cannot be read, and why, are added to `problems`.
     """
     for address in addresses:
         try:
@@ -248,7 +248,7 @@ def files_of(
 class Pages:
     """Pages of indexes, for several threads: each is read once.
 
-    A server that cannot be reached is not asked again: each attempt may last `TIMEOUT`.
+    An unreachable server is not tried again: each attempt may take `TIMEOUT`.
     """
 
     def __init__(self, read: Callable[[str], bytes] = read_url) -> None:
@@ -258,7 +258,7 @@ class Pages:
         self._unreachable: dict[str, OSError] = {}
 
     def read(self, url: str) -> bytes:
-        """Return what a URL serves; raise `OSError` if it is unreachable or refused."""
+        """Return the content of a URL; raise `OSError` if it is unreachable or refused."""
         with self._lock:
             if error := self._unreachable.get(http.host_of(url)):
                 raise error
@@ -295,10 +295,10 @@ def read_wheel(path: Path) -> Offer:
 
 
 def claims(distribution: str, source: str) -> tuple[Offer, ...]:
-    """Return the wheels of an index whose hashes the tables in `profiles/releases/` claim.
+    """Return an index's wheels with claimed hashes, from the tables in `profiles/releases/`.
 
-    `hashes.csv` states their hashes, `requires.csv` what they require, by release and build (empty
-    for the CPU's). Only the rows of this index are read further: the table is long.
+    `hashes.csv` has their hashes, `requires.csv` their requirements, by release and build (empty
+    for the CPU's). Only rows of this index are parsed: the table is long.
     """
     folder = resources.profiles_dir() / "releases"
     name = types.canonical(distribution)
@@ -337,7 +337,7 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
 def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
     """Return the wheels of a distribution in folders on this machine.
 
-    Each is read once until it changes: those of frameworks are large.
+    Each is read once until it changes, since those of frameworks are large.
     """
 
     def offer(path: Path) -> Offer:
@@ -364,7 +364,7 @@ def merge(
     """Return one offer per file name, best source first, and notes about contradictions.
 
     Claims are offers only if the index lists nothing. Raise `InvalidError` for a local file that
-    contradicts the upstream index or a claim: no source vouches for it.
+    contradicts the upstream index or a claim.
     """
     stated = {o.file: o for o in claimed}
     notes = []
@@ -404,11 +404,11 @@ def merge(
 
 
 _NOT_FOUND = 404
-"""The one status that says of a package that an index does not have it."""
+"""The only status by which an index reports that it lacks a package."""
 
 
 def _is_missing(error: OSError) -> bool:
-    """Return whether an index answered that it does not have a package."""
+    """Return whether an index answered that it lacks a package."""
     return getattr(getattr(error, "response", None), "status_code", 0) == _NOT_FOUND
 
 
@@ -457,11 +457,11 @@ def offers(
 
 PARALLEL = 8
 PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
-"""The Pythons that packages are looked for."""
+"""The Pythons for which packages are searched."""
 _LARGEST_METADATA = 4 << 20
 """Maximum bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
-"""Wheels of a release that are asked in turn what it requires."""
+"""Maximum wheels of a release that are read in turn for its requirements."""
 Target = tuple[types.Platform, types.PythonVersion]
 
 
@@ -473,9 +473,9 @@ class Release(Struct, frozen=True, kw_only=True):
     sdist: Listed | None = None
 
     def is_for(self, python: str) -> bool:
-        """Return whether it is made for a Python, for which it need not have a wheel.
+        """Return whether it supports a Python, even without a wheel for it.
 
-        A folder of wheels, which has no upload times, does not say so.
+        A folder of wheels, which has no upload times, does not tell.
         """
         wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
         return any(admits(file, python) for file in (*wheels, self.sdist) if file)
@@ -491,7 +491,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 
 def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str, ...]:
-    """Return the Pythons for which one of some releases has a wheel on a platform."""
+    """Return the Pythons for which one of these releases has a wheel on a platform."""
     every = tuple(releases)
     having = []
     for python in PYTHONS:
@@ -511,7 +511,7 @@ class Index:
         stated: Callable[[Listed], list[str] | None],
         as_of: str | None = None,
     ) -> None:
-        """`read` returns a page, `stated` what a wheel requires, None if it cannot be read."""
+        """`read` returns a page, `stated` a wheel's requirements, None if it cannot be read."""
         self._places = places
         self._as_of = as_of
         self._read = Pages(read).read
@@ -520,12 +520,12 @@ class Index:
         self._yanked: dict[str, dict[Version, Release]] = {}
         self._requires: dict[str, list[str] | None] = {}
         self.problems: dict[str, str] = {}
-        """Package → why not all indexes say whether they have it."""
+        """Package → why it is unknown whether all indexes have it."""
         self.too_late: dict[str, str] = {}
-        """Package that indexes have, and had not on the day → what they say."""
+        """Package that indexes have now, but not on the day → the reason."""
 
     def prefetch(self, names: Iterable[str]) -> None:
-        """Read several pages side by side."""
+        """Read several pages in parallel."""
         with process.pool(PARALLEL) as pool:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
@@ -556,7 +556,7 @@ class Index:
     def fitting(self, name: str, allowed: SpecifierSet) -> dict[Version, Release]:
         """Return the releases of a package that a specifier allows, the oldest first.
 
-        One that was yanked fits those who pin it (PEP 592).
+        A yanked one fits only if it is pinned (PEP 592).
         """
         every = {**self.releases(name)}
         for each in allowed:
@@ -566,7 +566,7 @@ class Index:
         return {version: every[version] for version in sorted(allowed.filter(every))}
 
     def _had(self, link: Listed, flat: bool) -> bool:
-        """Return whether a file was there on the day, as uv says: without a date, in folders."""
+        """Return whether a file existed on the day, by uv's rules; undated, only in folders."""
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
 
@@ -588,7 +588,7 @@ class Index:
         }
 
     def requires(self, wheel: Listed) -> Sequence[str]:
-        """Return what a wheel requires; nothing if that cannot be read."""
+        """Return a wheel's requirements; nothing if they cannot be read."""
         return self._read_requires(wheel) or ()
 
     def _read_requires(self, wheel: Listed) -> Sequence[str] | None:
@@ -597,7 +597,7 @@ class Index:
         return self._requires[wheel.file]
 
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
-        """Return what a release requires, by a wheel for another platform; None without one."""
+        """Return a release's requirements from a wheel for another platform; None without one."""
         every = self.releases(name)
         release = {**self._yanked[name], **every}.get(Version(version))
         wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []

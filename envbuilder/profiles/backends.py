@@ -20,8 +20,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     """An image for a container engine, or a folder of this machine, which uses its C library,
     drivers and operating system."""
     automatic: bool = True
-    """Whether it is used without being requested. conda is not unless a profile has nothing else:
-    it needs a lock of its own, and none is shipped."""
+    """Whether it is used without being requested. conda is not, unless a profile has nothing else:
+    it needs its own lock, and none is shipped."""
 
 
 _TABLE = (
@@ -32,9 +32,9 @@ _TABLE = (
 BACKENDS = {backend.name: backend for backend in _TABLE}
 """Name → backend, the preferred one first."""
 IMAGE: types.Backend = "docker"
-"""The backend that an image is built with if only an image is requested."""
+"""The backend used if only an image is requested."""
 EXTERNAL: types.Backend = "venv"
-"""The backend whose requirements an interpreter that envbuilder did not build has to meet."""
+"""The backend whose requirements apply to an interpreter that envbuilder did not build."""
 
 
 def makes_image(name: str) -> bool:

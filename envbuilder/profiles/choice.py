@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile for a host, the reason for it, and its fit with each backend if that was asked."""
+    """A profile for a host, the reason, and its fit with each backend if that was judged."""
 
     profile: Profile
     reason: str
@@ -35,7 +35,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The profile to use, or None, with the reason and the fit of every profile."""
+    """The profile to use, or None, with the reason and every profile's fit."""
 
     profile: str | None
     reason: str
@@ -124,16 +124,16 @@ def choose_best(
     locks: Locks,
     backend: str | None = None,
 ) -> Choice:
-    """Return the profile to use on a host, of some that bring the same framework.
+    """Return the profile to use on a host, of some with the same framework.
 
     An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu, mps
     (jax-cuda … for another framework), cuda-legacy, then the user's own profiles by accelerator and
-    name. Of two for one accelerator, the one that leaves no GPU out takes precedence. On the CPU,
-    `cpu` is chosen: zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit
-    take precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could
-    not be confirmed, and the reason states that. If nothing fits for certain, profiles that lack
-    only a container engine come first, then the CPU. Opt-in profiles are never chosen, nor are
-    those without a usable lock in `locks`.
+    name. Of two for one accelerator, the one that uses all GPUs takes precedence. On the CPU, `cpu`
+    is chosen: zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit take
+    precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could not be
+    confirmed, and the reason states that. If nothing fits for certain, profiles that lack only a
+    container engine come first, then the CPU. Opt-in profiles are never chosen, nor are those
+    without a usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     judged = {}
@@ -175,7 +175,7 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
-    """Return how the chosen profile works here, or which better ones lack only an engine."""
+    """Return how the chosen profile works here, or which better ones only lack an engine."""
     better = []
     for candidate in choice.fits:
         if candidate.profile == choice.profile:
@@ -188,7 +188,7 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
 
 
 def _require_lock(fit: Fit, lock: Lock | None) -> Fit:
-    """Return the fit of a profile, which is none without a usable lock."""
+    """Return the fit of a profile, which does not fit without a usable lock."""
     if lock is not None and lock.state != "unlocked":
         return fit
     reasons = [f"it has no lock: run `envbuilder lock --profile {fit.profile}`"]
@@ -244,7 +244,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
 
 
 def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
-    """Return the fits in groups with the same verdict and reasons: one cause is named once."""
+    """Group fits with the same verdict and reasons, so that each cause is named once."""
     groups: dict[tuple[str, tuple[str, ...]], list[Fit]] = {}
     for one in fits:
         groups.setdefault((one.verdict, one.reasons), []).append(one)
@@ -252,7 +252,7 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
 
 
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
-    """Return, for each vendor of GPUs here, what blocks its profile with the fewest obstacles."""
+    """Return, for each vendor of GPUs here, the reasons against its profile with the fewest."""
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
         row = of_vendor(vendor)

@@ -1,6 +1,6 @@
 """Decide whether a profile fits a host, with which backend, and why.
 
-Pure: data in, sentences with the facts out. All commands ask here, so that they agree. Nothing
+Pure: data in, sentences with the facts out. All commands use it, so that they agree. Nothing
 unknown counts as working: a driver that could not be read, a GPU that no table lists or a device
 node with unknown permissions is at best a warning. So is an image if no container engine responds.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Offers = Iterable[tuple[releases.Chosen, str]]
-    """What a profile has of each release, the newest first, and what rules it out, if anything."""
+    """A profile's releases, the newest first, each with what rules it out, if anything."""
 
 _NONE: Packages = {}
 Verdict = Literal["fits", "warnings", "no"]
@@ -53,9 +53,9 @@ VERDICTS: dict[Level, Verdict] = {
 }
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _NEWEST_DRIVER = "9999"
-"""Newer than any, to find what another driver would change."""
+"""Newer than any driver, to find what another driver would change."""
 OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
-"""Codes of findings about a build of the framework: another release may have none of them."""
+"""Codes of findings about a framework's build, which other releases may not have."""
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
@@ -81,12 +81,12 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_more(self) -> bool:
-        """Return whether anything except the engine is an obstacle or could not be confirmed."""
+        """Return whether anything but the engine is an obstacle or could not be confirmed."""
         return any(f.level != "note" and f.code != "engine" for f in self.findings)
 
     @property
     def decisive(self) -> list[Finding]:
-        """Return the findings that decide: if it is impossible, nothing else matters."""
+        """Return the findings that decide: if one is `impossible`, nothing else matters."""
         return [finding for finding in self.findings if finding.level == self.level]
 
 
@@ -94,8 +94,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     """Whether a profile fits a host, with the reasons for that verdict, one sentence each.
 
     `warnings`: no obstacle is known, but something could not be confirmed, or the engine that its
-    images need does not respond. `impossible`: the result cannot exist on this host, so it cannot
-    be built here, either.
+    images need does not respond. `impossible`: it cannot even be built on this host.
     """
 
     profile: str
@@ -103,19 +102,21 @@ class Fit(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     impossible: bool = False
     backend: str | None = None
-    """The backend that this is about: the requested one, or the one that works best here."""
+    """The backend of this fit: the requested one, or the one that works best here."""
     lacks_engine: bool = False
-    """Whether all that is missing is a container engine that responds."""
+    """Whether the only thing missing is a container engine that responds."""
     environment: dict[str, str] = {}
-    """Variables that hide GPUs which do not work with it; commands that run it here set them."""
+    """Variables that hide unusable GPUs; commands that run it here set them."""
     workaround: str = field(default="", name="way_out")
-    """How it works here if it does not do so natively; one or two sentences."""
+    """How it works here if not natively, in one or two sentences."""
 
 
 def judge_backends(
     profile: Profile, host: Host, lock: Lock | None = None
 ) -> tuple[BackendFit, ...]:
-    """Return the fit of the backends that are used without being requested, the best first.
+    """Return the fit of the backends used without being requested, the best first.
+
+    conda is among them only if the profile has no other: it needs its own lock.
 
     conda is among them only if the profile has no other: it needs a lock of its own.
     """
@@ -139,7 +140,7 @@ def judge(
 ) -> Fit:
     """Return how a profile and its locked files fit a host, with one backend or with the best.
 
-    `building` checks only whether the result can exist here: what keeps it from running becomes a
+    `building` only checks that it can be built here: anything that keeps it from running becomes a
     warning. `judged`: what `judge_backends` returned, if that is known.
     """
     every = tuple(judged) or judge_backends(profile, host, lock)
@@ -177,7 +178,7 @@ def judge(
 
 
 def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
-    """Return the variables that hide the GPUs that the findings leave out."""
+    """Return the variables that hide the GPUs which the findings leave out."""
     variables: dict[str, str] = {}
     for finding in findings:
         variables |= finding.variables
@@ -198,7 +199,7 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
-    """Return why the profile works here in an image only, to follow "image only: "; else empty."""
+    """Return why the profile only works in an image here, to follow "image only: "; else empty."""
     if pair := _image_instead(every):
         return "; ".join(dict.fromkeys(map(_short, pair[1].decisive)))
     return ""
@@ -255,7 +256,7 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Return all findings about a profile on a host with one backend.
 
-    `packages`: what was read of the device code in its packages.
+    `packages`: the device code in its packages, as far as it was read.
     """
     image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
@@ -304,8 +305,8 @@ def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
     """Return which release would work better on a host than the locked one, and how to get it.
 
-    `offers`: what the profile has of each release, the newest first, and what in the project rules
-    it out. Empty if no release is better, or if it is not known what is locked.
+    `offers`: the profile's releases, the newest first, each with what in the project rules it out.
+    Empty if no release is better, or if the locked one is unknown.
     """
     limits = {}
     usual = set[releases.Build]()
@@ -326,7 +327,9 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     present = age.get(current.release if current else profile.release or "", -1)
 
     def cost(build: releases.Build) -> tuple[int, ...]:
-        """Of what is allowed, prefer the profile's own build, then this release, then a newer one.
+        """Of allowed builds, prefer the profile's own, then this release, then a newer one.
+
+        Of the others, prefer the nearest release, and a newer one to an older one.
 
         Of what is ruled out, prefer the nearest release, and a newer one to an older one.
         """
@@ -362,9 +365,9 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
 def _best(
     profile: Profile, host: Host, among: Container[str]
 ) -> tuple[Level, list[releases.Build]]:
-    """Return how well builds of some releases work at best, and those that do, the newest first.
+    """Return how well builds of some releases work at best, and which do, the newest first.
 
-    Advice rests on what a source states: unknown kernels may serve, or not.
+    Advice needs a source: unknown kernels may work or not.
     """
     has_kernels = ACCELERATORS[profile.accelerator].states_kernels
     rated = {
@@ -377,7 +380,9 @@ def _best(
 
 
 def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> str:
-    """Say which driver is the oldest that makes a release work, preferably one that is allowed.
+    """Return the oldest driver that makes a release work, preferably an allowed release.
+
+    Return "" if a newer driver alone would not help.
 
     Return "" if a newer driver alone would not help.
     """
@@ -402,7 +407,7 @@ def _platform_of_framework(host: Host) -> types.Platform | None:
 
 
 def missing_engine(host: Host) -> list[Finding]:
-    """Return what keeps images from running on a host; empty if a container engine responds."""
+    """Return why images cannot run on a host; empty if a container engine responds."""
     engines = host.containers.engines
     if host.containers.has_engine:
         return []
@@ -480,7 +485,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    """Check the flags that are needed, then those that are desirable."""
+    """Check the required flags, then the desirable ones."""
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")
     desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")

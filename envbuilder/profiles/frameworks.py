@@ -1,7 +1,7 @@
-"""The frameworks that profiles bring, one row each; the payload has such a table, too.
+"""The frameworks of profiles, one row each; the payload has its own table.
 
-The build of a framework belongs to the hardware; its release is a project's choice. All that is
-different about a framework outside of the payload is in its row.
+The build of a framework belongs to the hardware; its release is a project's choice. All differences
+between frameworks outside of the payload are in their rows.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _BUILD_EXTRA = r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0
 
 
 class Framework(Struct, frozen=True, kw_only=True):
-    """What its distributions and conda packages are; names are normalised as in indexes."""
+    """Its distributions and conda packages; names are normalised as in indexes."""
 
     title: str
     names: frozenset[str]
-    """The distributions that are the framework itself, of which a profile pins one."""
+    """The distributions that are the framework itself; a profile pins one of them."""
     parts: frozenset[str] = frozenset()
-    """What its builds consist of in addition: an environment holds those of the profile alone."""
+    """Further distributions of its builds: an environment only has the profile's."""
     companions: frozenset[str] = frozenset()
-    """What a project may list in addition, with a build for each kind of hardware."""
+    """Distributions that a project may list in addition, with a build for each kind of hardware."""
     libraries: str
     """Pattern: runtime libraries that its builds require in exact versions."""
     kernel_compilers: dict[str, frozenset[str]] = {}
-    """The compiler that its builds bring for their kernels: its names on each kind of hardware."""
+    """Its compiler of kernels, by its name on each kind of hardware."""
     used_by: str = ""
-    """Pattern: distributions that show which framework a project is for."""
+    """Pattern: distributions that show that a project uses the framework."""
     conda: dict[str, str]
-    """Its packages as conda channels name them → as PyPI does."""
+    """Its packages: name in conda channels → name on PyPI."""
     conda_cores: frozenset[str] = frozenset()
-    """Conda packages that hold its code, and that nobody lists."""
+    """Conda packages with its code that nobody lists."""
     conda_libraries: str
-    """Pattern: conda packages that choose a build of it, or hold libraries of its wheels."""
+    """Pattern: conda packages that choose a build of it, or contain libraries of its wheels."""
     extensions: dict[str, str] = {}
     """`expects.extension` → its distribution."""
     index_hosts: tuple[str, ...] = ()
-    """Hosts that have nothing but its builds."""
+    """Hosts that only have its builds."""
 
     @property
     def builds(self) -> frozenset[str]:
@@ -55,7 +55,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return self.names | self.parts | self.companions
 
     def foreign(self, accelerator: types.Accelerator) -> frozenset[str]:
-        """Return the names of its compiler of kernels that are for other hardware.
+        """Return the names of its kernel compiler for other hardware.
 
         They install the same modules as the one for this hardware, which its builds require.
         """
@@ -63,7 +63,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return frozenset().union(*self.kernel_compilers.values()) - here
 
     def is_library(self, name: str) -> bool:
-        """Return whether a distribution is a runtime library that its builds bring."""
+        """Return whether a distribution is a runtime library of its builds."""
         # Compiled at the first use, and kept by `re`: patterns are a tenth of the start-up's time.
         return bool(re.fullmatch(self.libraries, name))
 
@@ -156,14 +156,14 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
 
 
 def first_profile(framework: types.Framework, accelerator: types.Accelerator) -> str:
-    """Return the name of the profile that is for an accelerator before all others."""
+    """Return the name of the profile that is preferred for an accelerator."""
     if framework == DEFAULT:
         return accelerator
     return f"{framework}-{accelerator}"
 
 
 def of_build(name: str) -> Framework | None:
-    """Return the framework that a distribution (normalised) is a part or a companion of."""
+    """Return the framework of which a distribution (normalised) is a part or a companion."""
     for row in FRAMEWORKS.values():
         if name in row.builds:
             return row
@@ -171,7 +171,7 @@ def of_build(name: str) -> Framework | None:
 
 
 def of_conda(name: str) -> str | None:
-    """Return the distribution that a conda package of a framework is; None if it is of none."""
+    """Return the distribution of a framework's conda package; None for any other package."""
     for row in FRAMEWORKS.values():
         if name in row.conda:
             return row.conda[name]
@@ -179,7 +179,7 @@ def of_conda(name: str) -> str | None:
 
 
 def of_name(name: str) -> types.Framework | None:
-    """Return the framework that a distribution (normalised) is itself; None if it is none."""
+    """Return the framework that a distribution (normalised) is; None for any other one."""
     for key, row in FRAMEWORKS.items():
         if name in row.names:
             return key
@@ -187,7 +187,7 @@ def of_name(name: str) -> types.Framework | None:
 
 
 def of_user(name: str) -> types.Framework | None:
-    """Return the framework that a distribution (normalised) belongs to or is made for."""
+    """Return the framework that a distribution (normalised) belongs to or uses."""
     for key, row in FRAMEWORKS.items():
         if name in row.builds or (row.used_by and re.fullmatch(row.used_by, name)):
             return key
@@ -200,19 +200,19 @@ def is_build_extra(extra: str) -> bool:
 
 
 def is_runtime(name: str) -> bool:
-    """Return whether a distribution (normalised) is a library that some framework brings along."""
+    """Return whether a distribution (normalised) is a runtime library of some framework."""
     return any(row.is_library(name) for row in FRAMEWORKS.values())
 
 
 def cuda_of(name: str) -> str:
-    """Return the major version of CUDA that a distribution (normalised) or a build is made for.
+    """Return the major version of CUDA in the name of a distribution (normalised) or a build.
 
-    Empty if its name says nothing about it, or if the framework's own build decides about it.
+    Empty if there is none, or if the framework's own build decides.
     """
     version = re.fullmatch(r"(?:.+-)?cu(?:da)?(1\d)\d?x?(?:-.+)?", name)
     return version[1] if version and not (of_build(name) or is_runtime(name)) else ""
 
 
 def is_conda_runtime(name: str) -> bool:
-    """Return whether a conda package chooses a build of some framework, or is a library of it."""
+    """Return whether a conda package chooses a framework's build, or is a library of one."""
     return any(re.fullmatch(row.conda_libraries, name) for row in FRAMEWORKS.values())

@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 
 class OtherFrameworkError(InvalidError):
-    """A profile brings another framework than the project is for."""
+    """A profile has another framework than the project."""
 
 
 class Variants(Protocol):
-    """What a project makes of profiles, and where the locks of the results are."""
+    """A project's variants of profiles, and the places of their locks."""
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework of the project and the reason for it, which is empty for the default."""
+        """The project's framework and the reason for it, which is empty for the default."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
 
     def offers(self, name: str) -> fit.Offers:
-        """Return the releases that a profile has, each with what in the project rules it out."""
+        """Return a profile's releases, each with what in the project rules it out."""
 
     def alias_of(self, name: str) -> str:
-        """Return the profile that a user means who names one for its hardware."""
+        """Return the profile for a name of hardware: `cuda` may mean `jax-cuda`."""
 
     def unadapted(self, name: str) -> Profile:
-        """Return a profile as it is without the project."""
+        """Return a profile without the project's changes."""
 
     def of(self, profile: Profile) -> Profile:
         """Return the project's variant of a profile. Raises `InvalidError` if it has none."""
@@ -54,7 +54,7 @@ class Variants(Protocol):
 
 
 class Library:
-    """Profiles and their locks in some folders, read when first needed and then kept."""
+    """Profiles and their locks in some folders, each read when first needed."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Library:
         trusted: Sequence[str] | None = None,
         variants: Variants | None = None,
     ) -> None:
-        """`trusted`: keys, one of which must have signed a lock that is used; None: no matter."""
+        """`trusted`: a used lock must be signed by one of these keys; None: no signature needed."""
         self.folders = tuple(folders)
         self.trusted = trusted
         self._variants = variants
@@ -72,10 +72,10 @@ class Library:
         self.signed: tuple[signatures.Signed, ...] = ()
         """The accepted signatures of the locks that were read for use."""
         self.notes: tuple[str, ...] = ()
-        """What a user should know of locks that `usable_lock` returned."""
+        """Notes for the user on locks that `usable_lock` returned."""
 
     def profile(self, name: str) -> Profile:
-        """Return a profile. Raises `InvalidError` if there is none or it is wrong."""
+        """Return a profile. Raises `InvalidError` if it does not exist or is invalid."""
         if name not in self._profiles:
             if self._variants:
                 self._profiles[name] = self._variants.of(self._variants.unadapted(name))
@@ -84,7 +84,7 @@ class Library:
         return self._profiles[name]
 
     def named(self, name: str) -> Profile:
-        """Return the profile that a user names, perhaps for its hardware alone, as `profile`."""
+        """Return the profile that a user names, possibly by its hardware alone."""
         return self.profile(self._variants.alias_of(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
@@ -94,9 +94,9 @@ class Library:
         return names(self.folders)
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Return all profiles to choose from. Raises `InvalidError` if one is wrong.
+        """Return all profiles to choose from. Raises `InvalidError` if one is invalid.
 
-        Those that a project cannot be combined with are left out, unless that is all of them.
+        Those that cannot be combined with the project are left out, unless none can be.
         """
         possible = []
         errors = []
@@ -113,20 +113,20 @@ class Library:
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework to choose a profile of, and why; no reason for the default."""
+        """The framework for choosing a profile, and why; no reason for the default."""
         if self._variants:
             return self._variants.framework
         return (DEFAULT, "")
 
     def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:
-        """Return the profiles to choose from that bring one framework, as `profiles` does."""
+        """Return the profiles to choose from with one framework, like `profiles`."""
         wanted = framework or self.framework[0]
         return tuple(profile for profile in self.profiles() if profile.framework == wanted)
 
     def on_packages(self, name: str, python: str) -> str | None:
         """Return the name of a profile's variant whose base is made of locked packages, if any.
 
-        Profiles that cannot be read are passed over.
+        Profiles that cannot be read are skipped.
         """
         for other in names(self.folders):
             with contextlib.suppress(InvalidError):
@@ -136,16 +136,16 @@ class Library:
         return None
 
     def lock_places(self, name: str) -> tuple[Path, ...]:
-        """Return the paths that a profile's lock may have; the first one that exists is used."""
+        """Return the possible paths of a profile's lock; the first existing one is used."""
         if self._variants:
             return (self._variants.lock_path(name),)
         return tuple(folder / "locks" / f"{name}.json" for folder in self.folders)
 
     def lock(self, name: str) -> Lock | None:
-        """Return the lock of a profile, for judging hosts by it; None if it has no readable one.
+        """Return the lock of a profile, to judge hosts; None if it has no readable one.
 
-        For a variant without a readable one, it is that of the profile itself; without files if the
-        variant has another release.
+        For a variant without one, return the profile's own lock, without files if the variant has
+        another release.
         """
         lock = self._read(name)
         if self._variants and (lock is None or isinstance(lock, InvalidError)):
@@ -173,7 +173,7 @@ class Library:
         return {profile.name: self.lock(profile.name) for profile in chosen}
 
     def usable_lock(self, profile: Profile, backend: str = "") -> Lock:
-        """Return a profile's lock, checked for use; empty if the backend takes nothing from it.
+        """Return a profile's lock, checked for use; an empty lock if the backend does not use it.
 
         Raises `InvalidError` if it is damaged, missing, stale or unlocked, `SignatureError` if a
         required signature is missing or not accepted.
@@ -200,7 +200,7 @@ class Library:
         return usable
 
     def require_signature(self, path: Path, content: bytes) -> None:
-        """Note the signature of a lock in `signed`; raise `SignatureError` if it is refused."""
+        """Store a lock's accepted signature in `signed`; raise `SignatureError` if refused."""
         if self.trusted is None:
             return
         from envbuilder.core import signatures  # few locks have to be signed
@@ -227,7 +227,7 @@ class Library:
 
 
 class ShadowedLock(NamedTuple):
-    """A shipped lock that is not used, because there is another one."""
+    """A shipped lock that is not used, because another one is."""
 
     lock: Lock
     instead: Path
@@ -235,7 +235,7 @@ class ShadowedLock(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Which lock is used instead, and the way back."""
+        """The sentence that names the lock used instead, and how to go back."""
         return (
             f"{self.instead} is used instead of the lock that came with envbuilder; to return to"
             " that one, remove the file"
@@ -281,9 +281,9 @@ def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
 
 
 def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """Return where signatures are looked for: next to a lock, then among the folders' locks.
+    """Return where to look for signatures: next to a lock, then among the folders' locks.
 
-    The locks that envbuilder brings cannot get one next to them.
+    Shipped locks cannot get one next to them.
     """
     from envbuilder.core import signatures
 

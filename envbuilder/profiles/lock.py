@@ -37,42 +37,43 @@ MAIN = "debian"
 SECURITY = "debian-security"
 """Symbolic source: Debian's security archive."""
 BUILT = "built"
-"""Symbolic source: what was built from its own source, by its recipe."""
+"""Symbolic source: a wheel that was built from source, by its recipe."""
 DIRECT = "url"
-"""Symbolic source: a wheel that the project names by its URL, which is in its recipe."""
+"""Symbolic source: a wheel that the project gives by URL, which is in its recipe."""
 PRUNED = "pruned"
-"""Symbolic source: a wheel of an index without some of its files, by its recipe."""
+"""Symbolic source: an index's wheel without some of its files, by its recipe."""
 OF_NO_INDEX = frozenset({BUILT, DIRECT, PRUNED})
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The source that a wheel is built from, and what builds it."""
+    """The source of a wheel, and what builds it."""
 
     kind: types.SourceKind
     location: types.SourceLocation
     """The file name of an sdist or a wheel on the index, the URL of a repository, an archive or a
     wheel, or a folder of the project. A wheel is not built."""
     sha256: types.Sha256
-    """Of the sdist; of a repository or a folder: over its sorted files."""
+    """Of an sdist; for a repository or a folder, over its sorted files."""
     commit: types.Commit = ""
-    """What `reference` was when it was locked; it stays until an upgrade."""
+    """The commit of `reference` when it was locked; it stays until an upgrade."""
     reference: types.Reference = ""
     """The branch, tag or commit that the project names; empty: the default branch."""
     subdirectory: types.Subfolder = ""
-    """The folder of the source that is built, if it is not the top one."""
+    """The folder to build, if it is not the top one."""
     requires: tuple[types.Sha256, ...] = ()
-    """The wheels that are installed to build it, among the target's `build_files`."""
+    """The wheels to install for the build, among the target's `build_files`."""
     with_framework: bool = False
-    """Whether the target's own wheels are installed, too, since the build imports the framework."""
+    """Whether the target's own wheels are installed, too, because the build imports the framework.
+    """
     index: types.Source = "default"
-    """The source of a wheel that is pruned."""
+    """The source of a pruned wheel."""
     without: tuple[types.FilePath, ...] = ()
-    """Paths below site-packages that it goes without: another package installs them, too."""
+    """Paths below site-packages to leave out, because another package installs them, too."""
     without_programs: tuple[types.FilePath, ...] = ()
-    """Programs in `bin` that it goes without: those of the package that the project lists stay."""
+    """Programs in `bin` to leave out, because the package that the project lists has them."""
     cuda_architectures: types.CudaArchitectures = ""
-    """The GPUs that its code for CUDA is compiled for, as in TORCH_CUDA_ARCH_LIST."""
+    """The GPUs to compile CUDA code for, as in TORCH_CUDA_ARCH_LIST."""
 
 
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,28 +92,28 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     source: types.Source
     provenance: types.Provenance
     by: types.Sentence
-    """Where the hash was read, or the third-party lock file that claims it."""
+    """Where the hash was read, or which third-party lock file claims it."""
     role: types.Role = ""
     """`base`: part of the base itself, not installed on top of it."""
     size_about: types.FileSize | None = None
-    """About how many bytes, if no source states `size`: for disk space and progress only."""
+    """Approximate size if no source states `size`: for disk space and progress only."""
     requires: tuple[types.Distribution, ...] = ()
-    """The packages of the same target that it requires, in locks of projects."""
+    """The packages of the same target that it requires; only in locks of projects."""
     recipe: Recipe | None = None
     """How the wheel is built, if no index has it. Of the kind `source`, it is not built yet: `file`
     and `sha256` are then those of the source."""
     unread: bool = False
-    """Whether `lock` could not read which files the wheel installs, because its server gives no
-    part of it: it was not compared with the target's other wheels, as no `claim` is."""
+    """Whether `lock` could not read the list of the wheel's files, because its server does not
+    serve parts of it. Like each `claim`, it was not compared with the target's other wheels."""
 
     @property
     def room(self) -> int:
-        """Bytes that it takes, as far as a source states them; 0 if none does."""
+        """Its size in bytes, as far as a source states it; else 0."""
         return self.size or self.size_about or 0
 
     @property
     def is_built(self) -> bool:
-        """Whether code of its own runs to make it, here or where it was locked."""
+        """Whether its own code runs to make it, here or where it was locked."""
         return self.recipe is not None and self.recipe.kind != "wheel"
 
     @property
@@ -122,7 +123,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def problem(files: Iterable[File]) -> str:
-    """Return what is wrong with the files of one target; empty if nothing is."""
+    """Return the problem with the files of one target; empty if there is none."""
     listed: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
@@ -187,22 +188,22 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     python_path: types.AbsolutePath
     python_version: types.FullPythonVersion
     suite: types.DebianSuite = ""
-    """Set if the base is not a published image but a system of this suite, made from the target's
-    files with the role `base`. `ref` is then the name it is given when it is built."""
+    """Set if the base is a system of this suite, made from the target's files with the role `base`,
+    instead of a published image. `ref` is then the name that the build gives it."""
     unpacked: bool = False
     """Whether those packages are only unpacked, without running their scripts."""
 
     @property
     def gets_python(self) -> bool:
-        """Whether its Python is the target's interpreter, which images add to it."""
+        """Whether images add the target's interpreter as its Python."""
         return self.python_path.startswith(f"{IMAGE_PYTHON}/")
 
     @property
     def epoch(self) -> int:
         """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH): the base's date.
 
-        It is derived from existing keys, so that older locks keep their digest, and never from a
-        clock. A base without a date gets the earliest date that ZIP archives can store.
+        It is derived from existing keys, never from a clock, so that older locks keep their digest.
+        A base without a date gets the earliest date that ZIP archives can store.
         """
         date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
         return (date - datetime.date(1970, 1, 1)) // datetime.timedelta(seconds=1)
@@ -216,12 +217,12 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     base: LockedBase | None
     files: tuple[File, ...]
     interpreter: File | None = None
-    """A build of Python that needs no installation, for machines and bases without that Python."""
+    """A Python build that needs no installation, for machines and bases without that Python."""
     build_files: tuple[File, ...] = ()
-    """Wheels that are installed to build others from source, and nowhere else."""
+    """Wheels that are only installed to build others from source."""
     system_packages: dict[types.DebianPackage, tuple[types.Distribution, ...]] = {}
-    """If wheels need some of an image: the Debian packages that were asked for, each with the
-    wheels that need it; none of those of the profile."""
+    """If wheels need packages in an image: Debian packages, each with the wheels that need it,
+    without the profile's own."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
         """Return the files of one kind that are installed on the base, in the lock's order."""
@@ -245,36 +246,36 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return None
 
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
-        """Return its files, and its interpreter where it is used for certain.
+        """Return its files, with its interpreter if that is always used.
 
-        That is in images that need it and, if it is `managed`, in every environment.
+        That is so in images that need it and, if it is `managed`, in every environment.
         """
         needed = self.interpreter if managed else self.of_image
         return (*self.files, *([needed] if needed else []))
 
     @property
     def base_files(self) -> tuple[File, ...]:
-        """The packages that the base itself is made of; none if it is an image."""
+        """The packages of the base itself; none if it is an image."""
         return tuple(f for f in self.files if f.role == "base")
 
 
 _TREE = " │├└╰─▶×:"
-"""Characters that resolvers draw trees with."""
+"""Characters with which resolvers draw trees."""
 _LONGEST_PROOF = 2000
-"""Maximum characters of what a resolver printed."""
+"""Maximum characters of a resolver's output."""
 _PROOF_WIDTH = 100
 
 
 class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Why something cannot be resolved: parts of one line each, which a lock can hold."""
+    """Why something cannot be resolved: parts of one line each, which a lock can store."""
 
     text: types.Sentence
     target: types.Sentence = ""
-    """The one target that decided it, such as "linux/amd64 with Python 3.11"."""
+    """The target that decided it, such as "linux/amd64 with Python 3.11"."""
     items: tuple[types.Sentence, ...] = ()
-    """What the sentence is about, one by one."""
+    """The subjects of the sentence, one by one."""
     proof: types.Sentence = ""
-    """Why, in the words of a resolver."""
+    """The explanation in a resolver's words."""
 
     @property
     def sentence(self) -> str:
@@ -288,7 +289,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return " • ".join([f"{self.sentence}:", *self.items]) if self.items else self.sentence
 
     def printed(self, width: int = _PROOF_WIDTH) -> str:
-        """Return it for people, the items or the proof on lines below the sentence."""
+        """Format it for people: the sentence, and the items or the proof on lines below."""
         lines = [wrapped(item, width, "    ", "      ") for item in self.items]
         if self.proof:
             lines = [wrapped(self.proof, width, "    ", "    ")]
@@ -296,7 +297,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
-    """Return a reason of text of any origin; `proof` is what a resolver printed."""
+    """Return a reason from untrusted text; `proof` is a resolver's output."""
     words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
     return Reason(
         text=one_line(text),
@@ -306,22 +307,22 @@ def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
 
 
 class Decided(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The release and the Python that a project has on a profile, and what decided them."""
+    """The release and the Python of a project on a profile, and the reasons for them."""
 
     release: types.FrameworkVersion
     python: types.PythonVersion
     limits: tuple[types.Sentence, ...] = ()
-    """What the project says of the framework, of Python and of the day, sorted: "torch>=2.1"."""
+    """The project's limits on framework, Python and day, sorted: "torch>=2.1"."""
     as_of: types.Date | None = None
-    """The day of which packages are, which is not before the release's."""
+    """The day of which packages are taken, never before the release's."""
     packages: types.Sha256 | Literal[""] = ""
-    """Digest of all that is required, if packages needed this release or Python; else empty."""
+    """Digest of all requirements, if packages needed this release or Python; else empty."""
     why: types.Sentence = ""
-    """Why it is another release than on the project's other profiles."""
+    """Why the release differs from that of the project's other profiles."""
     files: dict[ProjectPath, types.Sha256] = {}
     """The files that were read, each with its digest."""
     left_out: tuple[types.Sentence, ...] = ()
-    """What the project requires, and this hardware goes without or has by another name."""
+    """Requirements that this hardware does without or has under another name."""
 
 
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -333,12 +334,12 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """Digest of everything in the profile that affects resolution."""
     state: types.LockState
     reason: types.Sentence
-    """Which hashes are claims; empty if none is."""
+    """Which hashes are claims; empty if there are none."""
     tools: dict[types.Platform, File]
-    """uv for each platform that envbuilder runs on, where it installs wheels for any target."""
+    """uv for each platform on which envbuilder runs; installs wheels for any target."""
     targets: tuple[Target, ...]
     decision: Decided | None = None
-    """In a project, what it decided for a profile with several builds."""
+    """In a project, the decision for a profile with several builds."""
     obstacle: Reason | None = None
     """Why the state is `unlocked`; None if it is not."""
     missing: dict[str, Reason] = {}
@@ -347,12 +348,12 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def why(self) -> str:
-        """Why the state is not `locked`, in one line; empty if it is."""
+        """Why the state is not `locked`, in one line; else empty."""
         return str(self.obstacle or self.reason)
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Every file that images need; one shared by several targets is listed for each."""
+        """All files that images need; a file of several targets is repeated for each."""
         listed = [*self.tools.values()]
         for target in self.targets:
             listed += target.fetched(managed=False)
@@ -378,7 +379,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def inputs_digest(profile: Profile) -> str:
-    """Return the sha256 over the parts of a profile that affect resolution."""
+    """Return the sha256 of the parts of a profile that affect resolution."""
     has_debs = profile.system_packages or profile.debian_base
     decides: dict[str, Any] = {
         "requirements": profile.requirements,
@@ -405,7 +406,7 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def changed(profile: Profile, lock: Lock) -> str:
-    """Return what changed after a lock was made: the profile, or a source; empty if nothing did."""
+    """Return what changed since a lock was made: the profile or a source; empty if nothing did."""
     if lock.inputs != inputs_digest(profile):
         return "the profile"
     for target in lock.targets:
@@ -417,7 +418,7 @@ def changed(profile: Profile, lock: Lock) -> str:
 
 
 def lock_digest(lock: Struct) -> str:
-    """Return the sha256 over a lock of any kind, without interpreters that no image gets."""
+    """Return the sha256 of a lock of any kind, without interpreters that no image gets."""
     if isinstance(lock, Lock):
         targets = [t if t.of_image else replace(t, interpreter=None) for t in lock.targets]
         lock = replace(lock, targets=(*targets,))
@@ -439,7 +440,7 @@ def load(path: Path) -> Lock:
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Return the lock that was read from `path`. Raises `InvalidError` as `load` does."""
+    """Return the lock that was read from `path`. Raises `InvalidError` like `load`."""
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
 
 
@@ -482,7 +483,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 
 def _interpreter(target: Target) -> str:
-    """Return what is wrong with the interpreter of a target; empty if nothing is."""
+    """Return the problem with the interpreter of a target; empty if there is none."""
     if not (file := target.interpreter):
         if target.base and target.base.gets_python:
             return "interpreter: missing, and the base image needs it"
@@ -581,7 +582,8 @@ def nothing(profile: Profile) -> Lock:
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
     """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked.
 
-    `of_project`: it is a project's, whose locks are made together; `UnlockedError` if it can be.
+    `of_project`: raise `UnlockedError` if `envbuilder lock` can make it; a project's locks are made
+    together.
     """
     hint = Hint("Run", ("lock",) if of_project else ("lock", "--profile", profile.name))
     outdated = UnlockedError if of_project else InvalidError

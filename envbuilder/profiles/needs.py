@@ -2,8 +2,8 @@
 
 The lock states the versions of the framework, CUDA and ROCm, and in its wheels' file names those of
 the C library and macOS. Tables state which kernels that build contains and which driver that CUDA
-needs. What a profile states itself (`requires`) takes precedence: its build may be a custom one.
-How a GPU is judged is in its vendor's row (`host.accelerators`).
+needs. The profile's own `requires` takes precedence: its build may be custom. Each vendor's row
+(`host.accelerators`) judges its GPUs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_"
 
 @lru_cache(maxsize=64)  # asked for every backend of every profile, several times in one command
 def of_wheels(wheels: tuple[str, ...]) -> Needs:
-    """Return the versions of macOS and the C library that wheels of these file names need."""
+    """Return the versions of macOS and the C library that wheels need, by their file names."""
     return Needs(
         macos=_newest(min(_tagged(_MACOS, name), default=None) for name in wheels),
         glibc=_newest(map(_oldest_glibc, wheels)),
@@ -62,7 +62,7 @@ def _oldest_glibc(name: str) -> tuple[int, int] | None:
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
-    """Return the newest of the versions that the wheels need; empty if none is known."""
+    """Return the newest of the versions that wheels need; empty if none is known."""
     newest = max(filter(None, versions), default=None)
     if newest:
         return f"{newest[0]}.{newest[1]}"
@@ -81,10 +81,10 @@ def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
 def build_of(
     framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
 ) -> releases.Build | None:
-    """Return the build of a framework among packages; None if there is none that is known.
+    """Return the build of a framework among packages; None if there is no known one.
 
-    Of CUDA's builds, the version of CUDA's runtime beside it decides. Without that, JAX and
-    TensorFlow use no GPU, or the libraries of the system, of which nothing is known.
+    For CUDA, the version of the CUDA runtime beside it decides. Without one, JAX and TensorFlow use
+    no GPU, or the system's libraries, which are unknown.
     """
     major, minor = cuda_runtime(versions)
     distributions: dict[types.Framework, dict[str, str]] = {
@@ -131,16 +131,16 @@ def of_packages(
 
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _SEEN = ("unsupported", "unlisted", "no-instances")
-"""Obstacles of GPUs that a framework sees all the same."""
+"""Obstacles of GPUs that frameworks nevertheless see."""
 
 
 def needs(
     profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
 ) -> Needs:
-    """Return what a profile's wheels for one platform need, by those for its first Python.
+    """Return the needs of a profile's wheels for one platform, from those for its first Python.
 
-    Without files in the lock it will be the build of the profile's release; without a lock, its
-    wheels do not matter. `wsl`: under WSL, where the driver is that of Windows.
+    For a lock without files, use the build of the profile's release; without a lock, ignore wheels.
+    `wsl`: under WSL, where Windows' driver counts.
     """
     requires = profile.requires
     target = profile_lock.first(lock, platform)
@@ -232,15 +232,15 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
 
 
 _LITTLE = 0.05
-"""Share of a package's device code; less is taken for that of a library inside the package."""
+"""Share of a package's device code below which it counts as a library inside the package."""
 _MOST_SHOWN = 12
-"""Targets that a message lists: whoever built the wheel compiled its device code for each."""
+"""Maximum number of targets in a message; the wheel's author chose them."""
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
     """Return a warning for each package whose device code is for other GPUs than these.
 
-    A GPU whose architecture is unknown is left to the judgement of the framework.
+    GPUs of unknown architecture are skipped.
     """
     findings = []
     for gpu in gpus:
@@ -255,10 +255,10 @@ def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
 
 
 def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
-    """Return which part of the device code for its vendor's GPUs runs on a GPU.
+    """Return the share of its vendor's device code that runs on a GPU, from 0 to 1.
 
-    Its architecture must be known. It is 0 if there is code for another vendor's GPUs alone, 1 if
-    there is none at all.
+    Its architecture must be known. 0 if there is only code for other vendors, 1 if there is none at
+    all.
     """
     row = of_vendor(gpu.vendor)
     sizes = _of_row(code, row) if row else {}
@@ -272,7 +272,7 @@ def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
 
 
 def _of_row(code: Mapping[str, int], row: Accelerator) -> dict[str, int]:
-    """Return the part of device code that is for one vendor's GPUs."""
+    """Return the part of device code for one vendor's GPUs."""
     if not row.code:
         return {}
     return {names: size for names, size in code.items() if re.match(row.code, names)}

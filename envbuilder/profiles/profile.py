@@ -4,7 +4,7 @@ A profile may extend another: mappings are merged key by key, everything else is
 `add_requirements` adds to the inherited requirements. Profiles whose names begin with `_` exist
 only to be extended. Folders are searched in order, the shipped one last.
 
-Long because the keys of a profile are described where they are read, merged and checked.
+Long because the keys of a profile are described, read, merged and checked here.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
@@ -26,9 +26,9 @@ from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 from envbuilder.profiles import backends, frameworks, releases, requirements
 
 _SHIPPED = "pytorch-"
-"""How the names of indexes begin that the tables of releases name."""
+"""Prefix of the names of indexes in the tables of releases."""
 IMAGE_PYTHON = "/opt/python"
-"""Where an image has the interpreter of its lock."""
+"""Where an image has its lock's interpreter."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,8 +43,8 @@ class Python(_Strict, frozen=True, omit_defaults=True):
     supported: tuple[types.PythonVersion, ...]
     """The versions that are locked."""
     managed: bool = False
-    """Whether native environments have the interpreter whose hash the lock states, whatever the
-    machine has. For images, `python_path` of the base says so."""
+    """Whether native environments use the interpreter in the lock, by hash, instead of the
+    machine's. For images, the base's `python_path` decides."""
 
 
 class Base(_Strict, frozen=True):
@@ -54,9 +54,9 @@ class Base(_Strict, frozen=True):
     """The image without its digest; `base_images:` of the configuration may replace it."""
     digest: types.Digest | None = None
     date: types.Date | None = None
-    """The day it was published: every time in an image that is built on it."""
+    """The day it was published: the time of everything in an image based on it."""
     python_path: types.AbsolutePath = "/usr/local/bin/python3"
-    """Its Python interpreter; below /opt/python: that of the lock, which the image gets."""
+    """Its Python interpreter; below /opt/python, the lock's, which is added to the image."""
     python_version: str = ""
     """The interpreter's X.Y.Z, if a source states it."""
 
@@ -86,25 +86,25 @@ class Run(_Strict, frozen=True):
 
 
 class Requires(_Strict, frozen=True):
-    """What a profile says that the host must have; checked before anything is downloaded."""
+    """A profile's own requirements on the host; checked before anything is downloaded."""
 
     driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
     """The oldest driver of the GPU's vendor, if the lock's files do not state it."""
     kernels: tuple[types.KernelTarget, ...] = ()
-    """GPUs that all libraries in the wheels serve, if no table states them: CUDA compute
+    """GPUs that all libraries in the wheels support, if no table states them: CUDA compute
     capabilities (`9.0`), AMD's targets (`gfx1100`), Intel's names of targets (`bmg`)."""
     kernels_arm64: tuple[types.KernelTarget, ...] = ()
     """The same on linux/arm64, if its wheels differ."""
     kernels_partly: tuple[types.KernelTarget, ...] = ()
-    """GPUs that only some of the libraries serve: they may work."""
+    """GPUs that only some of the libraries support: they may work."""
     kernels_ptx: bool = False
     """Whether the newest of `kernels` is also included as PTX, which newer NVIDIA GPUs can run."""
     cpu_flags: tuple[types.CpuFlag, ...] = ()
-    """CPU flags without which nothing works; x86 flags are checked on x86 only."""
+    """CPU flags that are required; x86 flags are checked on x86 only."""
     cpu_flags_wanted: tuple[types.CpuFlag, ...] = ()
-    """CPU flags without which only some features work."""
+    """CPU flags that only some features need."""
     without_cpu_flags: types.Comment = ""
-    """What happens on a CPU that lacks one of these flags."""
+    """The effect on a CPU that lacks one of these flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
     """The oldest macOS, if the lock's files do not state it."""
 
@@ -113,11 +113,11 @@ class Fault(_Strict, frozen=True):
     """A known fault of one release of the framework."""
 
     text: types.Comment
-    """What is printed."""
+    """The text to print."""
     release: types.FrameworkVersion
-    """The release that has it."""
+    """The release with the fault."""
     cpu_flags: tuple[types.CpuFlag, ...] = ()
-    """The CPU flags without which it does not occur."""
+    """CPU flags without which the fault does not occur."""
 
 
 class Expects(_Strict, frozen=True):
@@ -129,11 +129,10 @@ class Expects(_Strict, frozen=True):
     """The version that the framework must report; by default what `release` or `requirements` pins,
     else any."""
     versions: dict[types.PythonVersion, types.FrameworkVersion] = {}
-    """Python → the version, where it is another one."""
+    """Python → the version, where it differs."""
     accuracy: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    """The lowest accuracy on MNIST's test images after an epoch; without it the measured gates
-    hold, or 0.975 with `images`.
-    """
+    """Minimum accuracy on MNIST's test images after an epoch; by default the measured gates, or
+    0.975 with `images`."""
     images: Annotated[int, Meta(ge=10_000, le=60_000)] | None = None
     """The training images of an epoch, the first of MNIST's 60,000."""
     precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
@@ -160,13 +159,13 @@ class Tools(_Strict, frozen=True):
 
 
 class Conda(_Strict, frozen=True):
-    """What a conda environment takes from channels: Python and `packages`."""
+    """The packages of a conda environment from channels: Python and `packages`."""
 
     channels: tuple[types.Source, ...] = ("conda-forge",)
     """Symbolic names, highest priority first."""
     packages: tuple[types.CondaSpec, ...] = ()
-    """In addition to Python: compilers, system libraries, and the framework itself if `framework`
-    says so."""
+    """Packages in addition to Python: compilers, system libraries, and the framework itself if
+    `framework` says so."""
     framework: Literal["wheels", "conda"] = "wheels"
     """The source of the framework: the profile's locked wheels, in a virtual environment on top of
     conda's Python; or a conda package, without any wheels."""
@@ -175,18 +174,18 @@ class Conda(_Strict, frozen=True):
 
 
 class Source(_Strict, frozen=True, omit_defaults=True):
-    """Where a package comes from that is from no index, as a line of the project says."""
+    """The source of a package that is not from an index, from a line of the project."""
 
     name: types.Distribution
     location: types.SourceLocation
     """`git+https://HOST/PATH@REF#subdirectory=DIR`, a URL of an archive, or a folder of the project
     as `./DIR`."""
     marker: types.Marker = ""
-    """The targets that it is for; empty: all."""
+    """The targets that it is for; empty for all."""
     where: types.Comment = ""
-    """The line, for messages; it decides nothing."""
+    """The line for messages, without effect."""
     digest: types.Sha256 | Literal[""] = ""
-    """Of a folder's files as they are now, which a lock is compared with; empty if unknown."""
+    """Digest of a folder's current files, to compare with a lock; empty if unknown."""
 
     def serves(self, platform: types.Platform, python: types.PythonVersion) -> bool:
         """Return whether it is the package's source on a target."""
@@ -198,25 +197,25 @@ class Source(_Strict, frozen=True, omit_defaults=True):
 
 
 class Resolution(_Strict, frozen=True, omit_defaults=True):
-    """What a project says about how its packages are chosen, whoever requires them."""
+    """A project's rules for choosing packages, whatever requires them."""
 
     as_of: types.Date | None = None
     """The last day whose releases count."""
     build: bool | tuple[types.Distribution, ...] = False
     """The packages that may be built from source, or whether all may."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
-    """The GPUs that their code for CUDA is compiled for, if not those of PyTorch."""
+    """The GPUs to compile their CUDA code for, if not PyTorch's."""
     sources: tuple[Source, ...] = ()
-    """Where packages come from that are from no index."""
+    """Sources of packages that are not from an index."""
     overrides: tuple[types.Requirement, ...] = ()
-    """Requirements that replace every other one of their package."""
+    """Requirements that replace all others of their package."""
     exclude: tuple[types.Distribution, ...] = ()
-    """Packages that are left out."""
+    """Packages to leave out."""
 
     def source_of(
         self, name: str, platform: types.Platform, python: types.PythonVersion
     ) -> Source | None:
-        """Return the source of a package on a target; None if that is an index."""
+        """Return the source of a package on a target; None if it is from an index."""
         for source in self.sources:
             if source.name == name and source.serves(platform, python):
                 return source
@@ -231,7 +230,7 @@ class Profile(_Strict, frozen=True):
     description: types.Comment
     """What the profile is for."""
     accelerator: types.Accelerator
-    """The kind of device that it is for; `envbuilder profiles` lists all."""
+    """The kind of device; `envbuilder profiles` lists all."""
     python: Python
     platforms: tuple[types.Platform, ...]
     """The platforms that it is locked for."""
@@ -248,13 +247,13 @@ class Profile(_Strict, frozen=True):
     """The builds of the framework that this hardware can use, the best first, such as "cu126". With
     them the release is a project's choice; without, `requirements` pins one."""
     release: types.FrameworkVersion | None = None
-    """The release of the framework that a project gets unless it asks for another one."""
+    """The framework's release for a project that asks for no other."""
     extends: types.Name | None = None
     """The profile that this one is a variant of."""
     constraints: tuple[types.Requirement, ...] = ()
-    """Versions of packages that count only if something requires the package."""
+    """Version limits that apply only if something requires the package."""
     base: dict[types.PythonVersion, Base] = {}
-    """Python → the image that images are built on."""
+    """Python → the base image."""
     debian_base: dict[types.PythonVersion, DebianBase] = {}
     """Python → a base made from packages of `debian_suite`, which takes precedence over `base`."""
     debian_suite: types.DebianSuite = ""
@@ -278,7 +277,7 @@ class Profile(_Strict, frozen=True):
     """Notes that are printed whenever the profile is used, and faults where they concern it."""
     conda: Conda = Conda()
     resolution: Resolution = Resolution()
-    """What a project decides; profiles leave it alone."""
+    """A project's decisions; empty in profiles."""
     opt_in: bool = False
     """Whether the profile is used only on request, never chosen automatically."""
 
@@ -294,18 +293,18 @@ class Profile(_Strict, frozen=True):
 
     @property
     def image_python(self) -> types.PythonVersion:
-        """The Python of its image: the default, or the newest version that has a base image."""
+        """The Python of its image: the default, or the newest version with a base image."""
         if self.python.default in self.image_pythons:
             return self.python.default
         have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:
-        """Return the releases that its builds have, the newest first, or only one of them."""
+        """Return the releases of its builds, the newest first, or only one of them."""
         return releases.choices(self.framework, self.builds, self.platforms, release)
 
     def build_on(self, platform: types.Platform | None) -> releases.Build | None:
-        """Return the build that it takes of its release on a platform, if a table has it."""
+        """Return the build of its release on a platform, if a table has it."""
         chosen = self.choices(self.release or "").get(self.release or "")
         for build in chosen.builds if chosen else ():
             if build.platform == platform:
@@ -323,7 +322,7 @@ class Profile(_Strict, frozen=True):
         return Expected(**values, framework=self.framework)
 
     def notes(self, cpu_flags: Collection[str] | None = None) -> tuple[str, ...]:
-        """Return the warnings that concern its release, on a CPU with these flags, or on any."""
+        """Return the warnings about its release, on a CPU with these flags, or on any."""
         notes = list[str]()
         for each in self.warnings:
             if isinstance(each, str):
@@ -335,7 +334,7 @@ class Profile(_Strict, frozen=True):
         return tuple(notes)
 
     def takes_lock(self, backend: str) -> bool:
-        """Return whether this backend needs the lock at all, for wheels or preloaded libraries."""
+        """Return whether this backend uses the lock, for wheels or preloaded libraries."""
         return self.framework_from_wheels(backend) or bool(self.preload)
 
 
@@ -347,13 +346,13 @@ _HINTS: Hints = {
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Return the folders that may hold profiles: the project's, the user's, the shipped one."""
+    """Return the folders of profiles: the project's, the user's, the shipped one."""
     folders = filter(None, (project, user))
     return (*(folder / "profiles" for folder in folders), resources.profiles_dir())
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of all profiles that can be used, sorted."""
+    """Return the names of all usable profiles, sorted."""
     stems: set[str] = set()
     for folder in folders:
         stems.update(path.stem for path in folder.glob("*.yaml") if _is_profile(path))
@@ -364,7 +363,7 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 def _is_profile(path: Path) -> bool:
     """Return whether a file has a key of a profile; a repository's own `profiles` hold others, too.
 
-    True, too, for one that cannot be read, which is refused when it is loaded.
+    Also true for an unreadable file, which is refused when loaded.
     """
     if path.parent == resources.profiles_dir():
         return True
@@ -380,7 +379,7 @@ def _is_profile(path: Path) -> bool:
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
-    """Return the hint for an unknown profile: the one that is meant, if that shows, and all."""
+    """Return the hint for an unknown profile: a similar name, if there is one, and all names."""
     from difflib import get_close_matches
 
     plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")
@@ -405,7 +404,7 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
 def _at_release(profile: Profile, where: str) -> Profile:
     """Return a profile with its own release of the framework pinned, if its requirements do not.
 
-    The version to observe is by default the one that they pin.
+    By default, the version to observe is the pinned one.
     """
     framework = frameworks.FRAMEWORKS[profile.framework]
     pinned_to = ""
@@ -426,7 +425,7 @@ def _at_release(profile: Profile, where: str) -> Profile:
 
 
 def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
-    """Return a profile with a release of its framework, in the builds that it takes of it."""
+    """Return a profile with a release of its framework, in the matching builds."""
     framework = frameworks.FRAMEWORKS[profile.framework]
     builds = chosen.builds
     before = releases.rules(profile.framework, profile.release)
@@ -480,7 +479,7 @@ def _reported(framework: types.Framework, build: releases.Build) -> str:
 
 
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
-    """Return conda's virtual packages, for packages that need CUDA that of a build."""
+    """Return conda's virtual packages; packages that need CUDA get the build's."""
     cuda = re.fullmatch(r"cu(?:da)?(\d\d)(\d?)", build)
     virtual = {platform: {**packages} for platform, packages in conda.virtual_packages.items()}
     for packages in virtual.values():
@@ -490,7 +489,7 @@ def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
 
 
 def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:
-    """Return whether a profile's build of its release is PyPI's on a platform."""
+    """Return whether PyPI has a profile's build of its release on a platform."""
     release = profile.release or ""
     chosen = releases.choices(profile.framework, profile.builds, (platform,), release)
     if release in chosen:
@@ -572,7 +571,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(profile: Profile, where: str) -> None:
-    """Check what types alone cannot express."""
+    """Check what types cannot express."""
     for key, name in (
         ("accelerator", profile.accelerator),
         ("expects.device", profile.expects.device),
@@ -595,7 +594,7 @@ def _check(profile: Profile, where: str) -> None:
 
 
 def variant_of(name: str) -> str | None:
-    """Return the accelerator of whose usual profile another one is a variant, for other GPUs."""
+    """Return the accelerator of the usual profile of which this is a variant for other GPUs."""
     for row in of_gpus():
         if name in row.variants:
             return row.name

@@ -2,10 +2,10 @@
 
 The release is a project's choice, the build belongs to the hardware: PyTorch 2.7.1 exists for the
 CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for Macs. A row of
-`torch-builds.csv` states what one build contains and needs, as do `jax-builds.csv` and
-`tensorflow-builds.csv`; `certainty` says how that is known
-(`certain`: read from a wheel or an index; `script`: from the script that built it; `one`: a single
-source; `unverified`), and `source` names lines of `sources.csv`. `pythons.csv` has Python itself.
+`torch-builds.csv` (likewise `jax-builds.csv` and `tensorflow-builds.csv`) states what one build
+contains and needs; `certainty` says how that is known (`certain`: read from a wheel or an index;
+`script`: from the script that built it; `one`: a single source; `unverified`), and `source` names
+lines of `sources.csv`. `pythons.csv` has Python itself.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class Build(Struct, frozen=True, kw_only=True):
     """Such as "cu126", "rocm6.3", "xpu", "cpu", JAX's "cuda13"; "macos" is PyTorch's for Macs."""
     platform: types.Platform
     index: types.Source
-    """Symbolic name of the index that has it; `default` is PyPI, whose versions have no suffix."""
+    """Symbolic name of its index; `default` is PyPI, whose versions have no suffix."""
     pythons: tuple[str, ...]
     kernels: tuple[str, ...]
-    """The GPUs that it has kernels for: SM, gfx targets, Intel's families; empty if unknown."""
+    """The GPUs with kernels in it: SM, gfx targets, Intel's families; empty if unknown."""
     partly: tuple[str, ...]
-    """GPUs that only some of its libraries serve."""
+    """GPUs that only some of its libraries support."""
     ptx: bool
-    """Whether PTX of the newest SM is included, too."""
+    """Whether it includes PTX of the newest SM."""
     driver: str
     """The oldest driver of the vendor on Linux."""
     windows_driver: str
-    """The oldest one under WSL, which is that of Windows."""
+    """The oldest Windows driver, for WSL."""
     floor: str
     """The oldest glibc, or macOS."""
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
-        """Return what it needs from a host; kernels that are not verified count as unknown."""
+        """Return its needs on a host; unverified kernels count as unknown."""
         needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
             needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
@@ -101,9 +101,9 @@ def is_for(build: Build, accelerator: types.Accelerator) -> bool:
 def of_version(
     framework: types.Framework, version: str, platform: types.Platform | None, build: str = ""
 ) -> Build | None:
-    """Return the build that a version of a framework is, such as "2.13.0+cu126", or None.
+    """Return the build of a framework's version, such as "2.13.0+cu126", or None.
 
-    Of a version without a suffix it is `build`, else PyPI's: the first, where it has several.
+    Without a suffix it is `build`, else PyPI's; the first one if there are several.
     """
     release, _, local = version.partition("+")
     first, lines = _table(framework)
@@ -115,7 +115,7 @@ def of_version(
 
 
 def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
-    """Return releases of a framework in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
+    """Format releases in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
     order = [*dict.fromkeys(build.release for build in every(framework))]
     spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
     for place, release in enumerate(order):
@@ -137,14 +137,14 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
 
 
 class PythonBuild(Struct, frozen=True, kw_only=True):
-    """A build of Python for one platform that needs no installation."""
+    """A Python build for one platform that needs no installation."""
 
     python: types.FullPythonVersion
     platform: types.Platform
     file: types.FilePath
     sha256: types.Sha256
     source: types.Sentence
-    """What states the hash."""
+    """The source of the hash."""
 
 
 @cache
@@ -159,39 +159,39 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
-    """A release of a package whose wheels do not state all that they need.
+    """A release of a package whose wheels do not declare all of their requirements.
 
-    That is a framework, NumPy, setuptools or a Python: where that cannot import it, it requires
+    They lack a framework, NumPy, setuptools or a Python; if a Python cannot import it, it requires
     another release of itself.
     """
 
     distribution: types.Distribution
     version: str
     requires_dist: str
-    """All that it requires, with that; " | " stands between."""
+    """All of its requirements, including the undeclared ones, separated by " | "."""
     last: str
-    """What it requires of the framework, if no later release will be made; else empty."""
+    """Its requirement on the framework, if no later release will be made; else empty."""
 
 
 @cache
 def unstated() -> list[Unstated]:
-    """Return what wheels of the index do not state, from `unstated.csv`."""
+    """Return undeclared requirements of wheels on the index, from `unstated.csv`."""
     return decoding.convert([*csv.DictReader(_lines("unstated"))], list[Unstated])
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """A release of a framework, and what else an environment with it needs."""
+    """A release of a framework, with the other needs of its environments."""
 
     release: str
     date: str
-    """The day on which it came out."""
+    """The day of the release."""
     constraints: tuple[str, ...] = ()
-    """What its wheels need without stating it, such as "numpy<2"."""
+    """Undeclared requirements of its wheels, such as "numpy<2"."""
     companions: dict[str, str] = {}
-    """Distribution → the version that is made for it: torchvision, torchaudio."""
+    """Distribution → its version for this release: torchvision, torchaudio."""
 
     def range_of(self, name: str) -> SpecifierSet | None:
-        """Return the versions of a distribution that its constraints allow; None if any."""
+        """Return the versions of a distribution that its constraints allow; None without any."""
         from packaging.requirements import Requirement
 
         for need in map(Requirement, self.constraints):
@@ -202,7 +202,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 @cache
 def table_of(framework: types.Framework) -> dict[str, Release]:
-    """Return the releases of a framework that a table has, the newest first."""
+    """Return a framework's releases in the table, the newest first."""
     return {
         row["release"]: Release(
             release=row["release"],
@@ -219,14 +219,14 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 
 
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release that was there on a day, but none older than what is tested."""
+    """Return the newest release on a day, but none older than the tested ones."""
     rows = table_of(framework)
     limit = max(day, rows[OLDEST[framework]].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
 
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
-    """Return the day that packages are taken of, if any is wished: not before their framework's."""
+    """Return the day for choosing packages, if one is given: not before their framework's."""
     row = table_of(framework).get(release)
     if wished and row:
         return max(wished, row.date)
@@ -234,7 +234,7 @@ def day(framework: types.Framework, release: str, wished: str | None) -> str | N
 
 
 def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
-    """Return what the wheels of a release need without stating it."""
+    """Return the undeclared requirements of a release's wheels."""
     row = table_of(framework).get(release or "")
     if row:
         return row.constraints
@@ -242,14 +242,14 @@ def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """The builds of one release that a profile would take, one for each platform."""
+    """A profile's builds of one release, one for each platform."""
 
     release: str
     builds: tuple[Build, ...]
 
     @property
     def pythons(self) -> tuple[str, ...]:
-        """The Pythons that all of them have, the oldest first."""
+        """The Pythons that all of them support, the oldest first."""
         first, *others = self.builds
         shared = set(first.pythons).intersection(*(build.pythons for build in others))
         return tuple(python for python in first.pythons if python in shared)
@@ -276,11 +276,11 @@ def choices(
     platforms: tuple[types.Platform, ...],
     release: str = "",
 ) -> dict[str, Chosen]:
-    """Return release → what a profile with these builds takes of it, the newest release first.
+    """Return release → the builds of it for a profile, the newest release first.
 
-    A build on PyPI goes before others, since its hashes can be read everywhere; then the order of
-    `builds` decides. Platforms without a build of that kind are left out. `release`: only that one,
-    also one that is newer than others and in no table.
+    A build on PyPI is preferred, since its hashes can be read everywhere; then the order of
+    `builds` decides. Platforms without such a build are left out. `release`: only that one, even if
+    it is newer than all in the tables.
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
@@ -309,7 +309,7 @@ def _kind(build: Build) -> str:
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:
-    """Return a sentence which says that no table has a release; empty if one has it."""
+    """Return a sentence if no table has a release; else empty."""
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title
@@ -317,7 +317,7 @@ def unknown(framework: types.Framework, release: str | None) -> str:
 
 
 def _like(older: Chosen, release: str) -> Chosen:
-    """Return a release that no table has, with the builds of an older one as far as names go.
+    """Return a release that no table has, with an older one's builds by name.
 
     PyPI's build may be for another version of CUDA.
     """

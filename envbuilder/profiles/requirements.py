@@ -1,4 +1,4 @@
-"""Combine a profile's own requirements with those that it inherits. Pure.
+"""Combine a profile's own requirements with the inherited ones. Pure.
 
 `requirements:` replaces the inherited list, `add_requirements:` adds to it. A replacement must not
 drop what the profile still expects: the framework, and the extension that verification looks for.
@@ -72,13 +72,12 @@ SAME = (
     ),
     ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
-"""Packages that bring the same modules, the most complete one first, which takes the place of the
-others, as their makers say (README of opencv-python: "select only one"; NCCL has the CUDA runtime
-linked in)."""
+"""Packages with the same modules, the most complete one first, which replaces the others, as their
+authors advise (README of opencv-python: "select only one"; NCCL has the CUDA runtime linked in)."""
 
 
 class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages for some hardware alone: `profiles/names/hardware.yaml`."""
+    """Packages for certain hardware only: `profiles/names/hardware.yaml`."""
 
     nvidia: tuple[str, ...]
     elsewhere: dict[str, types.Distribution]
@@ -88,7 +87,7 @@ class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def table(name: str, form: type[_T]) -> _T:
-    """Return a table of package names that is shipped."""
+    """Return a shipped table of package names."""
     path = resources.profiles_dir() / "names" / name
     return decode(parse_shipped(read_text(path), path), form, path.name)
 
@@ -97,9 +96,9 @@ _hardware = cache(partial(table, "hardware.yaml", _Hardware))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
-    """Return the package that takes the place of another on some hardware; empty if none does.
+    """Return the package that replaces another on some hardware; empty if none does.
 
-    That is the package itself, unless it needs other hardware.
+    It is the package itself, unless that needs other hardware.
     """
     hardware = _hardware()
     if accelerator == "mps":
@@ -115,12 +114,12 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 
 
 def strangers() -> frozenset[str]:
-    """Return packages that the public index has from somebody else than projects mean."""
+    """Return packages on the public index that are not what projects mean by the name."""
     return frozenset(_hardware().strangers)
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
-    """Return packages that need other hardware, as far as their whole names are known."""
+    """Return packages that need other hardware, if their whole names are known."""
     if accelerator == "cuda":
         return frozenset()
     return frozenset(name for name in _hardware().nvidia if "*" not in name)
@@ -135,12 +134,14 @@ class _Lists(Struct, frozen=True, kw_only=True):
 
 
 def distribution(requirement: str) -> str:
-    """Return the normalised name of the distribution that a requirement names."""
+    """Return the normalised name of the distribution in a requirement."""
     return types.canonical(re.split(r"[^A-Za-z0-9._-]", requirement)[0])
 
 
 def pin(requirement: str, names: Collection[str] = ()) -> str:
-    """Return the one version that a requirement allows; empty if it allows several.
+    """Return the only version that a requirement allows; empty if it allows several.
+
+    `names`: only for these distributions (normalised).
 
     `names`: only of these distributions (normalised).
     """
@@ -161,7 +162,7 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
     """Return whether a requirement with this marker holds on a platform with a Python.
 
-    `extra`: the extra of the requiring package that asks.
+    `extra`: the extra of the requiring package.
     """
     if marker is None:
         return True
@@ -187,8 +188,8 @@ def combined(
 ) -> dict[str, Any]:
     """Return a profile's own keys with its final requirements, and without `add_requirements`.
 
-    `inherited` holds the keys of the profile that it extends; empty if it extends none. Raises
-    `InvalidError` if the lists cannot be combined.
+    `inherited`: the keys of the extended profile; empty if there is none. Raises `InvalidError` if
+    the lists cannot be combined.
     """
     result = dict(data)
     spot = partial(place, where, text)
@@ -255,7 +256,7 @@ def _require_complete(
 
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """Yield the distributions, one of each set, that come from wheels and verification needs."""
+    """Yield sets of distributions that verification needs from wheels; one of each set suffices."""
     conda = {**_mapping(inherited.get("conda")), **_mapping(data.get("conda"))}
     if conda.get("framework") == "conda" and data.get("backends", inherited.get("backends")) == [
         "conda"
@@ -313,7 +314,7 @@ def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) ->
 
 
 def same_version(in_file: str, locked: str) -> bool:
-    """Return whether the version in a wheel's name is that of a lock."""
+    """Return whether the version in a wheel's name is a lock's."""
     if in_file.replace("_", "-") == locked.replace("_", "-"):
         return True
     from packaging.version import InvalidVersion, Version

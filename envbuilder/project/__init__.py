@@ -1,1 +1,1 @@
-"""The user's own project: what its files require, on top of the profiles of the hardware."""
+"""The user's own project: the requirements in its files, on top of the hardware's profiles."""

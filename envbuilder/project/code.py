@@ -1,4 +1,4 @@
-"""Read a repository's own code without running it: what it imports, and what its program is."""
+"""Read a repository's own code without running it: its imports, and its main program."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from envbuilder.project.lines import read_text
 _MOST_FILES = 400
 _LARGEST_FILE = 1 << 18
 _MOST_BYTES = 8 << 20
-"""What is read of the code, which the repository's authors wrote: files, bytes of each, of all."""
+"""Limits on reading the code, which is untrusted: files, bytes of each, bytes of all."""
 _ASIDE = re.compile(
     r"(.*/)?(doc(s|umentation)?|tests?)/.*|(.*/)?(setup|conftest|noxfile|tasks|test_.*|.*_test)\.py"
 )
-"""Files that are no part of a program."""
+"""Files that are not part of a program."""
 _SCRIPT = re.compile(r"[^/]+\.py")
 _PACKAGE = re.compile(r"[^\W\d]\w*/__main__\.py")
 _LIST = re.compile(
@@ -33,7 +33,7 @@ _LIST = re.compile(
 )
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
-"""Modules of many packages, each of which has a part of it."""
+"""Modules shared by many packages, each with a part of it."""
 
 
 class Use(NamedTuple):
@@ -41,13 +41,13 @@ class Use(NamedTuple):
 
     file: str
     at_start: bool
-    """Whether a program does not start without it."""
+    """Whether a program needs it to start."""
 
 
 def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
-    """Return files without those of other projects: of folders that have a list of their own.
+    """Return files without those of other projects: folders with their own list.
 
-    A folder with one of these `lists` is none.
+    `lists` do not make their folder a project.
     """
     taken = "\n".join(("", *lists))
     foreign = tuple(
@@ -62,12 +62,12 @@ def imports(
     programs: Iterable[Sequence[str]],
     lists: Collection[str],
 ) -> dict[str, Use]:
-    """Return the modules of others that a repository's code imports, the most frequent first.
+    """Return third-party modules that a repository's code imports, the most frequent first.
 
-    Neither the standard library's nor its own: a module or folder of that name somewhere in it. A
-    folder with a list of its own is another project, unless its list is one of those taken.
-    Programs are the scripts at the top and those that its texts start, with what these import of
-    it; if there are none, its code without examples, and all of it if no list is taken.
+    Without the standard library, and without its own: a module or folder of that name anywhere in
+    it. A folder with its own list is another project, unless that list is used. Searched are the
+    scripts at the top and those that its texts start, with the repository's modules that they
+    import; without any, its code except examples, or all code if no list is used.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
     own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
@@ -113,7 +113,9 @@ def _text(folder: Path, file: str) -> str:
 
 
 def _imported(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the modules that code imports as paths, and whether it does so at its top level.
+    """Yield imported modules as paths, and whether the import is at the top level.
+
+    Each name of `from a import b` may be a module, too; a leading dot becomes `../`.
 
     Each name of `from a import b` may be a module, too; `../` stands for a dot at the beginning.
     """
@@ -132,7 +134,7 @@ def _imported(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _places(path: str, file: str) -> Iterator[str]:
-    """Yield the files that may be a module which one of the repository imports."""
+    """Yield the repository's files that may be an imported module."""
     for above in (file, f"{file}/..", "", "src"):
         module = posixpath.normpath(posixpath.join(above, path))
         while module:
@@ -151,16 +153,16 @@ _NEVER = re.compile(
 )
 _USUAL = (("train.py",), ("main.py",), ("run.py",), ("training.py",), ("app.py",))
 _MOST_SCRIPTS = 200
-"""Scripts at the top, written by the repository's authors, that are looked into."""
+"""Maximum number of scripts at the top that are read; their authors are untrusted."""
 
 
 def program_arguments(
     folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return what follows `python` to run the program of a repository; empty if it is unclear.
+    """Return the arguments of `python` that run a repository's program; empty if unclear.
 
-    `train.py` and the like come first, then the `programs` that its texts show, then the only one
-    that is meant to be run.
+    `train.py` and the like come first, then the `programs` in its texts, then the only script with
+    a main block.
     """
     scripts = [*filterfalse(_NEVER.fullmatch, filter(_SCRIPT.fullmatch, files))]
     present = {*files}
@@ -176,7 +178,7 @@ def program_arguments(
 
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
-    """Return the file that a command starts Python with; empty if the repository has none."""
+    """Return the file with which a command starts Python; empty if the repository lacks it."""
     module = words[-1].replace(".", "/")
     named = map("".join, product(("", "src/"), [module], _STARTS))
     return next((path for path in (words[0], *named) if path in present), "")

@@ -1,9 +1,9 @@
 """Read conda's environment.yml: packages from channels, and those of its `pip:` list.
 
 Python packages become requirements by their names on the package index; the backend conda takes
-them from the channels, too. Programs are its own, or Debian's. Frameworks and CUDA are the
-profile's: packages of CUDA are left out, and so are the channels that hold nothing else, and what
-an export lists since another package needs it.
+them from the channels. Programs come from conda or Debian. Frameworks and CUDA are the profile's:
+CUDA packages are left out, and channels with nothing else, and libraries in an export that other
+packages need.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SPEC = re.compile(
 _VERSION = r"(?:==|!=|<=|>=|~=|=|<|>)?[0-9][A-Za-z0-9.*!]*"
 _VERSIONS = rf"{_VERSION}(?:[,|]{_VERSION})*\Z"
 _ODD = r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z"
-"""A version that only conda can have, and its build, as an export lists them."""
+"""A version that only conda can have, and its build, as in an export."""
 _CLAUSE = r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z"
 
 
@@ -58,14 +58,14 @@ class Spec(Struct, frozen=True):
     """As in a `CondaSpec`, without blanks: `1.26.*`, `==1.26.4`, `>=1.26,<2`; empty for any."""
     channel: str = ""
     build: str = ""
-    """The build, if it is an exact one."""
+    """The build, if it is exact."""
 
     def text(self) -> str:
-        """Return the spec as profiles have it."""
+        """Return the spec as in profiles."""
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
-        """Return the versions as Python's packages have them (PEP 440); None if they cannot."""
+        """Convert the versions to a Python specifier (PEP 440); None if that is impossible."""
         if not self.versions:
             return ""
         clauses = []
@@ -86,7 +86,9 @@ def _python_clause(operator: str | None, version: str, star: str | None) -> str:
 
 
 def parse(text: str, where: str) -> Spec:
-    """Return a spec: `numpy=1.26`, `channel::numpy>=1.26`.
+    """Parse a spec: `numpy=1.26`, `channel::numpy>=1.26`.
+
+    Raises `InvalidError` for forms that are not supported.
 
     Raises `InvalidError` for forms that are not supported.
     """
@@ -102,7 +104,7 @@ def parse(text: str, where: str) -> Spec:
 
 
 def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
-    """Return versions and build of what follows a name, such as `=1.26`, ` >=1.26, <2`."""
+    """Return versions and build from the text after a name, such as `=1.26`, ` >=1.26, <2`."""
     rest = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip())
     build = ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
@@ -127,15 +129,15 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the names on the package index of the conda packages that are Python packages."""
+    """Return the package index names of conda packages that are Python packages."""
     names = (distribution_of(parse(p.text, p.where).name) for p in packages)
     return frozenset(filter(None, names))
 
 
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
-    """Return the first conda package that is neither a requirement nor a system package there.
+    """Return the first conda package that is neither a requirement nor a system package.
 
-    A requirement by its very name is taken for it: that name stands in a list of Python's own.
+    A requirement of the same name counts as the package.
     """
     for package in packages:
         name = parse(package.text, package.where).name
@@ -157,7 +159,7 @@ _CHANNEL_URL = re.compile(
 
 
 class Packages:
-    """Collects the packages of channels that a file lists, by what they are."""
+    """Collects a file's packages from channels, by kind."""
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
@@ -176,7 +178,9 @@ class Packages:
         self._any_version: list[str] = []
 
     def take(self, text: str, where: str, marker: str = "") -> None:
-        """Take a package as an environment states it, where a marker holds.
+        """Add a package of an environment; `marker`: where it applies.
+
+        Raises `InvalidError`.
 
         Raises `InvalidError`.
         """
@@ -218,7 +222,7 @@ class Packages:
                 self._built.append(name)
 
     def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
-        """Return a package as the package index has it, in any version if it has none such."""
+        """Return a package as a requirement, of any version if the index lacks conda's."""
         specifier = spec.specifier()
         if name != types.canonical(spec.name) and not frameworks.of_build(name):
             # What is named otherwise is often numbered otherwise: opencv 4.5.1 is 4.5.1.48.
@@ -234,7 +238,7 @@ class Packages:
         return lines.Line(lines.with_marker(types.canonical(name), self._marker), where)
 
     def listed(self, where: str, of_pip: lines.Listed) -> lines.Listed:
-        """Return what was taken, with what stands in a list for pip."""
+        """Return the collected packages, merged with the list for pip."""
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in self._every if c not in others)
         pinned = {li.name for li in of_pip.requirements if re.search("[=<>~]", li.text)}
@@ -256,7 +260,7 @@ class Packages:
         return lines.joined([of_channels, of_pip])
 
     def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
-        """Yield what is left out or changed; `channels` of all are kept."""
+        """Yield notes on what is left out or changed; `channels`: those of all packages."""
         if self._frameworks:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
@@ -292,7 +296,7 @@ class Packages:
 
 
 def _of_programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield what may stand for the packages that are not one of the package index."""
+    """Yield possible replacements for packages that are not on the package index."""
     debian = {name: debian_package(name) for name in names}
     if of_debian := {name: package for name, package in debian.items() if package}:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
@@ -311,7 +315,7 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _joined(names: Iterable[str]) -> str:
-    """Return the first six names, each once, and how many more there are."""
+    """Return the first six names, each once, and the number of others."""
     return first(list(dict.fromkeys(names)), 6)
 
 
@@ -319,7 +323,9 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def read_environment_yml(project: Path, file: str) -> lines.Listed:
-    """Return what an environment lists; `file` is its path in the project.
+    """Return the packages of an environment; `file` is its path in the project.
+
+    Raises `InvalidError`.
 
     Raises `InvalidError`.
     """
@@ -344,7 +350,7 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
 
 
 class _Reader:
-    """Reads an environment, whose packages are of channels and of pip."""
+    """Reads an environment with packages from channels and pip."""
 
     def __init__(self, project: Path, file: str) -> None:
         self._project = project
@@ -446,9 +452,9 @@ _SYSTEMS = {"linux": "linux", "osx": "darwin", "unix": ""}
 def read_pixi(
     project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> lines.Listed:
-    """Return what a pixi.toml requires; `groups` are its features. Raises `InvalidError`.
+    """Return the requirements in a pixi.toml; `groups` are its features. Raises `InvalidError`.
 
-    Of tables for a platform, those of Linux and macOS count, each there alone.
+    Tables for Linux and macOS apply to these platforms only; others are ignored.
     """
     chosen_names("extra", extras, (), file)
     text = lines.read_text(project, file)
@@ -485,7 +491,7 @@ def _parts(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _pixi_spec(name: str, spec: Any) -> str:
-    """Return a conda package as an environment.yml has it."""
+    """Return a conda package in the form of an environment.yml."""
     table = spec if isinstance(spec, dict) else {"version": spec}
     version = str(table.get("version", "")).strip().removeprefix("*")
     channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""

@@ -1,4 +1,4 @@
-"""Write a first `envbuilder.yaml` for a repository, from the files that it has."""
+"""Draft an `envbuilder.yaml` for a repository from its files."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from envbuilder.project.repository import InstallHints
 
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
-"""What texts install in order to install."""
+"""Packages that texts install in order to install others."""
 _MOST_MENTIONED = 5
-"""Other files, and extras or groups, that the comments name."""
+"""Maximum number of further files, and of extras or groups, in the comments."""
 _MOST_READ = 30
-"""Files that are read in order to choose one."""
+"""Maximum number of files that are read for choosing one."""
 _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
-"""Folders whose files come last, or only if a README names them."""
+"""Folders whose files come last, or count only if a README names them."""
 _OF_LISTS = re.compile(r"(requirements?|envs?|environments?|conda|dependencies|deps|configs?)")
-"""Folders of lists that may be for what is above; all others may be programs of their own."""
+"""Folders of lists that may be for the folder above; others may be separate programs."""
 _OF_ITSELF = frozenset({*forms.OWN, "uv.lock"})
-"""What is installed with the project."""
+"""Packages that are installed with the project."""
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
 )
-"""Names of lists of something else than what a project needs in order to run."""
+"""Names of lists that are not needed to run a project."""
 _HARDWARE = re.compile(
     r"(?i)(.*[-_.])?(cpu|gpu|cuda|cu[0-9]+|rocm|[tnx]pu|mps|mac|osx|arm64|win|windows)([-_.].*)?"
 )
@@ -67,9 +67,9 @@ _HEAD = """\
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
 IMPORTED = "imported by "
-"""What the place of a package that a file's code imports begins with."""
+"""Prefix of the place of a package that a file's code imports."""
 OF_CONDA = " (conda)"
-"""What the place of a package ends with that a text installs with conda."""
+"""Suffix of the place of a package that a text installs with conda."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
 _INSTEAD = "the nearest to what files say that there is"
 _TAIL = {
@@ -78,45 +78,45 @@ _TAIL = {
     "profiles": "# profiles: [cpu, cuda]  # the hardware to support; without it, all\n",
     "python": '# python: "3.12"\n',
 }
-"""Keys that are often added, as comments."""
+"""Keys that are often added; written as comments."""
 
 
 class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that is named by no list, only by a text or by code."""
+    """A package that only a text or code names, and no list."""
 
     requirement: str
     source: str
-    """What names it."""
+    """The file that names it."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """A file that lists what a project requires."""
+    """A file with a list of a project's requirements."""
 
     main: RequirementFile
-    """The file as it is written down, without what is optional."""
+    """The file's entry, without optional parts."""
     listed: Listed = Listed()
     notes: tuple[Needed, ...] = ()
-    """What of the README and of locks is not followed."""
+    """Parts of the README and of locks that are not followed."""
     optional: RequirementFile | None = None
-    """The same with all its extras and groups; None if it has none."""
+    """The same with all of its extras and groups; None if it has none."""
     why: str = ""
-    """Why it is taken, if there are others."""
+    """Why it was chosen, if there are others."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The files to take requirements from, and those that are left."""
+    """The files for requirements, and the remaining ones."""
 
     sources: tuple[Source, ...] = ()
     others: tuple[str, ...] = ()
     """More files that could be listed."""
     errors: tuple[InvalidError, ...] = ()
-    """Why files that would have come first cannot be read."""
+    """Why preferred files cannot be read."""
     notes: tuple[str, ...] = ()
-    """On the README's recipe, and of files at the top that list nothing if no other does."""
+    """Notes on the README's recipe, and on empty files at the top if no other file is used."""
     unlisted: tuple[Line, ...] = ()
-    """What texts install or code imports (`IMPORTED`), and no file lists."""
+    """Packages that texts install or code imports (`IMPORTED`), but no file lists."""
     pythons: tuple[Line, ...] = ()
-    """The Python that the README's recipe has: only a hint, since it decides nothing."""
+    """The Python in the README's recipe, only as a hint: it decides nothing."""
 
     @property
     def python(self) -> str:
@@ -132,10 +132,10 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
-    """Return what to take requirements from; `files` and `hints` are of `repository`.
+    """Choose the files to read requirements from; `files` and `hints` come from `repository`.
 
     Of several files, the one that the README names, else the best kind nearest to the top. If the
-    README installs the repository itself, what that requires is taken, too.
+    README installs the repository itself, its own requirements are included.
     """
     ordered, usable = _candidates(folder, files, hints)
     stating = [name for name in forms.OWN if name in ordered]
@@ -180,14 +180,14 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 
 
 def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
-    """Return whether there are scripts with lists of their own; note them as the recipe's files."""
+    """Return whether there are scripts with their own lists; add them to the recipe's files."""
     for file in filter(partial(has_list, folder), files):
         hints.files[file] = hints.recipe[f"-r {file}"] = ""
     return bool(hints.files)
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
-    """Return whether the README's recipe installs from a file in addition to others."""
+    """Return whether the README's recipe installs a file in addition to others."""
     if file in forms.OWN:
         return bool(hints.itself) and not any(map(_is_complete, sources))
     path = PurePosixPath(file)
@@ -199,7 +199,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
 def _including(
     folder: Path, file: str, usable: Iterable[str], hints: InstallHints
 ) -> Source | None:
-    """Return the environment of conda's whose list for pip includes a file, if there is one."""
+    """Return the conda environment whose list for pip includes a file, if any."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
@@ -209,7 +209,7 @@ def _including(
 
 
 def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
-    """Return what the README's recipe installs, as far as files do not say more."""
+    """Return packages of the README's recipe that files do not describe better."""
     conda = Packages()
     parts = list[Listed]()
     notes = list[str]()
@@ -243,24 +243,24 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
 
 
 def _written(line: Line) -> str:
-    """Return a requirement with where it comes from."""
+    """Return a requirement with its source, as written in files."""
     location = f" @ {line.source}" if line.source else ""
     return re.sub(r"\A[^;]*", lambda named: f"{named[0]}{location}", line.text)
 
 
 def _family(name: str) -> str:
-    """Return what has one version for all its packages: a framework, or the package itself."""
+    """Return the family of packages with a common version: a framework, or the package itself."""
     return getattr(frameworks.of_build(name), "title", name)
 
 
 def is_bounded(line: Line) -> bool:
-    """Return whether a line bounds its package from above, or says where it comes from."""
+    """Return whether a line has an upper bound or a source."""
     versions = line.text.partition(";")[0]
     return bool(line.source or re.search(r"(?<![>!])=|[<~]", versions))
 
 
 def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
-    """Return whether a file lists anything that is not, for the most part, in others already."""
+    """Return whether a file lists enough that is not in other files already."""
     listed = source.listed
     have = {line.name for line in joined(source.listed for source in sources).requirements}
     names = {line.name for line in listed.requirements}
@@ -269,13 +269,13 @@ def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
 
 
 def _is_stub(source: Source) -> bool:
-    """Return whether a file lists nothing but the project itself, as `-e .` does."""
+    """Return whether a file only lists the project itself, as `-e .` does."""
     own = (line.where.startswith(f"{source.main.file}:") for line in source.listed.requirements)
     return source.listed.itself is not None and not any(own)
 
 
 def _is_complete(source: Source) -> bool:
-    """Return whether a file has what the project itself requires."""
+    """Return whether a file contains the project's own requirements."""
     name = source.main.file
     is_lock = "/" not in name and _form(name).keeps_versions
     return name in forms.OWN or is_lock or source.listed.itself is not None
@@ -336,7 +336,7 @@ def _candidates(
 def _may_list(folder: Path, file: str) -> bool:
     """Return whether a file of an unusual name lists requirements, as its folder or content shows.
 
-    Any YAML may be conda's; of scripts, those at the top count.
+    Any YAML file may be conda's; scripts count only at the top.
     """
     if "/" not in file and has_list(folder, file):
         return True
@@ -355,7 +355,7 @@ def _form(file: str) -> forms.Form:
 
 
 def _read(folder: Path, file: str, hints: InstallHints) -> Source:
-    """Return a file with what it lists. Raises `InvalidError`."""
+    """Read a file's list. Raises `InvalidError`."""
     main, optional = _entries(folder, file, hints)
     notes = list[str]()
     try:
@@ -374,9 +374,9 @@ def _read(folder: Path, file: str, hints: InstallHints) -> Source:
 def _entries(
     folder: Path, file: str, hints: InstallHints
 ) -> tuple[RequirementFile, RequirementFile | None]:
-    """Return a file as it is listed, and with all its extras and groups, if it has any.
+    """Return a file's entry, and the entry with all of its extras and groups, if it has any.
 
-    As it is listed, it has those that the README installs, or that its own tool does.
+    The first has those that the README, or its own tool, installs.
     """
     path = PurePosixPath(file)
     names = [*hints.chosen] if file in {*forms.OWN, "uv.lock"} else []
@@ -407,7 +407,7 @@ def _entries(
 
 
 def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
-    """Yield which extras and groups have packages of imported modules that nothing else has."""
+    """Yield extras and groups with packages of imported modules that nothing else has."""
     brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
     brought -= {line.name for line in choice.lines}
     for source in choice.sources:
@@ -430,30 +430,30 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """What the file says in addition to the files that are listed."""
+    """The content of `envbuilder.yaml` in addition to the listed files."""
 
     is_package: bool = False
     as_of: date | None = None
     framework: types.Framework | None = None
-    """Which of several frameworks the profiles bring."""
+    """The framework to use, of several."""
     framework_version: str | None = None
     version_why: str = "instead of what files say"
-    """The release, instead of the one that files ask for; `python` likewise."""
+    """Why the release differs from that in files; `python_why` likewise."""
     python: str | None = None
     python_why: str = _INSTEAD
     build: tuple[str, ...] = ()
-    """Packages of which the index has the source only."""
+    """Packages for which the index has only the source."""
     exclude: dict[str, str] = {}
-    """Packages that cannot be had → why."""
+    """Unavailable packages → why."""
     overrides: dict[str, tuple[str, str]] = {}
-    """Packages → what is taken, whatever they require of each other, and why."""
+    """Packages → the replacement, whatever requires them, and why."""
     suggested: tuple[Suggested, ...] = ()
     system: tuple[tuple[str, str], ...] = ()
     indexes: dict[str, str] = {}
-    """Channels of conda that envbuilder does not know → their URLs."""
+    """conda channels that envbuilder does not know → their URLs."""
 
     def definition(self, choice: Choice) -> Definition:
-        """Return the project that the text with these files defines."""
+        """Return the project that the draft with these files defines."""
         built = [
             line.name
             for line in choice.lines
@@ -520,7 +520,7 @@ def _mappings(draft: Draft) -> Iterator[str]:
 
 
 def _requirements(choice: Choice) -> Iterator[str]:
-    """Yield the lines that list files, and packages that none of them has."""
+    """Yield the lines for files, and for packages that are in none of them."""
     more = choice.others[:_MOST_MENTIONED]
     if choice.unlisted:
         yield "requirements:\n"
@@ -540,7 +540,7 @@ def _requirements(choice: Choice) -> Iterator[str]:
 
 
 def _entry(file: RequirementFile, most: int | None = None) -> str:
-    """Return a file as it is written in `requirements_from:`."""
+    """Return a file's entry for `requirements_from:`."""
     chosen = ""
     if file.extras:
         chosen += f", extras: {_items(file.extras[:most])}"
@@ -551,7 +551,7 @@ def _entry(file: RequirementFile, most: int | None = None) -> str:
 
 
 def _items(values: Iterable[str]) -> str:
-    """Return a list as it is written in brackets."""
+    """Return a list in brackets."""
     return f"[{', '.join(scalar(value, in_flow=True) for value in values)}]"
 
 

@@ -1,4 +1,4 @@
-"""Change the list of packages in `envbuilder.yaml`, and nothing else in it."""
+"""Edit the list of packages in `envbuilder.yaml`, and nothing else in it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Change(Struct, frozen=True, kw_only=True):
 
     path: Path
     before: str
-    """The text that it was made from."""
+    """The original text."""
     text: str
     definition: Definition
     lines: tuple[str, ...]
-    """What changed, for users; empty if nothing did."""
+    """The changes in words, for users; empty if there are none."""
     notes: tuple[str, ...] = ()
-    """What was taken otherwise than it was written, or not at all."""
+    """Notes on requirements that were changed or skipped."""
 
 
 class _File:
-    """A project's file while it is changed, one requirement after the other."""
+    """A project's file during editing, one requirement after the other."""
 
     def __init__(self, text: str, path: Path, environment: str) -> None:
         self._before = text
@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The list that is changed, for messages."""
+        """The edited list, for messages."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -70,9 +70,9 @@ class _File:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
     def change(self, change: str, value: str | None, place: int | None = None) -> None:
-        """Change the list, and read the result as strictly as any file; `change` says what changed.
+        """Edit the list, and check the result like any file; `change` describes the edit.
 
-        `value` comes at a place of the list, last without one; None removes what is there.
+        `value` is put at a place of the list, by default the last; None removes the item there.
         """
         above = () if self.environment == DEFAULT else ("environments", self.environment)
         try:
@@ -94,11 +94,11 @@ class _File:
 def added(
     text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
 ) -> Change:
-    """Return a project's file with more requirements; one for a listed package replaces its line.
+    """Add requirements to a project's file; one for a listed package replaces its line.
 
     The framework is in every environment, and skipped. Its companions can be listed, since not
-    every project needs them. Unless `exact`, raise `InvalidError` for a name that is likely
-    mistaken; always for what a lock cannot hold.
+    every project needs them. Unless `exact`, raise `InvalidError` for a likely misspelled name;
+    always for requirements that cannot be locked.
     """
     file = _File(text, path, environment)
     notes = []
@@ -145,7 +145,9 @@ def dated(text: str, path: Path, day: date) -> Change:
 
 
 def changed_file(change: Change) -> dict[Path, bytes]:
-    """Return the file of a change and what it will hold; a link to it stays a link.
+    """Return the file to change and its new content; a link to it stays a link.
+
+    Raise `InvalidError` if the file was changed meanwhile.
 
     Raise `InvalidError` if the file was changed meanwhile.
     """
@@ -159,7 +161,9 @@ def changed_file(change: Change) -> dict[Path, bytes]:
 
 
 def _written(text: str, *, exact: bool) -> tuple[str, str]:
-    """Return a requirement as the file has it, and a note if it was written otherwise.
+    """Return a requirement in the file's form, and a note if it was changed.
+
+    Raise `InvalidError` if it cannot be locked.
 
     Raise `InvalidError` as a lock of it would.
     """
@@ -171,9 +175,9 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:
-    """Return what the profile decides about a package of a framework; empty for any other one.
+    """Return a note if the profile decides about a framework's package; else empty.
 
-    Raise `InvalidError` for a framework that the project is not for, or with a version.
+    Raise `InvalidError` for another framework than the project's, or for a version.
     """
     key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
     if row is None or key is None:
@@ -199,9 +203,9 @@ def _of_profile(name: str, line: str, definition: Definition) -> str:
 def removed(
     text: str, path: Path, environment: str, names: Iterable[str], *, project: Path
 ) -> Change:
-    """Return a project's file without some packages.
+    """Remove packages from a project's file.
 
-    Raise `InvalidError` for one that is not listed there, with the place where it is, if any.
+    Raise `InvalidError` for one that is not listed there, with its actual place, if any.
     """
     file = _File(text, path, environment)
     for name in dict.fromkeys(map(types.canonical, names)):
@@ -218,7 +222,7 @@ def _from_profile(name: str) -> str:
 
 
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
-    """Raise `InvalidError` for a package to remove that the list does not have."""
+    """Raise `InvalidError` for a package that is not in the list."""
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
             f"envbuilder remove: {_from_profile(name)}", "It is in every environment."
@@ -246,12 +250,12 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return what the file says of an environment itself, without what it has from above."""
+    """Return the file's keys for an environment, without the inherited ones."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 
 def _name(text: str) -> str:
-    """Return the package that a line of the file requires; empty if it is no requirement."""
+    """Return the package in a line of the file; empty if it is not a requirement."""
     try:
         parse(text, "")
     except InvalidError:

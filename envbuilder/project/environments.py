@@ -1,4 +1,4 @@
-"""The environments of a project: what `envbuilder.yaml` says, and its files."""
+"""The environments of a project: the content of `envbuilder.yaml` and of its files."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ from envbuilder.project.lines import (
 )
 
 Read = Callable[..., Listed]
-"""Returns what a file of a project lists, as `forms.read` does."""
+"""Return the requirements in a project's file, like `forms.read`."""
 
 
 class Contents(Listed, frozen=True, kw_only=True):
-    """All that an environment holds in addition to the profile of the hardware.
+    """Everything in an environment in addition to the hardware's profile.
 
-    Its `pythons` are what `python:` allows, if it is there, and what each file does; `read_from`
-    has every file.
+    `pythons`: those that `python:` (if given) and each file allow; `read_from`: all files.
     """
 
     environment: Environment
@@ -52,7 +51,7 @@ class Contents(Listed, frozen=True, kw_only=True):
 
     @property
     def places(self) -> dict[str, str]:
-        """Requirement, spelt as in an adapted profile → where it stands."""
+        """Requirement, spelt as in an adapted profile → where it is listed."""
         lines = (*self.constraints, *self.requirements)
         return {str(parse(line.text, line.where)): line.where for line in lines}
 
@@ -63,7 +62,9 @@ def names(definition: Definition) -> tuple[str, ...]:
 
 
 def merged(definition: Definition, name: str) -> Environment:
-    """Return an environment: the top-level keys, and of another one its own in addition.
+    """Merge an environment: the top-level keys, and its own in addition.
+
+    Raise `InvalidError` if there is none of this name.
 
     Raise `InvalidError` if there is none of this name.
     """
@@ -91,7 +92,7 @@ def merged(definition: Definition, name: str) -> Environment:
 def of(settings: Settings) -> Environment:
     """Return the environment in the settings; an empty one outside of a project.
 
-    A project that is installed is imported from its folders, too.
+    An installed project is also imported from its folders.
     """
     if settings.definition is None:
         return Environment()
@@ -107,9 +108,9 @@ def of(settings: Settings) -> Environment:
 def contents(
     definition: Definition, name: str, project: Path, read: Read | None = None
 ) -> Contents:
-    """Return all that an environment of a project requires. Raise `InvalidError` if it cannot.
+    """Return everything that an environment requires. Raise `InvalidError` if a file is invalid.
 
-    `read` returns what a file lists; by default it is read anew.
+    `read` returns a file's list; by default each file is read.
     """
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
@@ -148,13 +149,13 @@ def contents(
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
-    """Return package → what the project's own file takes instead, whoever requires it."""
+    """Return package → its replacement in the project's own file."""
     stated = entries(definition, DEFAULT, project, "overrides")
     return {types.canonical(package): Line(text, where) for (package, text), where in stated}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
-    """Return the packages that another one among the lines takes the place of, and which."""
+    """Return packages that another listed package replaces, and the replacements."""
     listed = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
@@ -169,7 +170,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 def _replaced(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines that stay, then those that replace others, perhaps in one place only."""
+    """Yield the lines that stay, then replacements, some for certain targets only."""
     lines = tuple(lines)
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
@@ -188,7 +189,7 @@ def _replaced(
 def _left(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines that are not replaced, those that are in one place for all others."""
+    """Yield the lines that are not replaced; those for certain targets get the opposite marker."""
     for line in lines:
         instead = overrides.get(line.name)
         if line.name in excluded or (instead and not _marker(instead)):
@@ -206,12 +207,12 @@ def _left(
 
 
 def _marker(line: Line | None) -> str:
-    """Return the marker of a requirement or override; empty if it holds everywhere."""
+    """Return the marker of a requirement or override; empty if it always applies."""
     return line.text.partition(";")[2].strip() if line else ""
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield a note for each other package in place of lines in one place, though there are none."""
+    """Yield a note for each replacement for certain targets that replaces no line."""
     for name in overrides.keys() - {line.name for line in lines}:
         if _marker(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
@@ -221,7 +222,7 @@ def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]
 def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
-    """Return what a project says about how its packages are chosen."""
+    """Return the project's rules for choosing packages."""
     build = definition.build_from_source
     overriding = []
     excluded = {*map(types.canonical, definition.exclude)}
@@ -262,9 +263,9 @@ def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
 def of_framework(
     contents: Contents, definition: Definition, project: Path, framework: types.Framework
 ) -> Contents:
-    """Return contents with what replaces the framework's release, though no file lists it.
+    """Return contents with the override of the framework's release, even if no file lists it.
 
-    Raise `InvalidError` if the framework is left out.
+    Raise `InvalidError` if the framework is excluded.
     """
     override = _overrides(definition, project).get(framework)
     if framework in contents.resolution.exclude:
@@ -279,7 +280,7 @@ def of_framework(
 
 
 def place_of_exclusion(definition: Definition, project: Path, package: str) -> str:
-    """Return the line of `exclude:` or `overrides:` by which a package is left out."""
+    """Return the line of `exclude:` or `overrides:` that leaves a package out."""
     if override := _overrides(definition, project).get(package):
         return override.where
     excluded = entries(definition, DEFAULT, project, "exclude")
@@ -287,7 +288,7 @@ def place_of_exclusion(definition: Definition, project: Path, package: str) -> s
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return what is required, with the framework and what its builds bring in any version."""
+    """Return the requirements, with any version of the framework and its builds' parts."""
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
     lines = []
@@ -311,9 +312,9 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield what a key holds at the top level and in an environment, with places.
+    """Yield a key's values at the top level and in an environment, with places.
 
-    Of a list or mapping each item; of another value that alone.
+    For a list or mapping, each item; else the value itself.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
@@ -350,7 +351,7 @@ def paths(definition: Definition, name: str, project: Path, key: str) -> Iterato
 
 
 def require_parts(definition: Definition, name: str, project: Path) -> None:
-    """Raise `InvalidError` if there is no path, or no package, that an environment is to hold."""
+    """Raise `InvalidError` if a path or package of an environment is missing."""
     for key in ("python_path", "files"):
         for _ in paths(definition, name, project, key):
             pass
@@ -369,7 +370,7 @@ def named_file(item: str | RequirementFile) -> RequirementFile:
 
 
 def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
-    """Read a file; what is wrong with no line of it is wrong with the place that names it."""
+    """Read a file; errors that concern no line of it get the place that names it."""
     if read is None:
         from envbuilder.project import forms
 

@@ -54,7 +54,7 @@ LARGEST = 32 << 20
 
 
 class Chosen(Struct, frozen=True):
-    """The extras and dependency groups that are installed, with normalised names."""
+    """The extras and dependency groups to install, with normalised names."""
 
     extras: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
@@ -84,7 +84,10 @@ def _remaining(marker: str, chosen: Chosen) -> str | None:
 
 
 def _reduced(part: Any, chosen: Chosen) -> str | bool:
-    """Return a part of a parsed marker as text; a bool if extras and groups alone decide it.
+    """Return a part of a parsed marker as text; a bool if extras and groups alone decide.
+
+    `packaging` represents a comparison as a tuple of three, and combines them in lists with "and"
+    and "or" in between.
 
     `packaging` has a comparison as a tuple of three, and a list of these and of lists with "and"
     and "or" between them.
@@ -109,7 +112,7 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
 
 
 def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
-    """Return parts joined by a word; `decisive` is the value of a part that decides alone."""
+    """Join parts with a word; `decisive` is the value of a part that decides alone."""
     if decisive in parts:
         return decisive
     undecided = [part for part in parts if isinstance(part, str)]
@@ -126,11 +129,11 @@ def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool
 
 _UV_VERSION = 1
 _UV_ITSELF = ({"virtual": "."}, {"editable": "."})
-"""Sources of the project itself."""
+"""Sources that mean the project itself."""
 
 
 class _Edge(Struct, frozen=True):
-    """A locked package that another one depends on."""
+    """A dependency on a locked package."""
 
     name: str
     version: str = ""
@@ -140,7 +143,7 @@ class _Edge(Struct, frozen=True):
 
 
 class _Entry(Struct, frozen=True):
-    """A requirement as in pyproject.toml; the last seven keys are its source, if it has one."""
+    """A requirement as in pyproject.toml; the last seven keys are its source, if any."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -161,12 +164,12 @@ class _Entry(Struct, frozen=True):
 
     @property
     def location(self) -> str:
-        """Where it comes from, if not from an index."""
+        """Its source, if it is not from an index."""
         return _location(asdict(self))
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
-    """What pyproject.toml states; markers of `requires_dist` tell the extras."""
+    """The metadata in pyproject.toml; markers of `requires_dist` name the extras."""
 
     requires_dist: tuple[_Entry, ...] = ()
     provides_extras: tuple[str, ...] = ()
@@ -180,7 +183,7 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
     version: str = ""
     source: dict[str, Any] = {}
     resolution_markers: tuple[str, ...] = ()
-    """Where this version is used, if there are several: one of these is true."""
+    """Where this version applies, if there are several: one of these is true."""
     dependencies: tuple[_Edge, ...] = ()
     optional_dependencies: dict[str, tuple[_Edge, ...]] = {}
     dev_dependencies: dict[str, tuple[_Edge, ...]] = {}
@@ -188,7 +191,7 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 class _Manifest(Struct, frozen=True):
-    """Inputs of the resolution that pyproject.toml states for uv."""
+    """uv's inputs of the resolution in pyproject.toml."""
 
     overrides: tuple[_Entry, ...] = ()
 
@@ -201,7 +204,7 @@ class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return what the project of a lock requires, and its versions. Raises `InvalidError`."""
+    """Return the requirements of a lock's project, and its versions. Raises `InvalidError`."""
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
     if data.get("version") != _UV_VERSION:
@@ -229,7 +232,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
 
 class _UvLockReader:
-    """A lock from the point of view of its project, with some extras and groups."""
+    """A lock as seen from its project, with some extras and groups."""
 
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
@@ -272,7 +275,7 @@ class _UvLockReader:
         return f"{self._file}: {escaped(name, 60)}"
 
     def _named_extras(self) -> set[str]:
-        """Return the extras that chosen ones name through the project itself."""
+        """Return the extras that the chosen ones include through the project itself."""
         named = set[str]()
         for entry in self._entries:
             parsed = self._parsed(entry) if entry.name == self._root.name else None
@@ -287,7 +290,7 @@ class _UvLockReader:
         return None if marker is None else parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
-        """Yield what the project itself requires, and what comes from no index."""
+        """Yield the project's own requirements, and packages that are not from an index."""
         listed = set[str]()
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
@@ -298,9 +301,9 @@ class _UvLockReader:
                 yield from self._from(Line(name, self._where(name)))
 
     def _from(self, required: Line, stated: str = "") -> Iterator[Line]:
-        """Yield a requirement, once for each place where the lock has its package from.
+        """Yield a requirement, once for each source of its package in the lock.
 
-        `stated`: the location in the requirement itself, of which the lock has the commit.
+        `stated`: the location in the requirement itself, for which the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
         locations = [(_location(package.source) or stated, marker) for package, marker in forks]
@@ -329,7 +332,7 @@ class _UvLockReader:
 
     @cached_property
     def _forks(self) -> dict[str, list[tuple[_Locked, str]]]:
-        """Package → each version of it that the project needs, and the marker of its fork."""
+        """Package → each version that the project needs, and the marker of its fork."""
         of_name = defaultdict[str, list[_Locked]](list)
         for package in sorted(self._reachable(), key=lambda package: package.version):
             of_name[package.name].append(package)
@@ -379,7 +382,7 @@ class _UvLockReader:
 
 
 def _location(source: dict[str, Any]) -> str:
-    """Return where a package comes from, as uv states it; empty if that is an index."""
+    """Return a package's source in uv's form; empty if it is an index."""
     git = source.get("git")
     if not isinstance(git, str):
         return location_of(source)
@@ -394,11 +397,13 @@ def _location(source: dict[str, Any]) -> str:
 # pylock.toml
 
 _PYLOCK_ITSELF = frozenset({".", "./"})
-"""Paths of the project's own folder, which locks of uv and pip list, too."""
+"""Paths of the project's own folder, which locks of uv and pip contain, too."""
 
 
 def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Return the packages of a lock, all of which are to be installed.
+
+    `groups` are added to its default ones. Raises `InvalidError`.
 
     `groups` are added to its default ones. Raises `InvalidError`.
     """
@@ -441,8 +446,7 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
 def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) -> Line | None:
     """Return a package as a requirement of its version; None if it does not apply. Add `notes`.
 
-    Of frameworks and their companions, the hardware decides the version, and what libraries they
-    need.
+    The hardware decides the version of frameworks, their companions and their libraries.
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = remaining(str(package.marker or ""), chosen, where)
@@ -463,7 +467,7 @@ def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) ->
 
 
 def _pylock_location(package: Package) -> str:
-    """Return where a package comes from; empty if that is an index."""
+    """Return a package's source; empty if it is an index."""
     if package.vcs is not None:
         folder = f"#subdirectory={package.vcs.subdirectory}" if package.vcs.subdirectory else ""
         address = package.vcs.url or package.vcs.path or ""
@@ -482,7 +486,9 @@ def _is_itself(package: Package) -> bool:
 
 
 def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return what a Pipfile, or the lock of one, requires; `dev` is its group.
+    """Return the requirements in a Pipfile or its lock; `dev` is its group.
+
+    Raises `InvalidError`.
 
     Raises `InvalidError`.
     """

@@ -1,6 +1,6 @@
-"""Read the files that list requirements, each by its form: a new form is a row of `FORMS`.
+"""Read files with requirements, each by its form: a new form is a row of `FORMS`.
 
-Imported only when there is a file to read, since all readers come with it.
+Import it only to read a file, since it imports all readers.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from envbuilder.project.setup_files import read_project, read_setup
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A form of files that list requirements."""
+    """A form of files with requirements."""
 
     pattern: str
-    """The names of its files. A name that several forms have is of the first one."""
+    """Pattern of its file names. If several forms match, the first one counts."""
     read: Callable[..., Listed]
-    """Reads a file of a project, given both; of a form with extras, also what is chosen of them."""
+    """Reads a project's file; for a form with extras, also gets the chosen ones."""
     names: str = ""
-    """Those that messages and documentation give."""
+    """The file names in messages and documentation."""
     has_extras: bool = False
     """Whether it has extras or groups."""
     keeps_versions: bool = False
-    """Whether it is a lock, which comes before what it was made from."""
+    """Whether it is a lock, which is preferred to its source."""
     is_usual: bool = True
-    """Whether the name alone says that requirements are listed."""
+    """Whether the name alone shows that requirements are listed."""
 
 
 def _read_text_list(project: Path, file: str) -> Listed:
-    """Read a .txt, which pip or conda may have written."""
+    """Read a .txt file, written by pip or conda."""
     is_condas = _OF_CONDA.search(read_text(project, file))
     return (read_conda_list if is_condas else read_requirements_txt)(project, file)
 
 
 _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
-"""What `conda list --export` writes, and pip never does."""
+"""Text that `conda list --export` writes, and pip never does."""
 FORMS = (
     Form(
         names="uv.lock",
@@ -94,16 +94,16 @@ FORMS = (
     Form(pattern=r".+\.(txt|in)", read=_read_text_list, is_usual=False),
     Form(pattern=r".+\.ya?ml", read=read_environment_yml, is_usual=False),
 )
-"""All forms, the best to take requirements from first."""
+"""All forms, the most preferred first."""
 
 
 def supported() -> str:
-    """Return the names of files that requirements are read from, for messages and help."""
+    """Return the names of supported files, for messages and help."""
     return ", ".join(form.names for form in FORMS if form.names)
 
 
 def form_of(name: str) -> Form | None:
-    """Return the form of a file with this name; None if requirements are not read from it."""
+    """Return the form of a file with this name; None if it is not supported."""
     return next((form for form in FORMS if re.fullmatch(form.pattern, name)), None)
 
 
@@ -115,18 +115,19 @@ _INSTEAD = {
     "pixi.lock": "List pixi.toml.",
 }
 LOCKS = ("poetry.lock", "pdm.lock")
-"""Locks that are made from pyproject.toml, whose versions are not read."""
+"""Locks made from pyproject.toml, whose versions are not read."""
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
-"""The files that state what the project itself requires, the first of which counts."""
+"""Files with the project's own requirements; the first existing one counts."""
 
 
 def read(
     project: Path, file: str, extras: Sequence[str] = (), groups: Sequence[str] = ()
 ) -> Listed:
-    """Return what a file of a project requires; `file` is its path in the project.
+    """Return the requirements in a project's file; `file` is its path in the project.
 
     `extras` and `groups` are added, for files that have any. If it installs the project itself,
-    what that requires is among it. Nothing outside the project is read. Raises `InvalidError`.
+    that one's requirements are included. Nothing outside the project is read. Raises
+    `InvalidError`.
     """
     with recorded() as files:
         listed = _read(project, file, extras, groups)
@@ -139,7 +140,7 @@ def read(
 
 
 def _with_own(project: Path, listed: Listed) -> Listed:
-    """Return what a file lists, with what the project itself requires."""
+    """Return a file's list with the project's own requirements."""
     for name in OWN:
         if (project / name).is_file():
             try:
@@ -176,9 +177,9 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 
 
 def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[str]:
-    """Yield why nothing is read from files at the top that may list requirements, and what to do.
+    """Yield why files at the top that may list requirements are not read, and what to do.
 
-    All are for a project that requires nothing: of one that lists a file, locks alone matter.
+    All of them if the project has no requirements; if it lists a file, only locks.
     """
     for name in names:
         if (project / name).is_file():
@@ -192,16 +193,16 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
 
 
 class InstallHints(NamedTuple):
-    """What a source shows of itself in its text."""
+    """Metadata in the text of a source."""
 
     name: str
     version: str
-    """Empty if only its code knows it."""
+    """Empty if only its code knows the version."""
     requires: tuple[str, ...]
 
 
 def shown(folder: Path) -> InstallHints | None:
-    """Return what setup.py or others show in their text; None if they cannot be read."""
+    """Return the metadata in the text of setup.py or others; None if it cannot be read."""
     try:
         itself = package.read(folder)
         file = next(name for name in reversed(package.FILES) if (folder / name).is_file())

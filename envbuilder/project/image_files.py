@@ -1,4 +1,4 @@
-"""The project's own files that its image contains: listed, bounded, without secrets and litter."""
+"""The project's files for its image: listed, limited, without secrets and caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envbuilder.core.text import binary_size
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30
 _DEEPEST = 40
-"""What an image takes of a repository, whose authors wrote it: files, their bytes, levels."""
+"""Limits on an image's files from a repository, which is untrusted: files, their bytes, levels."""
 _HEAD = 1 << 16
 _LESS = "List the folders that the program needs; data belongs into volumes:."
 _KEY_TEXT = re.compile(
@@ -41,14 +41,14 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """The files that an image contains, and what lies beside them and is never copied."""
+    """The files for an image, and those that are never copied."""
 
     files: tuple[ImageFile, ...]
     omitted: tuple[str, ...] = ()
 
     @property
     def digest(self) -> types.Sha256:
-        """The sha256 of the list of files: of their names, bytes and modes."""
+        """The sha256 of the list of files with their names, bytes and modes."""
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()
 
 
@@ -57,7 +57,7 @@ def collect(
 ) -> Contents:
     """Return the files at or below paths of the project; each path comes with its place.
 
-    `texts`: files that envbuilder wrote there, which are taken in any case.
+    `texts`: files that envbuilder wrote there, which are always included.
 
     Raise `InvalidError` with that place for a path that does not exist or leaves the project, for
     too many files or too much data.
@@ -98,7 +98,7 @@ def _require_few(files: Collection[str]) -> None:
 
 
 def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterator[Path]:
-    """Yield the files at or below a path; what is never copied is added to `omitted`."""
+    """Yield the files at or below a path; add those that are never copied to `omitted`."""
     if not os.path.lexists(project / path):
         raise InvalidError(
             f"{shown(path.as_posix())} does not exist", "Write its path from envbuilder.yaml."
@@ -121,7 +121,7 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
 
 
 def _leads_to_litter(place: Path, root: Path) -> bool:
-    """Return whether a path goes through a link to what is never copied, or to what is in it."""
+    """Return whether a link on a path leads to, or into, a file that is never copied."""
     target = Path(os.path.realpath(place))
     if place == target or not target.is_relative_to(root):
         return False
@@ -130,7 +130,7 @@ def _leads_to_litter(place: Path, root: Path) -> bool:
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:
-    """Raise `InvalidError` unless a path is a file, or a link to one in the project."""
+    """Raise `InvalidError` unless a path is a file in the project, or a link to one."""
     from envbuilder.core.archives import path_objection
 
     name = shown(path.as_posix())

@@ -1,7 +1,7 @@
-"""Read what a file requires: requirements in one form, each with its file and line.
+"""Requirements from files: all in one form, each with its file and line.
 
-Holds what all kinds of files share: their text, the form of a requirement (PEP 508), and where a
-package that comes from no index has its source.
+Shared by all kinds of files: reading their text, the form of a requirement (PEP 508), and sources
+of packages that are not from an index.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1 << 20
-"""Maximum size in bytes of a file that is written by hand."""
+"""Maximum bytes of a handwritten file."""
 LONGEST = 20_000
 """Maximum length of a requirement or marker; those of locks are long."""
 SHOWN = 120
 """Maximum number of characters of a requirement that a message repeats."""
 MOST = 20_000
-"""Maximum number of requirements that are read from a file and those that it includes."""
+"""Maximum number of requirements from a file and those that it includes."""
 
 
 class Line(Struct, frozen=True):
-    """A requirement, and where it stands."""
+    """A requirement, and its place."""
 
     text: str
-    """As PEP 508 has it, with normalised names; of conda packages, a spec as in a profile's
+    """In the form of PEP 508, with normalised names; for conda packages, a spec as in a profile's
     `conda.packages`."""
     where: str
     """For messages, such as "requirements.txt:3"."""
     source: str = ""
-    """Where its source is, if it comes from no index, as in `profile.Source`."""
+    """Its source if it is not from an index, as in `profile.Source`."""
     locked: bool = False
-    """Whether it is a version that a lock chose, which the project itself does not require."""
+    """Whether a lock chose it, and the project itself does not require it."""
 
     @property
     def name(self) -> str:
@@ -65,13 +65,13 @@ class Line(Struct, frozen=True):
 
 
 class Dropped(str):
-    """A note on what does not count; one that is neither this nor `Needed` is on a change."""
+    """A note on something ignored; a note that is neither this nor `Needed` is on a change."""
 
     __slots__ = ()
 
 
 class Needed(str):
-    """A note on what the user has to decide or write."""
+    """A note on something that the user has to decide or write."""
 
     __slots__ = ()
 
@@ -81,31 +81,32 @@ class Listed(Struct, frozen=True, kw_only=True):
 
     requirements: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
-    """The versions that packages may have if they are installed, whoever requires them: exact ones
-    of a lock (`name==version`, perhaps with a marker), and those of a constraints file."""
+    """Versions that packages may have if they are installed: exact ones of a lock (`name==version`,
+    perhaps with a marker), and those of a constraints file."""
     overrides: tuple[Line, ...] = ()
-    """What holds instead of everything that is required of a package, whoever requires it."""
+    """Requirements that replace all others of their package."""
     pythons: tuple[Line, ...] = ()
-    """The Python versions that it allows, as specifiers (`>=3.10`), all of which hold.
+    """The Python versions that it allows, as specifiers (`>=3.10`), all of which must hold.
 
     They may name patch releases: to check a version such as 3.12, try all of them.
-    """
+
+    They may name patch releases: to check a version such as 3.12, try all of them."""
     conda: tuple[Line, ...] = ()
     """Packages from conda channels, without Python itself."""
     channels: tuple[str, ...] = ()
-    """The channels that they come from, in order."""
+    """Their channels, in order."""
     system: tuple[str, ...] = ()
-    """Debian packages of the programs and libraries that it lists, for `system_packages`."""
+    """Debian packages for its programs and libraries, for `system_packages`."""
     itself: tuple[str, ...] | None = None
     """The extras of the project itself, if a line installs it (`-e .[dev]`)."""
     read_from: tuple[str, ...] = ()
-    """The files of the project that were read for it, by their paths in the project."""
+    """The project's files that were read for it, by path."""
     notes: tuple[str, ...] = ()
-    """Sentences for the user, each `Dropped`, `Needed`, or on what was changed."""
+    """Notes for the user, each `Dropped`, `Needed`, or on a change."""
 
 
 def joined(parts: Iterable[Listed]) -> Listed:
-    """Return what several files list, in their order."""
+    """Merge the lists of several files, in their order."""
     values: dict[str, Any] = {}
     for part in parts:
         for field, value in msgspec.structs.asdict(part).items():
@@ -117,7 +118,7 @@ def joined(parts: Iterable[Listed]) -> Listed:
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
     """Return the text of a file in UTF-8, or in UTF-16 as PowerShell's > writes it.
 
-    `file` is its path in the project, `where` the line that names it, for messages. Raises
+    `file`: its path in the project; `where`: the line that names it, for messages. Raises
     `InvalidError`.
     """
     content = read_bytes(project, file, limit, where)
@@ -132,7 +133,7 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
 
 
 def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
-    """Return the content of a file, as `read_text` does.
+    """Return the content of a file, like `read_text`.
 
     Never reads a file outside of the project, or one that other users can write.
     """
@@ -162,7 +163,7 @@ _READ: ContextVar[set[str]] = ContextVar("_READ")
 
 @contextmanager
 def recorded() -> Iterator[set[str]]:
-    """Yield the files of a project that are read meanwhile, by their paths in it."""
+    """Record the files of a project that are read in the block, by path."""
     files: set[str] = set()
     token = _READ.set(files)
     try:
@@ -172,7 +173,7 @@ def recorded() -> Iterator[set[str]]:
 
 
 def exists(project: Path, path: str) -> bool:
-    """Return whether a project has a file or folder, whatever the path is."""
+    """Return whether a project has a file or folder; false for invalid paths."""
     try:
         return (project / path).exists()
     except (OSError, ValueError):  # a name that is too long, or has a NUL
@@ -180,7 +181,7 @@ def exists(project: Path, path: str) -> bool:
 
 
 def is_valid(value: object, kind: object) -> bool:
-    """Return whether a value of a repository's is one of a type such as `ProjectPath`."""
+    """Return whether an untrusted value has a type such as `ProjectPath`."""
     try:
         decoding.convert(value, kind)
     except msgspec.ValidationError:
@@ -199,11 +200,12 @@ _ARCHIVE = r"(?i)\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z"
 _DIRECT = r"(?s)([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*@(.*)"
 _MARKER = r"\s+;|;\s+"
 _BUILD = r"(?<=[0-9])\+[a-z0-9.]*(cpu|cu[0-9]|cuda|rocm|xpu|pt[0-9]|torch[0-9])[a-z0-9.]*"
-"""The build of a version for some hardware, such as `+cu124`, which no index of its own has."""
+"""The build of a version for some hardware, such as `+cu124`, which is only in an index of its own.
+"""
 
 
 def parse(text: str, where: str) -> Requirement:
-    """Return a requirement by name. Raises `InvalidError` for all else, with what to do."""
+    """Parse a requirement by name. Raises `InvalidError` for anything else, with advice."""
     direct = re.match(_DIRECT, text)
     location = direct[3].strip() if direct else text.strip()
     if direct or is_location(location):
@@ -219,7 +221,9 @@ def parse(text: str, where: str) -> Requirement:
 
 @lru_cache(maxsize=1 << 13)
 def _requirement(text: str) -> Requirement:
-    """Return a requirement; raise `ValueError` with the reason if it is none.
+    """Parse a requirement; raise `ValueError` with the reason if it is invalid.
+
+    Cached: each profile parses all lines, and markers of locks are long.
 
     Each profile asks for those of all lines, and markers of locks are long.
     """
@@ -258,12 +262,12 @@ def _normalised(requirement: Requirement) -> str:
 
 
 def with_marker(requirement: str, marker: Marker | str | None) -> str:
-    """Return a requirement that holds where a marker is true, if there is one."""
+    """Return a requirement with a marker, if there is one."""
     return f"{requirement}; {marker}" if marker else requirement
 
 
 def narrowed(requirement: str, marker: str) -> str:
-    """Return a requirement that holds only where a marker is true, too."""
+    """Return a requirement that also needs another marker to be true."""
     named, _, before = requirement.partition(";")
     before = before.strip()
     if before and marker:
@@ -294,12 +298,12 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
 
 
 def profile_decides(framework: frameworks.Framework) -> str:
-    """Return why no line of a file decides on a build."""
+    """Return why a file's line does not decide about a framework's build."""
     return f"the profile decides where {framework.title} comes from"
 
 
 def of_host(location: str) -> frameworks.Framework | None:
-    """Return the framework to whose own host a URL leads."""
+    """Return the framework whose own host a URL names."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""
     except ValueError:
@@ -315,13 +319,13 @@ def of_host(location: str) -> frameworks.Framework | None:
 _QUOTED = r"\A([\"'])(.*)\1\Z"
 _OF_CONDA = r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z"
 _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
-"""A version that setuptools took for a bound until 2022."""
+"""A version that setuptools accepted as a bound until 2022."""
 
 
 def parse_lenient(text: str, where: str) -> tuple[Line, str]:
-    """Return a requirement as it stands in a file, and a note of what in it does not count.
+    """Parse a requirement of a file; also return a note on the part that is ignored.
 
-    It may state where its source is (`name @ git+https://…`). Raises `InvalidError`.
+    It may have a source (`name @ git+https://…`). Raises `InvalidError`.
     """
     if direct := re.match(_DIRECT, text):
         location, marker = split_marker(direct[3])
@@ -344,14 +348,14 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
 
 
 def unquoted(text: str) -> str:
-    """Return a requirement without the quotes and the comma that a list has around it."""
+    """Remove the quotes and the comma around a requirement in a list."""
     return re.sub(_QUOTED, r"\2", text.strip().rstrip(","))
 
 
 def rename(requirement: Requirement, shown: str) -> list[str]:
-    """Give a requirement the name that is meant, and a marker if few targets need the package.
+    """Correct a requirement's name, and add a marker if few targets need the package.
 
-    Return a note on each of these changes; `shown` is what they begin with.
+    Return a note on each of these changes; `shown` is their beginning.
     """
     from packaging.markers import Marker
 
@@ -373,7 +377,7 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:
-    """Return the package of the index that a conda package is; raise `InvalidError` if none is."""
+    """Return the index package for a conda package; raise `InvalidError` if there is none."""
     known = "python" if name.lower() == "python" else distribution_of(name.lower())
     if known:
         return known
@@ -386,16 +390,16 @@ def _distribution_of_conda(name: str, shown: str) -> str:
 
 
 def split_marker(text: str) -> tuple[str, str]:
-    """Return a location and the marker behind it, with its semicolon."""
+    """Split a location from the marker after it, which keeps its semicolon."""
     location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
     return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
 
 
 def sourced(named: str, location: str, text: str, where: str, folder: str = "") -> tuple[Line, str]:
-    """Return a package from a location, and a note if another source of it counts.
+    """Return a package from a location, and a note if another source is used instead.
 
-    `named`: its name, perhaps with extras and a marker; `folder`: what a path is relative to.
-    Raises `InvalidError` for what cannot be locked. A login of git is left out.
+    `named`: its name, perhaps with extras and a marker; `folder`: the base of relative paths.
+    Raises `InvalidError` for locations that cannot be locked. A login of git is removed.
     """
     require_public(location, where)
     required = line(parse(named, where), where)
@@ -426,7 +430,7 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
 
 
 def location_of(table: Mapping[str, Any]) -> str:
-    """Return the location that another tool's table of a requirement states; empty without one."""
+    """Return the location in another tool's table of a requirement; empty without one."""
     git = table.get("git")
     if not isinstance(git, str):
         return _first_text(table, ("url", "path", "file", "directory", "editable", "virtual"))
@@ -438,21 +442,21 @@ def location_of(table: Mapping[str, Any]) -> str:
 
 
 def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return the first value of some keys that is a text; empty if none is."""
+    """Return the first text among the values of some keys; empty if there is none."""
     return next((table[key] for key in keys if isinstance(table.get(key), str)), "")
 
 
 NOWHERE = 'python_version < "3"'
-"""The marker of a package that is left out, though a file requires it."""
+"""The marker of a package that is left out although a file requires it."""
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
-"""What a path that no project has begins with."""
+"""Prefix of a path that no project has."""
 
 
 _LOGIN = r"(?i)(git\+https?://)[^/]*@"
 
 
 def require_public(location: str, where: str) -> None:
-    """Raise `InvalidError` for a URL with credentials, but for git's, which are left out."""
+    """Raise `InvalidError` for a URL with credentials, except git's, which are removed."""
     if re.search(r"://(?!git@)[^/]*@", re.sub(_LOGIN, r"\1", location)):
         raise InvalidError(
             f"{where}: a URL with credentials, which a project's files must not have",
@@ -461,7 +465,7 @@ def require_public(location: str, where: str) -> None:
 
 
 def url_path(location: str) -> str:
-    """Return the path of a URL; a path as it is."""
+    """Return the path of a URL; return a path unchanged."""
     try:
         return unquote(urlsplit(location).path)
     except ValueError:
@@ -469,7 +473,7 @@ def url_path(location: str) -> str:
 
 
 def of_file(location: str) -> tuple[str, str]:
-    """Return the name and version of a package from the name of its file; empty without one."""
+    """Return a package's name and version from its file name; empty if it has none."""
     from packaging.utils import (
         InvalidSdistFilename,
         InvalidWheelFilename,
@@ -489,7 +493,7 @@ def of_file(location: str) -> tuple[str, str]:
 def _source(location: str, shown: str, folder: str) -> str:
     """Return a location as in `profile.Source`; empty for a folder outside of the project.
 
-    Raise `InvalidError` if it can be none.
+    Raise `InvalidError` if it is not supported.
     """
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
@@ -521,7 +525,7 @@ def _source(location: str, shown: str, folder: str) -> str:
 
 
 def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
-    """Return a `requires-python`, if there is one; raise `InvalidError` if it is invalid."""
+    """Return a `requires-python`, if any; raise `InvalidError` if it is invalid."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -535,9 +539,9 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
 
 
 def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Return the constraints or overrides that are uv's, and a note on those that are left out.
+    """Return uv's constraints or overrides, and a note on those that are ignored.
 
-    Those of the framework are left out in silence, since the profile decides about it.
+    The framework's are ignored without a note, since the profile decides about it.
     """
     lines = []
     left = []
@@ -559,9 +563,9 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
-    """Return what stands for lines on a profile's hardware, and a note on each that is another.
+    """Return the lines for a profile's hardware, and a note on each replaced package.
 
-    Another package may lack the very release that a line pins: a later one will do.
+    The replacement may lack a pinned release: a later one is accepted.
     """
     result = []
     notes = []
@@ -579,7 +583,7 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
 
 
 def instead_of(name: str, profile: Profile) -> str:
-    """Return the package that stands for another on a profile's hardware; empty if none does."""
+    """Return the replacement of a package on a profile's hardware; empty if there is none."""
     if frameworks.FRAMEWORKS[profile.framework].is_library(name):
         return name
     return requirements.on_hardware(name, profile.accelerator)

@@ -1,4 +1,4 @@
-"""Know packages by other names: those of conda and of modules, and nearly right ones.
+"""Recognize packages by other names: conda's names, names of modules, misspelled names.
 
 The tables, with their sources, are in `profiles/names/`.
 """
@@ -17,12 +17,12 @@ from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import table
 
 _SHORTEST = 4
-"""Letters of names that are compared: shorter ones are all nearly the same."""
+"""Minimum length of names that are compared: short ones are all similar."""
 
 _GENERIC = frozenset(
     {"azure", "common", "config", "data", "dataset", "google", "google-cloud", "tools", "utils"}
 )
-"""Modules of many repositories or packages, whose names popular packages have, too."""
+"""Modules of many repositories or packages, which share their names with popular packages."""
 
 WITH_FRAMEWORK = frozenset(
     {
@@ -51,11 +51,11 @@ WITH_FRAMEWORK = frozenset(
         "torchsparse",
     }
 )
-"""Packages whose build imports the framework although they do not say so, mostly in a setup.py."""
+"""Packages whose build imports the framework without declaring it, usually in a setup.py."""
 
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
-    """What conda packages are elsewhere."""
+    """Names of conda packages elsewhere."""
 
     python: dict[str, types.Distribution]
     debian: dict[str, types.DebianPackage]
@@ -63,7 +63,7 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that are needed in some places, or in none."""
+    """Packages that only some targets need, or none."""
 
     where: str
     why: str
@@ -71,7 +71,7 @@ class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
-    """What modules, and other names that people write, are on the package index."""
+    """Names of modules, and other common names, on the package index."""
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Requirement]
@@ -82,14 +82,14 @@ _conda = cache(partial(table, "conda.yaml", _Conda))
 
 
 def _listed(file: str) -> list[str]:
-    """Return the lines of a table of names, without its comments."""
+    """Return the lines of a table of names, without comments."""
     text = files.read_text(resources.profiles_dir() / "names" / file)
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 @cache
 def _python_of_conda() -> Mapping[str, str]:
-    """Return conda's Python packages with their other names on the index, several with commas."""
+    """Map conda's Python packages to their names on the index; several are joined by commas."""
     rows = (line.partition(" ") for line in _listed("conda-python.txt"))
     return {name: others or name for name, _, others in rows}
 
@@ -104,7 +104,7 @@ def _imports() -> _Imports:
 
 @cache
 def _popular_names() -> frozenset[str]:
-    """Return names of packages that many use."""
+    """Return the names of popular packages."""
     names = {*" ".join(_listed("known.txt")).split()}
     for known in (_conda().python, _imports().meant, _imports().modules):
         names.update(map(types.canonical, known.values()))
@@ -115,18 +115,18 @@ def _popular_names() -> frozenset[str]:
 
 
 def distribution_of(name: str) -> str:
-    """Return the name on the package index of a conda package; empty if it is no Python package.
+    """Return a conda package's name on the package index; empty if it is not a Python package.
 
-    Empty, too, for one that holds several packages of other names, of which a person chooses.
+    Also empty for one that contains several packages of other names: the user must choose.
     """
     held = distributions_of(name)
     return held[0] if len(held) == 1 else ""
 
 
 def distributions_of(name: str) -> tuple[str, ...]:
-    """Return the packages of the index that a conda package holds, as far as a table says so.
+    """Return the index packages in a conda package, from a table.
 
-    A name alone says nothing: what is conda's program may be a stranger's package on the index.
+    An equal name proves nothing: conda's program may be a stranger's package on the index.
     """
     names = _conda()
     if frameworks.is_conda_runtime(name):
@@ -140,12 +140,12 @@ def distributions_of(name: str) -> tuple[str, ...]:
 
 
 def debian_package(name: str) -> str:
-    """Return the Debian package that is a conda package; empty if none is known."""
+    """Return the Debian package for a conda package; empty if none is known."""
     return _conda().debian.get(name, "")
 
 
 def is_conda_library(name: str) -> bool:
-    """Return whether a conda package is listed only since another one needs it."""
+    """Return whether a conda package is only listed because another one needs it."""
     names = _conda()
     if name in names.libraries:
         return True
@@ -157,12 +157,12 @@ def is_conda_library(name: str) -> bool:
 
 
 def alias_of(name: str) -> str:
-    """Return the package that is meant wherever a name stands; the name if it is one itself."""
+    """Return the package that is meant by a name, which is mostly the name itself."""
     return _imports().meant.get(name, name)
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return the marker of a package that some or all targets do without, and a note on it.
+    """Return the marker of a package that few targets need, and a note on it.
 
     Both are empty for all other packages.
     """
@@ -173,26 +173,26 @@ def needed_where(name: str) -> tuple[str, str]:
 
 
 def of_modules() -> Mapping[str, str]:
-    """Return the modules (their names normalised) that packages of another name bring."""
+    """Return modules (normalised names) → their packages, where the names differ."""
     return {**_imports().meant, **_imports().modules}
 
 
 @cache
 def known_modules() -> Mapping[str, str]:
-    """Return the modules (their names normalised) with the packages that tables say bring them.
+    """Return modules (normalised names) → their packages, from tables.
 
-    Without names that many repositories have a module of: it is their own that is meant.
+    Without names that are common for a repository's own modules.
     """
     return {**{name: name for name in sorted(_popular_names() - _GENERIC)}, **of_modules()}
 
 
 def distribution_of_module(name: str) -> str:
-    """Return the package that brings a module; empty if no table says which one does."""
+    """Return the package of a module; empty if no table has it."""
     return known_modules().get(types.canonical(name), "")
 
 
 def mistaken(name: str) -> str:
-    """Return a package that is more likely meant than the one of a name; empty if none is."""
+    """Return a package that is more likely meant by a name; empty if there is none."""
     if is_popular(name):
         return ""
     similar = (known for known in _popular_names() if _nearly(name, known))
@@ -200,7 +200,7 @@ def mistaken(name: str) -> str:
 
 
 def _nearly(name: str, other: str) -> bool:
-    """Return whether two names differ by one letter, by two that are swapped, or by dashes."""
+    """Return whether two names differ by one letter, by two swapped ones, or by dashes."""
     shorter, longer = sorted((name, other), key=len)
     if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
         return name.replace("-", "") == other.replace("-", "")
@@ -213,11 +213,11 @@ def _nearly(name: str, other: str) -> bool:
 
 
 def nearest(name: str) -> str:
-    """Return the package that a name which no index has may mean; empty if none is near."""
+    """Return a similar package for a name that no index has; empty if there is none."""
     known = of_modules().get(name) or distribution_of(name)
     return known if known and known != name else mistaken(name)
 
 
 def is_popular(name: str) -> bool:
-    """Return whether many use the package of a name, so that it is hardly a mistake."""
+    """Return whether a package is popular, so that its name is hardly a mistake."""
     return name in _popular_names()

@@ -1,4 +1,4 @@
-"""Read the code of notebooks, which are JSON of somebody else's: their outputs are passed over."""
+"""Read the code of notebooks, which are untrusted JSON; their outputs are skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.lines import read_text
 
 _LARGEST = 32 << 20
-"""Maximum size in bytes of a notebook, whose outputs hold pictures."""
+"""Maximum bytes of a notebook, whose outputs contain pictures."""
 _IMPORT = re.compile(
     r"(?am)^import +([A-Za-z_]\w*(?:\.[A-Za-z_]\w*| as [A-Za-z_]\w*| *, *[A-Za-z_]\w*)*)"
     r"|^from +([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*) +import\b"
@@ -30,7 +30,7 @@ class _Notebook(Struct):
 
 
 def code(project: Path, file: str) -> str:
-    """Return the cells with code, one below the other. Raises `InvalidError`."""
+    """Return the code cells, joined. Raises `InvalidError`."""
     try:
         notebook = decoding.from_json(read_text(project, file, _LARGEST), _Notebook)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -39,7 +39,7 @@ def code(project: Path, file: str) -> str:
 
 
 def imports(project: Path, file: str) -> str:
-    """Return the imports in a notebook as a program: its other lines may be no Python."""
+    """Return the imports in a notebook as a program: other lines may not be Python."""
     return "\n".join(
         f"import {name[1] or name[2]}" for name in _IMPORT.finditer(code(project, file))
     )

@@ -1,7 +1,7 @@
 """The project itself as a package: its name, its modules' folders and its commands.
 
-Read from pyproject.toml, setup.cfg and setup.py without running any of them: of setup.py what its
-syntax tree shows as literals. Of two files that state the same, the first of these counts.
+Read from pyproject.toml, setup.cfg and setup.py without running any of them; from setup.py only
+literals in its syntax tree. If several files state the same, the first of these counts.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
 _COMMAND = r"[A-Za-z0-9_][\w.-]{0,98}"
 _VERSION = r"[0-9][0-9A-Za-z.!+-]{0,60}"
 UNKNOWN = "0+unknown"
-"""The version of a package whose files do not show it."""
+"""The version of a package whose files do not state it."""
 _MOST = 1000
-"""Commands, and characters of a path, that a repository's pyproject.toml may state."""
+"""Maximum number of commands, and characters of a path, in an untrusted pyproject.toml."""
 _NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
 """Keys of `[tool]` that are false for a project which is not installed itself."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
-    """What is known of a project as a package."""
+    """A project's metadata as a package."""
 
     name: str
     version: str = UNKNOWN
     folders: tuple[str, ...] = (".",)
-    """Folders of the project that its modules are imported from."""
+    """Folders of the project with its modules."""
     commands: Mapping[str, str] = {}
     """Command → MODULE:OBJECT."""
     notes: tuple[str, ...] = ()
     is_installed: bool = True
-    """Whether its own tools install it; else they install only what it requires."""
+    """Whether its own tools install it, or only its requirements."""
 
     @property
     def programs(self) -> list[tuple[str, ...]]:
-        """What follows `python` to start its commands."""
+        """The arguments of `python` that start its commands."""
         return [("-m", place.partition(":")[0]) for place in self.commands.values()]
 
     @property
     def texts(self) -> dict[str, str]:
-        """The files that make it installed, by their paths below the project."""
+        """The files that make it an installed package, by their paths below the project."""
         info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
         entries = "".join(f"{name} = {place}\n" for name, place in self.commands.items())
         texts = {
@@ -73,7 +73,7 @@ class Package(Struct, frozen=True, kw_only=True):
         return texts
 
     def modules(self, project: Path) -> tuple[str, ...]:
-        """Return what can be imported from its folders; of the top, packages and files alone."""
+        """Return the importable modules in its folders; at the top, only packages and files."""
         below = tuple(folder for folder in self.folders if folder != ".")
         if "." not in self.folders:
             return below
@@ -82,11 +82,11 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class _Stated(Struct, kw_only=True):
-    """What one file says, with values as they stand there."""
+    """The values in one file, as written."""
 
     name: Any
     version: Any
-    """A text, or a table that says where it stands."""
+    """A text, or a table that refers to it."""
     folders: list[Any]
     commands: list[str]
     is_installed: bool = True
@@ -94,13 +94,13 @@ class _Stated(Struct, kw_only=True):
 
 
 def of(settings: Settings) -> Package:
-    """Return the project as a package, which is to be installed. Raise `InvalidError` as `read`."""
+    """Return the project as a package to be installed. Raise `InvalidError` like `read`."""
     assert settings.project is not None, "it has a definition"
     return read(settings.project)
 
 
 def read(project: Path) -> Package:
-    """Return what a project's files say of it. Raise `InvalidError` if none says anything."""
+    """Return a project's metadata from its files. Raise `InvalidError` if there is none."""
     stated = list[_Stated]()
     for file, reader in _READERS.items():
         if (project / file).is_file() and (part := reader(project)):
@@ -160,21 +160,21 @@ def _is_module(path: Path) -> bool:
 
 
 def _usual_folder(project: Path) -> str:
-    """Return `src` if modules are there, and no package at the top, as build backends do."""
+    """Return `src` if it has modules and the top has no package, like build backends do."""
     source = project / "src"
     holds = source.is_dir() and any(map(_is_module, source.iterdir()))
     return "src" if holds and not (source / "__init__.py").exists() else "."
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield the texts in a list, or a text alone."""
+    """Yield the texts in a list, or a single text."""
     for each in as_list(value):
         if isinstance(each, str) and each:
             yield str(PurePosixPath(each))
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
-    """Return a version, which may stand in a module or a text file; empty if it is not known."""
+    """Return a version, possibly from a module or a text file; empty if unknown."""
     if isinstance(value, str):
         return value if re.fullmatch(_VERSION, value) else ""
     places = mapping(value)
@@ -200,14 +200,14 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
 
 
 def _table(data: Any, *keys: str) -> Any:
-    """Return what is at a path of a document; an empty table if nothing is."""
+    """Return the table at a path of a document; an empty one if there is none."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return {} if data is None else data
 
 
 def _pyproject(project: Path) -> _Stated | None:
-    """Return what pyproject.toml says."""
+    """Return the values in pyproject.toml."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
     stated = mapping(data.get("project"))
     tool = mapping(data.get("tool"))
@@ -246,7 +246,7 @@ def _pyproject(project: Path) -> _Stated | None:
 
 
 def _setup_cfg(project: Path) -> _Stated | None:
-    """Return what setup.cfg says."""
+    """Return the values in setup.cfg."""
     from envbuilder.project.setup_files import cfg_sections  # most projects have none
 
     sections = cfg_sections(project, "setup.cfg")
@@ -266,7 +266,7 @@ def _setup_cfg(project: Path) -> _Stated | None:
 
 
 def _setup_py(project: Path) -> _Stated | None:
-    """Return what the call of `setup` in setup.py shows."""
+    """Return the literal values in setup.py's call of `setup`."""
     from envbuilder.project.setup_files import FileReference, Text, read_python, text_of
 
     try:
@@ -299,4 +299,4 @@ def _list(value: Any) -> list[Any]:
 
 _READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}
 FILES = tuple(_READERS)
-"""The files that say something of a package; of two that state the same, the first counts."""
+"""The files with a package's metadata; for each value the first file counts."""

@@ -1,8 +1,8 @@
-"""Choose the release of its framework that a project gets, one for all profiles if it can be.
+"""Choose a project's framework release, one for all profiles if possible.
 
-The release and its Python are the project's choice, the build is the hardware's. Without a wish,
-projects get the release that most profiles were verified with; with one (`torch==2.4.1`), the
-newest within it that the most profiles have. What a lock has already stays while it fits.
+The release and its Python are the project's choice, the build is the hardware's. Without limits,
+projects get the release with which most profiles were verified; with limits (`torch==2.4.1`), the
+newest one within them that the most profiles have. A locked release stays while it fits.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ OLDEST_PYTHON = 8
 """The minor version of the oldest Python that a project may use."""
 _PYTHONS = [f"3.{minor}" for minor in range(OLDEST_PYTHON, 16)]
 TARGETS = tuple(itertools.product(types.PLATFORMS, _PYTHONS))
-"""What profiles may be for: a package that is for none of these shows nothing."""
+"""Targets of profiles; a requirement for none of these is ignored."""
 _LOCAL = re.compile(r"\+[a-z0-9.]+")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a project says of its framework's release, and of Python."""
+    """A project's limits on its framework's release, and on Python."""
 
     framework: types.Framework
     lines: tuple[Line, ...]
     """Requirements of the framework and its companions, as in files."""
     pythons: tuple[Line, ...]
     preferred: str = ""
-    """The release that another tool's lock has; others are possible."""
+    """The release in another tool's lock; others are possible."""
     required: Line | None = None
-    """The release that other packages need; `where` names them. It binds no profile without it."""
+    """The release that other packages need; `where` names them. Without it, no profile is bound."""
     stated: tuple[str, ...] = ()
-    """What a lock records of all that the project says itself, sorted."""
+    """The project's own limits for a lock's record, sorted."""
     packages: str = ""
-    """Digest of all that the project requires."""
+    """Digest of all of the project's requirements."""
     by_packages: bool = False
-    """Whether packages limit the release or the Python, too."""
+    """Whether packages also limit the release or the Python."""
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -72,11 +72,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def every(self) -> tuple[Line, ...]:
-        """All that is said of the release, `required` last."""
+        """All limits on the release, `required` last."""
         return (*self.lines, self.required) if self.required else self.lines
 
     def admits(self, chosen: Chosen) -> bool:
-        """Return whether a release, on the platforms of its builds, is what all lines allow."""
+        """Return whether all lines allow a release, on the platforms of its builds."""
         return self.obstacle(chosen) is None
 
     def obstacle(self, chosen: Chosen) -> Line | None:
@@ -93,7 +93,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None
 
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
-        """Return what rules a release out on a profile, also by its Pythons; empty if nothing."""
+        """Return why a release is ruled out on a profile, also by its Pythons, or empty."""
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"
         if pythons(profile, self.pythons, chosen):
@@ -102,7 +102,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
-    """Return whether a marker is true on a platform and Python that a release has a build for."""
+    """Return whether a marker is true on a platform and Python of a release's builds."""
     for build in chosen.builds:
         if any(applies(marker, build.platform, python) for python in build.pythons):
             return True
@@ -111,7 +111,7 @@ def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
 
 @cache
 def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
-    """Return where a line holds, and which releases it allows."""
+    """Return a line's marker and the releases that it allows."""
     need = parse(line.text, line.where)
     return need.marker, without_build(need.specifier)
 
@@ -119,10 +119,10 @@ def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
 def _goes_with(
     framework: types.Framework, release: str, name: str, specifier: SpecifierSet
 ) -> bool:
-    """Return whether what is asked for of a companion goes with a release.
+    """Return whether a companion's requested version fits a release.
 
-    The table states one version that was made for a release, or a range of them. Where it states
-    neither, what was made for other releases does not go with it.
+    The table has one version for a release, or a range. If it has neither, versions for other
+    releases do not fit.
     """
     from packaging.version import Version
 
@@ -152,7 +152,7 @@ def _goes_with(
 
 
 def without_build(specifier: SpecifierSet) -> SpecifierSet:
-    """Return the limits on the release: `+cu124` names a build, which the hardware decides."""
+    """Return limits on the release without the build: `+cu124` is the hardware's choice."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
@@ -170,7 +170,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Pythons of some that all files allow, each by some patch release."""
+    """Return the Pythons that all files allow, each in some patch release."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
@@ -186,7 +186,7 @@ def _fits(version: str, limit: Line) -> bool:
 
 
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
-    """Return the release that another tool's lock has; of several, that for the most Pythons."""
+    """Return the release in another tool's lock; of several, that for the most Pythons."""
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
 
     def reach(line: Line) -> int:
@@ -202,7 +202,7 @@ class _Lock(Struct):
 
 
 def locked(path: Path, *, usable: bool = False) -> Decided | None:
-    """Return what a lock says was decided; None if there is none to be read, or to be built."""
+    """Return the decision in a lock; None if it cannot be read, or with `usable` not be built."""
     try:
         lock = decoding.from_json(files.read(path, decoding.LARGEST), _Lock)
     except (OSError, ValueError):
@@ -213,18 +213,18 @@ def locked(path: Path, *, usable: bool = False) -> Decided | None:
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The release and the Python that a project gets on a profile."""
+    """A project's release and Python on a profile."""
 
     chosen: Chosen
     python: str
     packages: str = ""
-    """Digest of all that is required, if packages needed this; else empty."""
+    """Digest of all requirements, if packages needed this; else empty."""
     why: str = ""
-    """Why it is another release than on other profiles."""
+    """Why it differs from the release on other profiles."""
 
 
 def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | None:
-    """Return what a lock has, if what decided it holds, and the tables allow it on a profile."""
+    """Return a lock's decision if its reasons still hold, and the tables allow it on a profile."""
     if lock is None or lock.limits != limits.stated or lock.packages not in {"", limits.packages}:
         return None
     chosen = profile.choices(lock.release).get(lock.release)
@@ -252,7 +252,7 @@ def _minor(python: str) -> int:
 
 
 def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
-    """Return a release in the builds for the CUDA that packages are made for, if it has some."""
+    """Return a release in builds for the CUDA of some packages, if it has any."""
     wanted = {cuda_of(line.name) for line in lines} - {""}
     builds = tuple(build for build in profile.builds if cuda_of(build) in wanted)
     same = releases.choices(profile.framework, builds, profile.platforms)
@@ -262,9 +262,8 @@ def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Cho
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
     """Return the base image of each Python that can have one.
 
-    A Python without an image of its own gets the profile's usual base, to which the lock's
-    interpreter is added; with `managed`, every Python does. A profile whose wheels are pinned has
-    the Pythons that it names, and no others.
+    A Python without its own image gets the profile's usual base plus the lock's interpreter; with
+    `managed`, every Python does. A profile with pinned wheels only has the Pythons that it lists.
     """
     others = profile.builds and not profile.debian_base
     usual = profile.base.get(profile.image_python) if others else None
@@ -281,7 +280,7 @@ def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[st
 
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:
-    """Return the error about a profile for which a project allows no release."""
+    """Return the error for a profile without any release that the project allows."""
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
@@ -307,10 +306,10 @@ def decide(
     locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
-    """Return profile → its release and Python; without a profile that has none the project allows.
+    """Return profile → its release and Python; profiles without an allowed one are left out.
 
-    All profiles have builds. `locked` returns what stays while it fits, `offered` the Pythons for
-    which the hash of a build's wheel can be had.
+    All profiles have builds. `locked` returns a decision that stays while it fits, `offered` the
+    Pythons for which the hash of a build's wheel is available.
     """
     decided = dict[str, Decision]()
     options = list[_Options]()
@@ -337,7 +336,7 @@ def decide(
 
 
 class _Options(Struct, frozen=True):
-    """The releases that a project may have on a profile, the newest first."""
+    """A project's possible releases on a profile, the newest first."""
 
     profile: Profile
     chosen: dict[str, Chosen]
@@ -346,7 +345,7 @@ class _Options(Struct, frozen=True):
     offered: Offered
 
     def available(self, release: str) -> tuple[str, ...]:
-        """Return the Pythons of a release for which there are wheels with a hash."""
+        """Return the Pythons of a release with available wheels and hashes."""
         if release not in self.chosen:
             return ()
         have = self.offered(self.chosen[release].builds[0])
@@ -357,7 +356,7 @@ class _Options(Struct, frozen=True):
         return self.available(chosen.release) or self.allowed[chosen.release]
 
     def best(self, common: str) -> Chosen:
-        """Return the common release, else the profile's own, else the nearest that is available."""
+        """Return the common release, else the profile's own, else the nearest available one."""
         older = itertools.dropwhile(
             lambda release: release != common, releases.table_of(self.profile.framework)
         )
@@ -386,7 +385,7 @@ def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
 def _common(
     options: Sequence[_Options], standing: Mapping[str, Decision], preferred: Sequence[str]
 ) -> str:
-    """Return the release for all: of the locks, else a preferred one, else what most have."""
+    """Return the common release: the locks', else a preferred one, else the most frequent."""
     from packaging.version import Version
 
     locked = Counter(decision.chosen.release for decision in standing.values()).most_common(1)
@@ -409,7 +408,7 @@ def _python(
     pools: Sequence[Collection[str]],
     standing: Mapping[str, Decision],
 ) -> str:
-    """Return the Python for all: of the locks, else the one that most have, also for images."""
+    """Return the common Python: the locks', else the most frequent, also for images."""
     locked = Counter(decision.python for decision in standing.values()).most_common(1)
     if locked:
         return locked[0][0]
@@ -424,7 +423,7 @@ def _python(
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
-    """Return a Python; if no image can be made with it, with the newest one that has a base."""
+    """Return a Python; if images are impossible with it, add the newest one with a base."""
     for_images = [python for python in allowed if python in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:
         return Python(default=default, supported=(default,))

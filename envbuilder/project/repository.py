@@ -1,6 +1,6 @@
-"""Look through a repository without running anything of it: its files, and what its README says.
+"""Search a repository without running anything of it: its files and its README.
 
-All of it is somebody else's: links are not followed out of it, and everything has a limit.
+All of it is untrusted: links are not followed out of it, and everything has a limit.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DEEPEST = 6
 _MOST_TEXTS = 8
 _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
-"""What is read of a repository, whose authors wrote it: entries and levels of its tree, texts of
-each kind, commands in them, characters of a line."""
+"""Limits on reading an untrusted repository: entries and levels of its tree, texts of each kind,
+commands in them, characters of a line."""
 _KEPT = re.compile(r".+\.(py|ipynb|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
-"""Code and texts, in addition to what requirements are read from."""
+"""Code and texts that are read in addition to files with requirements."""
 _SKIPPED = re.compile(r"\..*|.*\.egg-info|node_modules|__pycache__|site-packages|envbuilder\.lock")
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
@@ -45,10 +45,10 @@ _SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh|.*\.ipynb")
 
 
 def files(folder: Path) -> Iterator[str]:
-    """Yield the files of a repository that may say something, the upper ones first, by name.
+    """Yield the relevant files of a repository, top-level ones first, by name.
 
-    Not those in hidden folders, environments and links to folders; none whose name a project's file
-    could not hold.
+    Without hidden folders, environments, links to folders, and names that are invalid in a
+    project's file.
     """
     folders = deque([("", 0)])
     seen = 0
@@ -85,7 +85,9 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def last_commit(folder: Path) -> date | None:
-    """Return the day of the last commit of a clone; None if there is none, or git cannot say.
+    """Return the day of a clone's last commit; None without a clone, or if git fails.
+
+    `git cat-file` runs no hook, pager or program of a repository's own configuration.
 
     `git cat-file` runs no hook, pager or program of a repository's own configuration.
     """
@@ -100,7 +102,7 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """What commands in texts install, in order, each with its place. Nobody may have run them."""
+    """Packages that commands in texts install, in order, with their places. Possibly untested."""
 
     files: dict[str, str] = {}
     """Files that they install from → the place that names them."""
@@ -109,25 +111,25 @@ class InstallHints(Struct, kw_only=True):
     chosen: dict[str, str] = {}
     """Extras and groups that the README installs with it, or an option that means all of them."""
     recipe: dict[str, str] = {}
-    """What the README's own recipe installs besides: lines for pip, or packages of `CONDA`."""
+    """Other packages of the README's own recipe: lines for pip, or packages of `CONDA`."""
     names: set[str] = set()
-    """Names of the repository (normalised), an empty one if nothing says where it is from."""
+    """Names of the repository (normalised); with an empty one if its origin is unknown."""
     requirements: dict[str, str] = {}
     """Requirements of all texts."""
     system: dict[str, str] = {}
     """Debian packages."""
     programs: list[tuple[str, ...]] = []
-    """What they start with Python."""
+    """Programs that they start with Python."""
 
     @property
     def by_readme(self) -> bool:
-        """Whether a README installs the repository itself, and not the recipe of an image alone."""
+        """Whether a README, not only an image's recipe, installs the repository itself."""
         return bool(_README.fullmatch(PurePosixPath(self.itself.partition(":")[0]).name))
 
 
 CONDA = "conda::"
 BASE = "'s base image"
-"""What the place of the framework's release in a base image ends with: a hint, no list."""
+"""Suffix of the place of the framework's release in a base image: a hint, not a list."""
 _START = re.compile(
     r"(?:^[\s$>#!%*+.)\-\d]*(?:RUN\s+)?|`+\s*|&&\s*|;\s*|\|\|\s*)(?:sudo\s+|-\S+\s+|[A-Z_]+=\S+\s+)*"
 )
@@ -159,7 +161,7 @@ _SETTING = (
     r"--(resolution|prerelease|(no|only)-binary|cache-dir|timeout|retries|proxy|cert"
     r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
 )
-"""Options of pip, uv and conda whose value is the next word."""
+"""Options of pip, uv and conda that take a value."""
 _OPTION = re.compile(
     rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-(?!-all-(?:extras|groups))\S*)"
 )
@@ -181,8 +183,8 @@ _PACKAGE = {
         r".*\b(pytorch|tensorflow)(?::|\S*?[:_-](?:pth|pytorch_))([0-9]\.[0-9]+(\.[0-9]+)?)(?![0-9.]).*"
     ),
 }
-"""What commands name; of base images those whose tag states a framework's release, as NVIDIA's do
-not."""
+"""A package in a command; for base images only those whose tag has a framework's release, like
+NVIDIA's."""
 _CLONED = re.compile(
     r"((?:https?://|ssh://|git@)\S+?/([^/\s]+?)(?:\.git)?/?)(?:\s+(\w\S*))?(?:\s|\Z)"
 )
@@ -199,12 +201,12 @@ _OTHER_PART = re.compile(
     r"(?i)contribut|\bdevelop(er|ment)|\btest(s|ing)?\b|troubleshoot|\bfaq\b|docker|windows|\bdocs?\b"
 )
 _ON_CONDITION = re.compile(r"(?i)\b(if|in case) (you|your|there|it)\b")
-"""What tells the recipe from other commands: the headings of its part; what headings and lines say
-of one that is not for everybody; headings of other parts; what lines say of packages."""
+"""What distinguishes the recipe from other commands: headings of its section; words of headings and
+lines that are not for everybody; headings of other sections; words of lines about packages."""
 
 
 def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
-    """Return what the README, Dockerfiles, scripts and notebooks of a repository install."""
+    """Return the packages that a README, Dockerfiles, scripts and notebooks install."""
     taker = _Taker(folder)
     own = code.without_projects(files, ())
     upper = sorted((f.count("/"), f) for f in own if f.count("/") < 2)
@@ -230,7 +232,7 @@ class _Command(NamedTuple):
     section: str
     """The headings above it, a line each."""
     beside: str
-    """Its line, and the text above it."""
+    """Its line, and the text above."""
 
 
 def _commands(text: str, file: str) -> Iterator[_Command]:
@@ -270,7 +272,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Taker:
-    """Takes what commands install, one after the other."""
+    """Collects the packages that commands install, one command after the other."""
 
     def __init__(self, folder: Path) -> None:
         self.hints = InstallHints()
@@ -281,19 +283,19 @@ class _Taker:
             names.append(package.read(folder).name)
         self.hints.names.update(map(canonical, names))
         self._clones: dict[str, str] = {}
-        """Folders into which others are cloned → from where."""
+        """Folders into which other repositories are cloned → their URLs."""
         self._inside = "."
-        """The folder in which commands run."""
+        """The current folder of the commands."""
         self._command = _Command("", "", "", "", "")
         self._is_recipe = False
         """Whether the command is part of the README's recipe."""
         self._installs_itself = False
         """Whether a command of the recipe has installed the repository itself."""
         self._environments = set[str]()
-        """Names of the recipe's environments of conda: the second one has a recipe of its own."""
+        """Names of the recipe's conda environments: a second one has its own recipe."""
 
     def take(self, command: _Command, *, is_recipe: bool) -> None:
-        """Take a command; `is_recipe`: whether it stands where a README has its recipe."""
+        """Process a command; `is_recipe`: whether it is in a README's recipe."""
         kind, arguments, _, section, beside = command
         if section != self._command.section:
             self._inside = "."
@@ -321,7 +323,7 @@ class _Taker:
             self._install(kind, arguments, words)
 
     def _follow(self, script: str) -> None:
-        """Take the commands of a script that the recipe runs, but not those of further ones."""
+        """Process the commands of a script that the recipe runs, but no scripts in it."""
         section = self._command.section
         if not self._is_recipe:
             return
@@ -333,7 +335,7 @@ class _Taker:
                     self.take(command._replace(section=section), is_recipe=True)
 
     def _clone(self, text: str) -> None:
-        """Note another repository; the first is this one, if nothing says where that is from."""
+        """Record a clone of another repository; the first is this one, if its origin is unknown."""
         if url := _CLONED.search(text):
             is_own = not self.hints.names.isdisjoint(("", canonical(url[2])))
             self.hints.names.discard("")
@@ -343,11 +345,11 @@ class _Taker:
                 self._clones[path] = "@".join([f"git+{url[1]}", *branch])
 
     def _clone_of(self, path: str) -> str:
-        """Return the folder of the clone that a path leads into; empty if there is none."""
+        """Return the folder of the clone that contains a path; empty if there is none."""
         return next((clone for clone in self._clones if f"{path}/".startswith(f"{clone}/")), "")
 
     def _path(self, text: str) -> str:
-        """Return the path that a command names: in its folder, or at the top if it is not there."""
+        """Return the path that a command names: in its folder, or at the top if missing there."""
         path = posixpath.normpath(posixpath.join(self._inside, text))
         is_there = self._clone_of(path) or exists(self._folder, path)
         is_inside = not path.startswith(("..", "/"))
@@ -390,7 +392,7 @@ class _Taker:
             self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
-        """Take a package from a folder, perhaps the repository itself, which may have extras."""
+        """Add a package from a folder, perhaps the repository itself with extras."""
         named, bracket, extras = text.partition("[")
         path = self._path(named)
         if clone := self._clone_of(path):
@@ -402,7 +404,7 @@ class _Taker:
             self._take_itself(extras)
 
     def _take_itself(self, extras: str) -> None:
-        """Take the repository itself, from its folder or by its name."""
+        """Add the repository itself, by its folder or its name."""
         self.hints.itself = self.hints.itself or self._command.where
         # What comes later is an alternative, or for some.
         if self._is_recipe and not self._installs_itself:
@@ -411,6 +413,6 @@ class _Taker:
                 self.hints.chosen[name] = self._command.where
 
     def _note(self, text: str) -> None:
-        """Note a part of the recipe, unless it is for some only."""
+        """Add a part of the recipe, unless it is for some users only."""
         if self._is_recipe and not _ON_CONDITION.search(self._command.beside):
             self.hints.recipe.setdefault(text, self._command.where)

@@ -1,7 +1,7 @@
-"""Read requirements.txt in pip's form, and lines of that form that stand in other files.
+"""Read requirements.txt in pip's form, and lines of that form in other files.
 
-Requirements and constraints count. Options that choose where packages come from are left out with a
-note, since profiles and the machine say that; hashes are dropped, since the lock has its own.
+Requirements and constraints count. Options for sources of packages are ignored with a note, since
+profiles and the machine decide that; hashes are dropped, since the lock has its own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INDEXES = frozenset(
     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
 )
 _PUBLIC = r"https://pypi(\.python)?\.org(/simple)?/?\Z"
-"""The public index, which every list means that names no other."""
+"""The public index, which is the default of every list."""
 _WITHOUT_EFFECT = {
     "--require-hashes": "",
     "--pre": "a pre-release is taken where a line names one, such as name>=2.0rc1",
@@ -68,27 +68,27 @@ _WITHOUT_EFFECT = {
     "--use-feature": "an option of pip's own",
     "--use-pep517": "an option of pip's own",
 }
-"""Options → why they are left out; empty for what holds for every lock."""
+"""Options → why they are ignored; empty for those that apply to every lock."""
 _EGG_VERSION = r"-[0-9]+\.[0-9][\w.]*\Z"
-"""What old versions of pip wanted behind a name, as in egg=shapely-1.7.1dev."""
+"""A suffix that old versions of pip needed, as in egg=shapely-1.7.1dev."""
 
 
 def read_requirements_txt(project: Path, file: str) -> Listed:
-    """Return what a file lists; `file` is its path in the project. Raises `InvalidError`."""
+    """Return a file's requirements; `file` is its path in the project. Raises `InvalidError`."""
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
     return reader.listed()
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
-    """Return what lines list that stand in another file: pairs of place and line."""
+    """Return the requirements in lines of another file: pairs of place and line."""
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
     return reader.listed()
 
 
 def read_cog(project: Path, file: str) -> Listed:
-    """Return what a cog.yaml requires. Raises `InvalidError`."""
+    """Return the requirements in a cog.yaml. Raises `InvalidError`."""
     where = escaped(file)
     text = read_text(project, file)
     build = mapping(decoding.parse_yaml(text, where).get("build"))
@@ -204,7 +204,7 @@ class _Reader:
             self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
-        """Return a package that is named by its location alone, and a note."""
+        """Return a package that is named only by its location, and a note."""
         location, marker = split_marker(text)
         location = re.sub(r"\A(git\+)?git@", "git+ssh://git@", location)
         location = re.sub(r"\Afile:(?!/)", "", location)
@@ -243,9 +243,9 @@ class _Reader:
         return required, other or note
 
     def _existing(self, file: str, path: str) -> str:
-        """Return the path in the project; pip's are relative to where it is run, uv's to the file.
+        """Return the path in the project: pip's starts at the current folder, uv's at the file.
 
-        Of the two, the first that is there.
+        Of the two, the first that exists.
         """
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         for candidate in (posixpath.normpath(path), beside):
@@ -255,7 +255,7 @@ class _Reader:
         return posixpath.normpath(path)
 
     def _name(self, path: str) -> str:
-        """Return the name of the package in a folder, by what it states, else the folder's own."""
+        """Return the name of the package in a folder, from its files, else the folder's own."""
         for name, pattern in _STATED.items():
             try:
                 text = read_text(self._project, f"{path}/{name}")
@@ -278,11 +278,11 @@ _STATED = {
     "setup.cfg": re.compile(r"^name\s*=\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
     "setup.py": re.compile(r"\bname\s*=\s*[\"']([A-Za-z0-9][\w.-]*)[\"']"),
 }
-"""File of a package → where its name stands in it."""
+"""File of a package → the pattern of its name there."""
 
 
 def _repository(location: str) -> str:
-    """Return the name of a repository, or of the archive of one; empty if a URL has none."""
+    """Return the name of a URL's repository, or of its archive; empty if it has none."""
     path = url_path(location)
     if archive := re.match(r"/[^/]+/([^/]+)/(archive|tarball|zipball)/", path):
         return types.canonical(archive[1])
@@ -293,7 +293,7 @@ def _repository(location: str) -> str:
 
 
 def logical(text: str) -> Iterator[tuple[int, str]]:
-    r"""Yield lines with their numbers; one that ends in `\` goes on in the next, as in pip."""
+    r"""Yield numbered lines; one that ends in `\` is joined with the next, as in pip."""
     start = ""
     first = 0
     for number, content in enumerate(text.splitlines(), 1):
@@ -309,7 +309,7 @@ def logical(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _beside(file: str, target: str, where: str) -> str:
-    """Return the path in the project of a file that another one names."""
+    """Return the path in the project of a file that another file names."""
     words = []
     with suppress(ValueError):
         words = shlex.split(target)
@@ -327,7 +327,7 @@ def _beside(file: str, target: str, where: str) -> str:
 
 
 def _of_option(option: str, value: str, text: str, where: str) -> str:
-    """Return a note of a line that is an option; raise `InvalidError` for an unknown one."""
+    """Return the note for a line with an option; raise `InvalidError` for an unknown one."""
     shown = f"{where}: {escaped(text, SHOWN)}"
     if option in _WITHOUT_EFFECT:
         why = _WITHOUT_EFFECT[option]

@@ -1,4 +1,4 @@
-"""Read what a script states of itself: the block of metadata at its top (PEP 723)."""
+"""Read a script's own metadata: the block at its top (PEP 723)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _BLOCK = re.compile(r"(?m)^# /// script\s*\n((?:#(?:[ \r].*)?\n)+?)# ///\s*$")
 
 
 def _stated(project: Path, file: str) -> str:
-    """Return the block of a script as a pyproject.toml that has its lines at their places.
+    """Return the metadata block of a script as a pyproject.toml with the same line numbers.
+
+    Raises `InvalidError`.
 
     Raises `InvalidError`.
     """
@@ -34,20 +36,22 @@ def _stated(project: Path, file: str) -> str:
 
 
 def has_list(project: Path, file: str) -> bool:
-    """Return whether a file is a script that states what it requires."""
+    """Return whether a file is a script with its own requirements."""
     with suppress(InvalidError):
         return file.endswith(".py") and bool(_stated(project, file))
     return False
 
 
 def read_script(project: Path, file: str) -> Listed:
-    """Return what a script states that it requires. Raises `InvalidError`."""
+    """Return the requirements in a script's metadata. Raises `InvalidError`."""
     text = _stated(project, file)
     return read_pyproject(pyproject(text, file), project, file, text, (), ())
 
 
 def of_script(settings: Settings, path: Path) -> Settings:
-    """Return the settings for a script that states what it requires: a project of its own.
+    """Return the settings for a script with its own requirements: a project of its own.
+
+    Settings for any other program, or in a project, stay unchanged.
 
     Those of another program, and in a project, stay as they are.
     """

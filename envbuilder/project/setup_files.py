@@ -1,7 +1,7 @@
 """Read setup.cfg, and setup.py by its syntax tree: nothing of a project runs.
 
-Of setup.py, that counts which it states literally, and the requirements files that it reads. The
-user has to write down what else it computes.
+From setup.py, only literals and the requirements files that it reads are used. The user has to
+write down anything that it computes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from envbuilder.project.tables import (
 )
 
 _LARGEST = 256 << 10
-"""Maximum size in bytes of a setup.py; the parser takes a hundred times as much memory."""
+"""Maximum bytes of a setup.py; the parser takes a hundred times as much memory."""
 
 
 class ComputedError(InvalidError):
-    """What a setup.py states cannot be read without running it."""
+    """A value in setup.py cannot be read without running it."""
 
 
 class _Stated(Struct):
-    """What a package states; each list holds lines for pip, with their places."""
+    """The values of a package; each list has lines for pip, with their places."""
 
     requires: list[tuple[str, str]] | None = None
     extras: dict[str, list[tuple[str, str]]] = {}
@@ -51,9 +51,10 @@ class _Stated(Struct):
 
 
 def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return what a setup.cfg or setup.py requires, with some extras.
+    """Return the requirements in a setup.cfg or setup.py, with some extras.
 
-    What setup.py leaves to the setup.cfg beside it is read there. Raises `InvalidError`.
+    Values that setup.py leaves to the setup.cfg beside it are read from there. Raises
+    `InvalidError`.
     """
     chosen_names("group", groups, (), file)
     is_python = file.endswith(".py")
@@ -75,9 +76,9 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
 
 
 def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return what a pyproject.toml requires, with what it leaves to other files.
+    """Return the requirements of a pyproject.toml, including those in other files.
 
-    Those are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
+    These are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
     """
     text = read_text(project, file)
     tables = pyproject(text, file)
@@ -102,7 +103,7 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield lines that include the requirements files that a pyproject.toml names."""
+    """Yield lines that include a pyproject.toml's requirements files."""
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
     hook = mapping(hooks.get("requirements_txt"))
@@ -122,7 +123,7 @@ def _dynamic_lines(
 
 
 def _setup_beside(project: Path, file: str) -> str:
-    """Return the file of setuptools beside a pyproject.toml; empty if there is none."""
+    """Return setuptools' file beside a pyproject.toml; empty if there is none."""
     for name in ("setup.py", "setup.cfg"):
         path = posixpath.join(posixpath.dirname(file), name)
         if (project / path).is_file():
@@ -134,7 +135,7 @@ def _setup_beside(project: Path, file: str) -> str:
 
 
 def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
-    """Return the sections of a setup.cfg, in whose keys an underscore stands for each hyphen."""
+    """Return the sections of a setup.cfg, with underscores for hyphens in keys."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(read_text(project, file), escaped(file))
@@ -176,15 +177,15 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 # statement of any other kind sets becomes unknown, and what it may add to a list or dict is.
 
 _MOST_STEPS = 200_000
-"""Expressions that are read of a repository's setup.py; a function's count for each call of it."""
+"""Maximum expressions of an untrusted setup.py; a function's count for each call."""
 _LONGEST = 20_000
-"""Items of a list, or characters of a text, that a repository's setup.py puts together."""
+"""Maximum items of a list, or characters of a text, that an untrusted setup.py builds."""
 REST = "**"
-"""The key of what else a dict may hold, if that is unknown."""
+"""Key for the unknown rest of a dict."""
 
 
 class Unknown(Struct, frozen=True):
-    """A value that only running the file would show."""
+    """A value that is only known by running the file."""
 
     line: int
 
@@ -197,7 +198,7 @@ class Text(Struct, frozen=True):
 
 
 class FileReference(Struct, frozen=True):
-    """The content of a file, and the line that reads it."""
+    """The content of a file, with the line that reads it."""
 
     path: str
     line: int
@@ -208,17 +209,17 @@ Names = dict[str, Any]
 
 
 class StaticReader:
-    """Reads the statements of a Python file in their order. Nothing runs."""
+    """Reads the statements of a Python file in order, without running anything."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.names: Names = {"__file__": Text(posixpath.basename(file), 1)}
         self.setup: Names | None = None
-        """What `setup` is called with, if it is."""
+        """The arguments of the call of `setup`, if there is one."""
         self._steps = 0
 
     def refuse(self, line: int, what: str) -> NoReturn:
-        """Raise `InvalidError` for what cannot be read without running the file."""
+        """Raise `InvalidError` for a value that cannot be read without running the file."""
         raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
             "Write what it requires under requirements: in envbuilder.yaml, or list another file"
@@ -226,13 +227,13 @@ class StaticReader:
         )
 
     def _step(self, count: int) -> None:
-        """Count what is looked at. Raise `InvalidError` if it is too much."""
+        """Count processed expressions. Raise `InvalidError` if there are too many."""
         self._steps += count
         if self._steps > _MOST_STEPS:
             self.refuse(1, "computes too much to be read")
 
     def read(self, body: Iterable[ast.stmt]) -> None:
-        """Read statements, and store in `names` what they assign."""
+        """Read statements; store their assignments in `names`."""
         for statement in body:
             match statement:
                 case ast.ClassDef() | ast.Return():
@@ -347,9 +348,9 @@ class StaticReader:
     def _file_of_function(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> FileReference | Unknown:
-        """Return the one file that a function reads, unless it adds packages to that.
+        """Return the only file that a function reads, unless it adds packages to that.
 
-        It is the one that the function is given, else its default or the one that it names.
+        It is the function's argument, else its default or the file that it names.
         """
         nodes = [*ast.walk(function)]
         self._step(len(nodes) + len(self.names))
@@ -367,9 +368,9 @@ class StaticReader:
 
 
 _OPENING = frozenset({"open", "read_text", "parse_requirements"})
-"""What reads the file that its first argument names, or is."""
+"""Functions that read the file in their first argument, or that it is."""
 _COPYING = frozenset({"list", "tuple", "set", "sorted", "map", "filter"})
-"""What returns the lines of its last argument, more or less."""
+"""Functions that return the lines of their last argument, roughly unchanged."""
 _JOINING = frozenset(
     {
         "abspath",
@@ -385,23 +386,23 @@ _JOINING = frozenset(
         "str",
     }
 )
-"""What makes a path of others; they are below the file's own folder."""
+"""Functions that build a path from others; paths are below the file's own folder."""
 
 
 def _name(node: ast.expr) -> str:
-    """Return the last of names with dots between them; empty if it is none."""
+    """Return the last part of a dotted name; empty if it is something else."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
-    """Return the calls of functions with some names."""
+    """Return the calls of functions with these names."""
     return [each for each in nodes if isinstance(each, ast.Call) and _name(each.func) in names]
 
 
 def _forget(statement: ast.stmt, names: Names) -> None:
-    """Make unknown what a statement may set, and what it may add to lists and dicts."""
+    """Make everything unknown that a statement may assign, or append to lists and dicts."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
@@ -416,7 +417,7 @@ def _forget(statement: ast.stmt, names: Names) -> None:
 
 
 def _lists_packages(node: ast.AST) -> bool:
-    """Return whether a list is written here, or added to, with what may be a package."""
+    """Return whether a list with possible packages is written here or appended to."""
     items: list[ast.expr] = []
     if isinstance(node, ast.List):
         items = node.elts
@@ -434,7 +435,7 @@ def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
 
 
 def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
-    """Return the path that a function of paths makes of its arguments."""
+    """Return the path that a path function builds from its arguments."""
     is_parent = name == "dirname"
     if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
         return Unknown(node.lineno)
@@ -459,12 +460,12 @@ def _item(held: Any, key: Any, node: ast.expr) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return a value that is a text; empty if it is another one."""
+    """Return a value if it is a text, else an empty one."""
     return value.text if isinstance(value, Text) else ""
 
 
 def read_python(project: Path, file: str) -> StaticReader:
-    """Read a Python file of a project. Raise `InvalidError` if that cannot be done."""
+    """Read a Python file of a project. Raise `InvalidError` if it cannot be read."""
     text = read_text(project, file, _LARGEST)
     reader = StaticReader(file)
     try:
@@ -481,7 +482,7 @@ def read_python(project: Path, file: str) -> StaticReader:
 
 
 def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
-    """Return what a setup.py states; of its extras, the requirements of the chosen ones."""
+    """Return the values of a setup.py; of extras, the requirements of the chosen ones."""
     reader = read_python(project, file)
     keywords = reader.setup
     if keywords is None:

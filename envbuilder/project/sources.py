@@ -1,4 +1,4 @@
-"""Collect where the packages of a project come from that are from no index."""
+"""Collect the sources of a project's packages that are not from an index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
     """Return the source of each line that names one, without repeating any.
 
-    Raise `InvalidError` if a package would come from two places on one target.
+    Raise `InvalidError` if a package has two sources on one target.
     """
     sources: dict[tuple[str, str, str], Source] = {}
     for line in lines:
@@ -48,13 +48,13 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
-    """Return what a project says, with the digests of its folders as they are now."""
+    """Add the digests of its folders' current files to a project's resolution."""
     sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
     return replace(resolution, sources=tuple(sources))
 
 
 def _digest(project: Path, source: Source) -> str:
-    """Return the digest of a source's files; empty if it is no folder, or cannot be packed."""
+    """Return the digest of a source's files; empty if it is not a folder or cannot be packed."""
     if source.location.startswith("./"):
         from envbuilder.core import folders  # few projects have one
 

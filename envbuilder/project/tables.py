@@ -1,6 +1,6 @@
 """Read TOML, and pyproject.toml: dependencies, extras (PEP 621), dependency groups (PEP 735).
 
-uv never gets the file: it would run the build backend of one with dynamic metadata.
+The file is never passed to uv, which would run the build backend if metadata is dynamic.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) -> NoReturn:
-    """Raise `InvalidError` for an extra or group that a file does not have."""
+    """Raise `InvalidError` for an extra or group that is not in a file."""
     possible = ", ".join(escaped(each, 60) for each in sorted(available)[:20])
     raise InvalidError(
         f"{escaped(file)}: no {kind} {escaped(name, 60)}",
@@ -86,7 +86,7 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
 
 
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
-    """Return whether a requirement names the project itself, for extras of its own."""
+    """Return whether a requirement names the project itself, to include its own extras."""
     if not project or types.canonical(parsed.name) != project:
         return False
     if parsed.marker:
@@ -136,7 +136,7 @@ class _Tool(Struct, frozen=True):
 
 
 class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
-    """The tables of a pyproject.toml that are read."""
+    """The tables of a pyproject.toml that are used."""
 
     project: _Project | None = None
     dependency_groups: dict[str, tuple[str | _Include, ...]] = {}
@@ -149,12 +149,12 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def is_poetry(self) -> bool:
-        """Whether Poetry's own tables state what it requires."""
+        """Whether Poetry's own tables have the requirements."""
         return "dependencies" in self.tool.poetry and not self.about.dependencies
 
     @property
     def poetry_extras(self) -> dict[str, list[str]]:
-        """The extras of Poetry's tables, with their packages; none if [project] has packages."""
+        """The extras in Poetry's tables, with their packages; none if [project] has packages."""
         extras = mapping(self.tool.poetry.get("extras")) if self.is_poetry else {}
         return {types.canonical(name): texts_of(packages) for name, packages in extras.items()}
 
@@ -180,7 +180,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def default_groups(self) -> tuple[str, ...]:
-        """The groups that uv or Poetry installs, too, unless it is told otherwise."""
+        """The groups that uv or Poetry installs by default."""
         of_uv = self.tool.uv.default_groups
         if isinstance(of_uv, str):  # "all"
             return self.groups
@@ -192,7 +192,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
         )
 
     def leaves_open(self, extras: Collection[str]) -> bool:
-        """Return whether another file states what it requires."""
+        """Return whether another file has the requirements."""
         if self.is_poetry:
             return False
         if self.project is None:
@@ -205,7 +205,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def pyproject(text: str, file: str) -> Pyproject:
-    """Return what a pyproject.toml states. Raises `InvalidError`."""
+    """Return the content of a pyproject.toml. Raises `InvalidError`."""
     return decode(parse_toml(text, file), Pyproject, escaped(file))
 
 
@@ -219,7 +219,9 @@ def read_pyproject(
     *,
     is_open: bool = False,
 ) -> Listed:
-    """Return what a project requires with some extras and groups. Raises `InvalidError`.
+    """Return a project's requirements with some extras and groups. Raises `InvalidError`.
+
+    `is_open`: whether other files have the rest.
 
     `is_open`: whether other files state the rest.
     """
@@ -249,7 +251,7 @@ def read_pyproject(
 def _require_static(
     tables: Pyproject, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> None:
-    """Raise `InvalidError` if the file does not state its requirements itself."""
+    """Raise `InvalidError` if the file does not contain its requirements itself."""
     name = escaped(file)
     if tables.is_poetry:
         return
@@ -325,7 +327,7 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return the quoted texts → their line, as `:3`; empty for those that occur several times."""
+    """Return quoted texts → their line, as `:3`; empty for repeated ones."""
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
         for double, single in re.findall(_QUOTED, content):
@@ -335,7 +337,7 @@ def _lines_of(text: str) -> dict[str, str]:
 
 
 def _is_for(source: dict[str, Any], kind: str, name: str) -> bool:
-    """Return whether a source counts for what an extra or group lists, or for all other lists."""
+    """Return whether a source applies to an extra's or group's list, or to all other lists."""
     for key in ("extra", "group"):
         if key in source and (key, types.canonical(str(source[key]))) != (kind, name):
             return False
@@ -350,9 +352,9 @@ def _from_sources(
     folder: str,
     members: Sequence[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement with each source that `tool.uv.sources` states for it, and notes.
+    """Yield a requirement with each of its sources in `tool.uv.sources`, and notes.
 
-    Where the markers of none of them hold, it comes from an index.
+    Where none of their markers match, it comes from an index.
     """
     everywhere = False
     for table in tables:
@@ -379,7 +381,7 @@ def _from_sources(
 
 
 def _member(project: Path, folder: str, members: Sequence[str], name: str) -> str:
-    """Return the folder of the member of a workspace that is a package; empty if there is none."""
+    """Return the folder of a package that is a workspace member; empty if there is none."""
     for pattern in members[:_MOST_MEMBERS]:
         if not re.match(r"(?!.*(\.\.|\*\*))[A-Za-z0-9_][^\x00]{0,200}\Z", pattern):
             continue
@@ -402,11 +404,11 @@ _MARKERS = frozenset(
     {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
      "python_full_version", "implementation_name"}
 )  # fmt: skip
-"""Variables of markers that Pipfile has as keys."""
+"""Marker variables that Pipfile uses as keys."""
 
 
 def specifier(constraint: str) -> str:
-    """Return a constraint of Poetry's as PEP 440 has it; of alternatives, the last one."""
+    """Convert Poetry's constraint to PEP 440; of alternatives, use the last one."""
     last = re.split(r"\|\|?", constraint[:LONGEST])[-1]
     clauses = re.split(r",|(?<=[\w*])\s+(?=[\^~<>=!0-9])", last.strip())
     return ",".join(filter(None, map(_clause, clauses)))
@@ -435,9 +437,9 @@ def _clause(text: str) -> str:
 def translated(
     name: str, value: Any, where: str, folder: str = "", extra: str = ""
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement as a table of another tool states it, for each case, and notes.
+    """Yield the requirement in another tool's table, for each case, and notes.
 
-    `folder`: what paths are relative to; `extra`: one more marker.
+    `folder`: the base of relative paths; `extra`: one more marker.
     """
     for case in value if isinstance(value, list) else [value]:
         table = {"version": case} if isinstance(case, str) else case
@@ -458,7 +460,7 @@ def translated(
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
-    """Yield the conditions of a requirement, as markers."""
+    """Yield the conditions of a requirement as markers."""
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
@@ -472,17 +474,17 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return a list of texts; empty if a value is none."""
+    """Return a list of texts; an empty one for other values."""
     return [*map(str, value)] if isinstance(value, list) else []
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list, or one of a value alone."""
+    """Return a list, or a list with a single value."""
     return value if isinstance(value, list) else [value]
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return a table; empty if a value is none."""
+    """Return a table; an empty one for other values."""
     return value if isinstance(value, dict) else {}
 
 
@@ -490,7 +492,7 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
 def lines_of_keys(text: str) -> dict[str, str]:
-    """Return the keys of a TOML document → the line of the first of that name, as `:3`."""
+    """Return the keys of a TOML document → the first line of each, as `:3`."""
     lines: dict[str, str] = {}
     number = 1
     end = 0
@@ -502,20 +504,20 @@ def lines_of_keys(text: str) -> dict[str, str]:
 
 
 class RequirementTables(Struct):
-    """Collects requirements that stand in tables."""
+    """Collects requirements from tables."""
 
     file: str
     lines: dict[str, str] = {}
     """Name → its line, as `:3`."""
     marker: str = ""
-    """Where what is taken holds."""
+    """Where the collected requirements apply."""
     requirements: list[Line] = []
     pythons: list[Line] = []
     itself: list[str] | None = None
     notes: list[str] = []
 
     def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
-        """Take a table of requirements; of optional ones those in `only`."""
+        """Add a table of requirements; of optional ones only those in `only`."""
         folder = posixpath.dirname(self.file)
         for name, value in mapping(table).items():
             where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
@@ -538,7 +540,7 @@ class RequirementTables(Struct):
                 raise InvalidError(f"{where}: more than {MOST} requirements")
 
     def python(self, constraint: str, where: str) -> None:
-        """Take the Pythons that a file allows; alternatives are noted."""
+        """Add a file's limits on Python; note alternatives."""
         if "|" in constraint:
             self.notes.append(
                 Dropped(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
@@ -547,7 +549,7 @@ class RequirementTables(Struct):
             self.pythons += python_versions(specifier(constraint), where)
 
     def listed(self) -> Listed:
-        """Return what was taken."""
+        """Return the collected requirements."""
         return Listed(
             requirements=tuple(self.requirements),
             pythons=tuple(self.pythons),
@@ -561,7 +563,7 @@ def _of_poetry(
 ) -> Listed:
     """Return what Poetry's tables of a pyproject.toml require, of its extras and groups, too.
 
-    Of packages that [project] lists they only state more.
+    For packages in [project], they only add details.
     """
     optional = set[str]()
     for extra in tables.poetry_extras.keys() & set(map(types.canonical, extras)):

@@ -1,7 +1,7 @@
-"""The profiles and locks that a command uses: the project's variants of them, if it defines any.
+"""The profiles and locks of a command: the project's variants of them, if it defines any.
 
-A variant is a profile like any other. What a project's files say of the framework and its
-companions decides the release; the hardware decides the build.
+A variant is a profile like any other. The project's files decide the release of the framework and
+its companions; the hardware decides the build.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 
 
 class ReleaseOptions(NamedTuple):
-    """How releases are chosen where no lock has one yet."""
+    """How to choose releases that no lock has yet."""
 
     offered: Offered = attrgetter("pythons")
-    """Returns the Pythons for which the hash of a build's wheel can be had."""
+    """Returns the Pythons for which the hash of a build's wheel is available."""
     keep: Literal["all", "usable", "none"] = "all"
-    """The locks whose decision stays while what decided it does."""
+    """The locks whose decision stays while its reasons hold."""
     upgraded: frozenset[str] = frozenset()
-    """Packages that are to move; a framework among them is decided again."""
+    """Packages to upgrade; a framework among them is decided again."""
     pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
-    """Environment → the Python, and the release, that packages in it need, and which these are."""
+    """Environment → the Python and the release that its packages need, and the packages."""
 
 
 ANY = ReleaseOptions()
 
 
 class ProjectProfiles:
-    """One environment of a project, on each of the profiles that the project supports."""
+    """One environment of a project, on each of the project's profiles."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class ProjectProfiles:
         loaded: dict[str, Profile] | None = None,
         read: environments.Read | None = None,
     ) -> None:
-        """Keep what decides; `has_folders`: whether its sources are there, as in no bundle.
+        """Store the inputs; `has_folders`: whether its sources exist, unlike in a bundle.
 
-        `loaded`: profiles of the folders that were read before, by name; `read` returns what a
-        file lists, by default anew.
+        `loaded`: profiles of the folders that were read before, by name; `read` returns a file's
+        list, by default by reading it.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
@@ -100,7 +100,7 @@ class ProjectProfiles:
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
-        """Return whether a profile for older GPUs would have the build that the usual one has."""
+        """Return whether a profile for older GPUs would have the same build as the usual one."""
         gpu = variant_of(name)
         if gpu is None:
             return False
@@ -115,26 +115,26 @@ class ProjectProfiles:
         return False
 
     def offers(self, name: str) -> fit.Offers:
-        """Return the releases that a profile has, each with what in the project rules it out."""
+        """Return a profile's releases, each with what in the project rules it out."""
         profile = self.unadapted(name)
         return [(c, self.limits.conflict_with(profile, c)) for c in profile.choices().values()]
 
     def unadapted(self, name: str) -> Profile:
-        """Return a profile as it is without the project; its files are read once."""
+        """Return a profile without the project's changes; its files are read once."""
         if name not in self._profiles:
             self._profiles[name] = profile_files.load(name, self._folders)
         return self._profiles[name]
 
     def alias_of(self, name: str) -> str:
-        """Return the profile that a name of hardware means: `cuda` is `jax-cuda` with JAX."""
+        """Return the profile for a name of hardware: `cuda` is `jax-cuda` with JAX."""
         other = f"{self.framework[0]}-{name}"
         return other if other in profile_files.names(self._folders) else name
 
     def of(self, profile: Profile) -> Profile:
         """Return the environment on a profile.
 
-        Raise `InvalidError` if the profile is not listed, brings another framework than the project
-        is for, or cannot be combined with a line of it.
+        Raise `InvalidError` if the profile is not listed, has another framework than the project,
+        or cannot be combined with one of its lines.
         """
         listed = self._definition.profiles
         if listed is not None and profile.name not in listed:
@@ -163,7 +163,7 @@ class ProjectProfiles:
         return adapt(profile, self.contents, self.decision(profile) if profile.builds else None)
 
     def decision(self, profile: Profile) -> Decision:
-        """Return the release and the Python that a profile with several builds gets.
+        """Return the release and the Python for a profile with several builds.
 
         Raise `InvalidError` if the project allows none of its releases.
         """
@@ -178,14 +178,14 @@ class ProjectProfiles:
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
-        """What is decided for all profiles of the project together."""
+        """The decisions for all profiles of the project, made together."""
         names = self._definition.profiles or profile_files.names(self._folders)
         every = map(self.unadapted, names)
         profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
         return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
     def _locked(self, profile: Profile) -> Decided | None:
-        """Return what a profile's lock says was decided, if that is to be kept."""
+        """Return the decision in a profile's lock, if it should be kept."""
         moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
         if moves or self._options.keep == "none":
             return None
@@ -193,7 +193,7 @@ class ProjectProfiles:
 
     @cached_property
     def limits(self) -> Limits:
-        """What the project says of its framework's release, and of Python."""
+        """The project's limits on its framework's release, and on Python."""
         name = self.framework[0]
         framework = FRAMEWORKS[name]
         contents = self.contents
@@ -236,7 +236,7 @@ class ProjectProfiles:
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework that the project is for, and why; no reason for the default."""
+        """The project's framework, and why; no reason for the default."""
         return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
@@ -244,14 +244,14 @@ class ProjectProfiles:
         return self._project / LOCKS / f"{self.environment}.{name}.json"
 
     def require_readable(self) -> None:
-        """Raise `InvalidError` for what is wrong with the project's files on any hardware."""
+        """Raise `InvalidError` for errors in the project's files that apply to any hardware."""
         self.contents  # noqa: B018 (read now, and kept)
 
     @cached_property
     def contents(self) -> Contents:
-        """What the environment requires; its files are read at most once.
+        """The environment's requirements; its files are read at most once.
 
-        With `framework_version`, what files say of the release does not count.
+        With `framework_version`, files do not decide the release.
         """
         contents = environments.contents(
             self._definition, self.environment, self._project, self._read
@@ -277,7 +277,7 @@ def library(settings: Settings) -> Library:
 
 
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
-    """Return what the project makes of profiles; None outside of a project that defines any.
+    """Return the project's variants of profiles; None outside of a project that defines any.
 
     Raise `InvalidError` for an environment or a listed profile that does not exist.
     """
@@ -309,8 +309,8 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
     """Return the framework of a project, and why; the default has no reason.
 
-    A framework that is required counts before packages that are made for one. Raise `InvalidError`
-    if several are required and the file names none: else the others are ordinary packages.
+    A required framework counts before packages that use one. Raise `InvalidError` if several are
+    required and the file names none; if it names one, the others are ordinary packages.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} says so"
@@ -342,8 +342,8 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
 def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
     """Return the profile with an environment's packages, Python, variables and system packages.
 
-    `decision`: the release and the Python that it gets, if it has builds to choose from. Raise
-    `InvalidError` if a line cannot be combined with the profile.
+    `decision`: the release and the Python, if it has builds to choose from. Raise `InvalidError` if
+    a line cannot be combined with the profile.
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
@@ -406,7 +406,9 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
 
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then what the lines add to them, each once.
+    """Yield the profile's requirements, then those that the lines add, each once.
+
+    NVIDIA's libraries required by the framework's builds are skipped: `pip freeze` lists them.
 
     NVIDIA's libraries that builds of the framework require are theirs: `pip freeze` lists them.
     """
@@ -424,9 +426,9 @@ def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line
 
 
 def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Requirement]:
-    """Yield what a line requires in addition to the profile's own build of the framework.
+    """Yield a line's requirements in addition to the profile's own build of the framework.
 
-    Of a package that the profile pins, extras alone are left. Raise `InvalidError` if the line
+    For a package that the profile pins, only extras are left. Raise `InvalidError` if the line
     needs another version of it.
     """
     from packaging.requirements import Requirement

@@ -1,1 +1,1 @@
-"""Detect the GPUs of each vendor, and what keeps them from working."""
+"""Detect each vendor's GPUs, and what keeps them from working."""

@@ -1,7 +1,7 @@
 """Decide which AMD GPUs there are and which of them ROCm could use.
 
 Their names come from the PCI id, ROCm's target (gfx) from the compute driver (kfd), which lists the
-GPUs that programs can compute on, else from the PCI id. Which of them wheels serve is for profiles.
+GPUs that can compute, or else from the PCI id. Profiles decide which of them wheels support.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _WINDOWS_DRIVER = re.compile(r"[uc]0[0-9]{6}\.inf_", re.ASCII)
 
 
 class _Node(NamedTuple):
-    """One node of the compute driver: a GPU or, of a card in partitions, one of them."""
+    """A node of the compute driver: a GPU, or a partition of one."""
 
     number: int
-    """ROCm numbers GPUs in this order."""
+    """ROCm numbers GPUs in the order of these numbers."""
     properties: dict[str, int]
 
 
 def read(reader: Reader) -> None:
-    """Read what the kernel drivers report about each GPU."""
+    """Read the kernel drivers' reports on each GPU."""
     reader.node(KFD)
     for device in pci.display_devices(reader, pci.AMD):
         for name in _MEMORY:
@@ -67,7 +67,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all AMD GPUs in ROCm's order; of a card in partitions, one for each of them."""
+    """Return all AMD GPUs in ROCm's order, with one entry for each partition of a card."""
     nodes = _nodes(snapshot)
     hidden = _hidden_by(place.environ)
     placed = []
@@ -161,7 +161,7 @@ def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
 
 
 def _unlisted(snapshot: Snapshot) -> pci.Access:
-    """Return why the compute driver lists no node for a GPU, if it could be read."""
+    """Return why the compute driver lists no node for a GPU, if known."""
     unread = _unread(snapshot)
     if unread and unread <= _hidden(snapshot):
         return pci.Access(
@@ -179,13 +179,13 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
-    """Return the files about nodes of the compute driver that could not be read."""
+    """Return the files about the compute driver's nodes that could not be read."""
     paths = {f"{_NODES}/{node}/properties" for node in snapshot.names(_NODES)}
     return paths - snapshot.files.keys()
 
 
 def _hidden(snapshot: Snapshot) -> set[str]:
-    """Return the files that Linux hides, with this error, where a container may not use a GPU.
+    """Return the files that Linux hides, with this error, from a container that may not use a GPU.
 
     Function kfd_devcgroup_check_permission; a file's mode causes another error.
     """
@@ -251,7 +251,7 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Check the kernels, and whether driver and nodes let this process use the GPU."""
+    """Check the kernels, and that driver and nodes let this process use the GPU."""
     kernels = _kernels(needs, gpu)
     if gpu.state == "usable":
         return [*kernels, Finding("note", f"kernel driver {gpu.kernel_driver}")]
@@ -264,14 +264,14 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return how much a GPU can do: a card before an APU, then by memory."""
+    """Return a GPU's capability as a sort key: a card before an APU, then by memory."""
     return gpu.state == "usable", gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that HIP sees, in the order of the compute driver, which is theirs.
+    """Return the GPUs that HIP sees, in the compute driver's order, which is HIP's own.
 
-    None if it is not certain: a container may see those that this user may not open.
+    None if that is uncertain: a container may see GPUs that this user may not open.
     """
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
         return None
@@ -279,7 +279,7 @@ def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None
 
 
 def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
-    """Check whether the wheels' libraries serve a GPU."""
+    """Check whether the wheels' libraries support a GPU."""
     if not needs.kernels:
         return [unknown_kernels(gpu)]
     if gpu.family is None:
@@ -310,7 +310,7 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target, or for a family of them, runs on a GPU.
 
-    `gfx` alone is code in a form that is not read: it is given the benefit of the doubt.
+    `gfx` alone is code in a form that is not parsed: it is assumed to run.
     """
     if target.endswith("-generic"):
         return str(gpu.family).startswith(target.removesuffix("-generic").replace("-", ""))
@@ -331,7 +331,7 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes of what keeps AMD's GPUs from working, where they are its own."""
+    """Return the fixes for AMD GPUs that do not work."""
     stated = {
         "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
         " --profile cpu.",
@@ -349,7 +349,7 @@ def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
 
 
 def _other_wheels(gpu: Gpu) -> str:
-    """Return whose wheels have kernels for a GPU that the profile's wheels do not serve."""
+    """Return which wheels have kernels for a GPU that the profile's wheels do not support."""
     index = tables.amd_index(gpu.family or "")
     if index is None:
         return (
@@ -365,7 +365,7 @@ def _other_wheels(gpu: Gpu) -> str:
 
 
 def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the host's fields with a GPU that is not here."""
+    """Return the host's fields with an assumed GPU."""
     if "gfx" not in values:
         return None
     gpu = Gpu(

@@ -19,7 +19,7 @@ _GIB = 2**30
 
 
 def is_apple_silicon(snapshot: Snapshot) -> bool:
-    """Return whether a Mac has a chip of Apple's."""
+    """Return whether a Mac has an Apple chip."""
     sysctl = snapshot.fields("sysctl.txt")
     # A native process on Apple silicon; a translated one sees x86_64 here.
     native = snapshot.system == "macos" and snapshot.machine == "arm64"

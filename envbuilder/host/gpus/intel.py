@@ -59,7 +59,7 @@ def _read_memory(reader: Reader, device: str) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all Intel GPUs; of devices whose class could not be read, only those of the table."""
+    """Return all Intel GPUs; devices of unknown class count only if the table has them."""
     gpus = tuple(
         _gpu(snapshot, device)
         for device in devices
@@ -184,7 +184,7 @@ def of_host(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Check whether PyTorch supports a GPU, with which kernels, and its node can be opened."""
+    """Check that PyTorch supports a GPU, that it has kernels, and that its node can be opened."""
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
         return [blocked("warning", gpu, _sentence(gpu))]
@@ -216,7 +216,7 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return how much a GPU can do: supported before others, discrete before integrated."""
+    """Return a GPU's capability as a sort key: supported before others, then discrete ones."""
     support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
@@ -337,7 +337,7 @@ def _level_zero_commands(name: str, number: str) -> str:
 
 
 def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the host's fields with a GPU that is not here, and with the libraries it needs."""
+    """Return the host's fields with an assumed GPU and the libraries that it needs."""
     device_id = values.get("id")
     if device_id is None:
         return None

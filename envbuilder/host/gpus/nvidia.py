@@ -3,11 +3,11 @@
 NVML reports the most; without it or without a driver, name, chip and compute capability come from
 the PCI id. That identifies the GPU better, but does not make it usable.
 
-The GPU of a Tegra chip (Jetson) before Thor is on no PCI bus and has a driver of its own: NVML
-gives it no address, and the device tree names the chip. That of Thor is a PCI device of NVIDIA's
-common driver, as JetPack 7 has it, and is detected as any other.
+The GPU of a Tegra chip (Jetson) before Thor is not on a PCI bus and has its own driver: NVML gives
+it no address, and the device tree names the chip. Thor's GPU is a PCI device of NVIDIA's common
+driver (JetPack 7), and is detected like any other.
 
-Long because all that is to be known of a vendor stands in its module.
+Long because everything about a vendor is in its module.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, version
 VERSION = "proc/driver/nvidia/version"
 _GPUS = "proc/driver/nvidia/gpus"
 _INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
-"""Beginnings of drivers' names in Windows that mean no GPU: every Windows has the first two."""
+"""Prefixes of Windows driver names that are no evidence of a GPU: every Windows has the first two.
+"""
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 # Not /proc/device-tree, which is a link to it.
 _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 _ALLOCATOR = "dev/nvmap"
-"""Its memory allocator, which containers see, too; the device tree is hidden from them."""
+"""Tegra's memory allocator, which is visible in containers; the device tree is not."""
 _COMPATIBLE_LIMIT = 4096
-"""Maximum bytes of what the firmware or a recorded tree names."""
+"""Maximum bytes of names from the firmware or a recorded tree."""
 _TARGET = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 CDI_FILE = "/etc/cdi/nvidia.yaml"
 """The path passed to `nvidia-ctk` for its specification."""
@@ -242,7 +243,7 @@ def _access(
 
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
-    """Return GPUs visible only indirectly: behind WSL's /dev/dxg, or as part of a Tegra chip."""
+    """Return GPUs that are visible only indirectly: behind WSL's /dev/dxg, or in a Tegra chip."""
     drivers = snapshot.names("usr/lib/wsl/drivers")
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
         return (
@@ -274,7 +275,7 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
 def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
     """Return the GPU of a Tegra chip; None on another machine.
 
-    `loaded`: whether NVIDIA's common driver is; None if that is unknown.
+    `loaded`: whether NVIDIA's common driver is loaded; None if unknown.
     """
     compatible = snapshot.text(_COMPATIBLE).split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
@@ -312,7 +313,7 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
 
 
 def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
-    """Check the driver, which images use, too, and the kernels."""
+    """Check the driver, which images use as well, and the kernels."""
     if gpu.obstacle == "wsl":
         return [blocked("warning", gpu)]
     if gpu.state == "present":
@@ -327,14 +328,14 @@ def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return how much a GPU can do: its compute capability, then its memory."""
+    """Return a GPU's capability as a sort key: compute capability, then memory."""
     return (*sm_of(gpu.sm or "0.0"), gpu.memory_bytes or 0)
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that CUDA sees, by their order on the PCI bus; None if one is unknown.
+    """Return the GPUs that CUDA sees, in PCI bus order; None if one is unknown.
 
-    CUDA's own order is by speed, which is not known here.
+    CUDA's default order is by speed, which is unknown here.
     """
     seen = [gpu for gpu in gpus if gpu.state != "present" or gpu.obstacle == "no-instances"]
     if all(gpu.bus for gpu in seen):
@@ -379,8 +380,8 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """Check whether the wheels' kernels run on a GPU.
 
     Kernels run on their own SM and on higher minors of its major; PTX on anything newer. Tegra's
-    GPUs are an exception: they run kernels that were made for exactly them (CUDA C++ Programming
-    Guide, "Binary Compatibility").
+    GPUs are an exception: they only run kernels built for exactly them (CUDA C++ Programming Guide,
+    "Binary Compatibility").
     """
     if not needs.kernels:
         return [unknown_kernels(gpu)]
@@ -426,7 +427,8 @@ def _architecture(gpu: Gpu) -> str | None:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target runs on a GPU: on its own SM, as PTX on newer ones, too.
 
-    `a` is for exactly that SM, `f` for its family. Tegra's GPUs run machine code for exactly them.
+    `a` is for exactly that SM, `f` for its family. Tegra's GPUs only run machine code for exactly
+    them.
     """
     match = _TARGET.fullmatch(target)
     if match is None or gpu.sm is None:
@@ -439,7 +441,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def _shown(targets: Collection[str]) -> list[str]:
-    """Return targets in words, machine code before PTX, then by number."""
+    """Format targets in words, machine code before PTX, then by number."""
     words = []
     for match in filter(None, map(_TARGET.fullmatch, targets)):
         kind = {"sm": "SM", "compute": "PTX"}[match[1]]
@@ -508,7 +510,7 @@ def _before_turing(gpu: Gpu) -> bool:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes of what keeps NVIDIA's GPUs from working."""
+    """Return the fixes for NVIDIA GPUs that do not work."""
     nodes = "/dev/dxg" if host.wsl else "/dev/nvidia*"
     return {
         "library-failed": _library(gpu, host),
@@ -567,12 +569,12 @@ def _node_commands(gpu: Gpu, host: Host) -> str:
 
 
 def _lacks_memory_node(gpu: Gpu) -> bool:
-    """Return whether only the unified memory node is missing: all others are checked first."""
+    """Return whether only the unified memory node is missing, which is checked last."""
     return "/dev/nvidia-uvm " in gpu.detail
 
 
 def assume(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the host's fields with a GPU that is not here."""
+    """Return the host's fields with an assumed GPU."""
     gpu = Gpu(
         vendor="nvidia",
         name="NVIDIA GPU",

@@ -29,7 +29,7 @@ _WINDOWS = "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
 """Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
-it is setuid root, loads missing modules and creates missing nodes for them."""
+it is setuid root, and loads missing modules and creates missing nodes for them."""
 # Below it, the driver has a folder gpuN/mig/giN/ciN for each compute instance.
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
 _INSTANCE = re.compile(r"[gc]i[0-9]{1,3}\Z", re.ASCII)
@@ -39,7 +39,7 @@ _INSTANCE_MINORS = "proc/driver/nvidia-caps/mig-minors"
 _INSTANCE_NODES = "dev/nvidia-caps"
 _NODE = re.compile(r"nvidia-cap([0-9]{1,4})\Z", re.ASCII)
 _MONITOR = 2
-"""Number of the last node that is of no instance: 1 configures MIG, 2 monitors it."""
+"""Number of the last node that is not an instance: 1 configures MIG, 2 monitors it."""
 _MANAGER = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
 """The fabric manager's file while it runs (its unit file; Fabric Manager User Guide)."""
 _SWITCH = re.compile(r"nvidia-nvswitch[0-9]{1,2}\Z", re.ASCII)
@@ -73,7 +73,7 @@ def read(reader: Reader) -> None:
 
 
 def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> pci.Access | None:
-    """Return the problem of the nodes that every CUDA program opens; None without one."""
+    """Return the problem with the nodes that every CUDA program opens; None if there is none."""
     if wsl:
         return _node(snapshot, _WINDOWS, container=container)
     problem = _node(snapshot, _CONTROL, container=container)
@@ -123,7 +123,7 @@ def _of_unnamed(
 ) -> pci.Access:
     """Return the access to a card whose own node is unknown.
 
-    If NVML lists cards, it distinguishes them: unlisted cards were not given to this process.
+    If NVML lists cards, unlisted ones were not given to this process.
     """
     paths = [f"dev/nvidia{minor}" for minor in sorted(unclaimed)]
     if not paths and "dev" in snapshot.folders:
@@ -169,7 +169,7 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
 
 
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
-    """Return what keeps CUDA programs from a card, or limits them; None for an ordinary card."""
+    """Return what keeps CUDA programs from a card or limits them; None for an ordinary card."""
     if device.mig:
         return _of_instances(snapshot, device, minor)
     return _of_fabric(snapshot, device)
@@ -216,7 +216,7 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
 
 
 def _given(snapshot: Snapshot) -> int:
-    """Return the number of nodes of instances, which containers get for theirs."""
+    """Return the number of instance nodes; a container has only those of its own instances."""
     names = snapshot.names(_INSTANCE_NODES)
     numbers = (integer(m[1]) for name in names if (m := _NODE.match(name)))
     return sum(number is not None and number > _MONITOR for number in numbers)

@@ -24,7 +24,7 @@ _NOT_FOUND = 6
 _FABRIC_STARTED = 2
 _FABRIC_COMPLETED = 3
 _MOST_INSTANCES = 64
-"""Instances of a card that its driver may state."""
+"""Maximum number of MIG instances that a card's driver may report."""
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """NVML's answer; `error` if it gave none."""
+    """NVML's answer; `error` if it failed."""
 
     driver_version: str | None = None
     devices: tuple[Device, ...] = ()
@@ -175,7 +175,7 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 
 def parse(text: str | None) -> Answer | None:
-    """Return the recorded answer with safe values; None for none, `error` if it is damaged."""
+    """Return the recorded answer with safe values; None if none, `error` if it is damaged."""
     if text is None:
         return None
     try:

@@ -25,13 +25,13 @@ _OTHER_BRIDGE = 0x0680  # PCI class of NVSwitch
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A device that is a GPU, or may be one."""
+    """A device that is, or may be, a GPU."""
 
     bus: str
     vendor: int | None
     device_id: str | None
     certain: bool
-    """Whether its class shows that it is a GPU, and not only that it may be one."""
+    """Whether its class proves that it is a GPU."""
     driver: str | None
     bound: bool | None
     """Whether a kernel driver is bound to it; None if unknown."""
@@ -51,7 +51,7 @@ class Size(NamedTuple):
 def read(reader: Reader, processing: Collection[int]) -> None:
     """Read render nodes, and what sysfs reports about each display device.
 
-    `processing`: the vendors whose processing accelerators count, too.
+    `processing`: vendors whose processing accelerators count as GPUs.
     """
     for name in reader.folder("dev/dri"):
         if name.startswith("renderD"):
@@ -93,7 +93,7 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """Return the folders of a vendor's display devices: of others, `read` keeps no class."""
+    """Return the folders of a vendor's display devices; `read` keeps no class of others."""
     folders = []
     for address in reader.folders.get(PCI, ()):
         folder = f"{PCI}/{address}"
@@ -116,7 +116,7 @@ def node_group(snapshot: Snapshot, node: str | None) -> str | None:
 
 
 def bus_of(gpu: Gpu) -> str:
-    """Return where a GPU is on the bus, as a sort key."""
+    """Return a GPU's location on the bus as a sort key."""
     return gpu.bus or ""
 
 
@@ -172,7 +172,7 @@ _GPU_GROUPS = ("render", "video")
 
 
 def join_group(gpu: Gpu, host: Host, node: str) -> str:
-    """Return how this user, or a container, gets to open a GPU's node."""
+    """Return how this user, or a container, can get access to a GPU's node."""
     group = gpu.render_node_group or "render"
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
@@ -193,7 +193,7 @@ USABLE = Access("usable")
 
 
 def driver(device: Device, names: Sequence[str], framework: str) -> Access | None:
-    """Return the problem of a GPU's kernel driver, which must be one of `names`."""
+    """Return the problem with a GPU's kernel driver, which must be one of `names`."""
     needs = f"{framework} needs {' or '.join(names)}"
     if device.bound is False:
         return Access("present", f"No kernel driver is bound to it: {needs}.", "driver-missing")
@@ -207,7 +207,7 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
 
 
 def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
-    """Return the problem of a GPU's render node, such as /dev/dri/renderD128."""
+    """Return the problem with a GPU's render node, such as /dev/dri/renderD128."""
     if node is None:
         return Access(
             "unknown", "Which node in /dev/dri is its render node could not be read.", "node-unread"
@@ -217,9 +217,9 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
 
 
 def opened(snapshot: Snapshot, node: str, option: str, *, is_missing: bool) -> Access | None:
-    """Return the problem of a device node; None if this user may open it.
+    """Return the problem with a device node; None if this user may open it.
 
-    `option` is the one with which a container gets it. `is_missing` counts if it was not read.
+    `option`: the container option that provides it. `is_missing` is used if it was not read.
     """
     readable = snapshot.nodes.get(node.lstrip("/"))
     if readable:

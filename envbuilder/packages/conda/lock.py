@@ -1,6 +1,6 @@
 """Conda locks: the conda packages that a profile's wheels are installed on, in a separate file.
 
-With the steps that use one, what it assumes about hosts, and how conda's own tools are given it.
+Also here: the steps that use one, its requirements on hosts, and exports for conda's own tools.
 
 `NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have none, since the contents of
 channels are only known where they can be read: `lock --backend conda` makes the file there, and
@@ -45,13 +45,13 @@ SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
     "linux/arm64": "linux-aarch64",
     "macos/arm64": "osx-arm64",
 }
-"""Platforms as conda channels name them."""
+"""Platforms by their names in conda channels."""
 _COMMAND = ("lock", "--backend", "conda")
 _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One conda package: all that its installation must know before it is opened."""
+    """One conda package, with everything that its installation needs before opening it."""
 
     name: types.CondaName
     version: types.FileVersion
@@ -67,12 +67,12 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     constrains: tuple[types.Sentence, ...] = ()
     noarch: Literal["", "generic", "python"] = ""
     timestamp: int | None = None
-    """Build time in milliseconds, as the channel states it."""
+    """Build time in milliseconds, from the channel."""
     license: types.Sentence = ""
 
     @property
     def dependencies(self) -> frozenset[str]:
-        """The names of the packages that it depends on; some have no space before the version."""
+        """The names of its dependencies; some have no space before the version."""
         return frozenset(match[0] for match in map(_DEPENDENCY.match, self.depends) if match)
 
     @property
@@ -97,12 +97,12 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     platform: types.Platform
     python: types.PythonVersion
     virtual_packages: dict[types.VirtualPackage, types.VirtualVersion]
-    """What the solver assumed about the machine; the host must provide it, too."""
+    """What the solver assumed about the machine, and the host must provide."""
     packages: tuple[Package, ...]
 
     @property
     def subdir(self) -> types.CondaSubdir:
-        """Return the platform as channels name it."""
+        """Return the platform's name in channels."""
         return SUBDIRS[self.platform]
 
 
@@ -238,11 +238,11 @@ class InstallConda(types.Action, frozen=True, kw_only=True):
     channels: dict[types.Source, str]
     """Public URLs, which the prefix's own records name."""
     env: str
-    """The path at which the prefix is made."""
+    """Path at which the prefix is made."""
     prefix: str
-    """The final path of the prefix, which its files name."""
+    """Final path of the prefix, which its files name."""
     cache: str
-    """A temporary folder for this installation; the prefix shares nothing with another."""
+    """Temporary folder for this installation; nothing is shared with other prefixes."""
 
 
 class Rehome(types.Action, frozen=True, kw_only=True):
@@ -250,18 +250,18 @@ class Rehome(types.Action, frozen=True, kw_only=True):
 
     env: str
     settings: dict[str, str]
-    """The settings in pyvenv.cfg."""
+    """Settings in pyvenv.cfg."""
     python: str
-    """The interpreter, as the target of the link `bin/python`."""
+    """The interpreter, as target of the link `bin/python`."""
 
 
 class WriteActivation(types.Action, frozen=True, kw_only=True):
     """Write the scripts that activate a conda environment, with conda and without it."""
 
     env: str
-    """The path at which the environment is made."""
+    """Path at which the environment is made."""
     prefix: str
-    """The final path of the environment."""
+    """Final path of the environment."""
     venv: str
     """The final path of the virtual environment in it; empty if there is none."""
     variables: dict[types.Variable, str]
@@ -277,13 +277,13 @@ _LEVELS = {
     "x86_64_v3": frozenset({"avx", "avx2", "fma", "f16c"}),
     "x86_64_v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
-"""Levels of x86-64 → those of their flags that hosts report."""
+"""Level of x86-64 → those of its flags that hosts report."""
 _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
-"""Processors that every machine of a platform has."""
+"""Processor names that every machine of a platform satisfies."""
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """Yield what rules out a target on a host: `impossible` and `no`, or a warning if unknown."""
+    """Yield what rules a target out on a host: `impossible` and `no`, or a warning if unknown."""
     for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
         if judge is None:
@@ -406,24 +406,24 @@ ANACONDA = "https://conda.anaconda.org"
 
 
 class Channel(Struct, frozen=True, kw_only=True):
-    """A channel as it is named in files for other users."""
+    """A channel as named in files for other users."""
 
     name: types.Source
     url: str
     """Without credentials."""
     private: bool
-    """The configured URL holds credentials: other users need their own."""
+    """Whether the configured URL holds credentials: other users need their own."""
 
     @property
     def entry(self) -> str:
-        """Return the entry for a list of channels: the name, if it stands for this very URL."""
+        """Return the entry for a list of channels: the name, if it means this very URL."""
         return self.name if self.url == f"{ANACONDA}/{self.name}" else self.url
 
 
 def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
     """Return the URLs of channels: the shipped ones, regardless of mirrors; else the user's.
 
-    Raise `InvalidError` for a name that has none.
+    Raise `InvalidError` for a name without a URL.
     """
     shipped = indexes.upstreams()
     return {n: shipped[n].url if n in shipped else indexes.url(n, settings) for n in names}

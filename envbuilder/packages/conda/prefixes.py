@@ -1,7 +1,7 @@
 """Make conda prefixes with py-rattler: install locked packages, and write records and scripts.
 
-conda reads the records of a prefix. py-rattler writes paths of the build into them, which are
-removed: they would differ from build to build, name folders that no longer exist, and reveal where
+conda reads the records of a prefix. py-rattler writes the build's paths into them. These are
+removed, because they differ between builds, name folders that no longer exist, and reveal where
 archives came from, including tokens.
 """
 
@@ -97,7 +97,7 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
 
 FOLDER = "conda-meta"
 LARGEST = 32 << 20
-"""Maximum bytes of a description that a package brings: 250 for each of its files."""
+"""Maximum bytes of a package's own description: 250 for each of its files."""
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
 _ENTRY_POINT = "unix_python_entry_point"
 
@@ -173,7 +173,7 @@ def placed(installed: Iterable[Installed]) -> Iterator[str]:
 
 
 def scripted(installed: Iterable[Installed]) -> Iterator[str]:
-    """Yield the packages with a script that conda would run after their installation."""
+    """Yield the packages with a script that conda would run after installing them."""
     for package in installed:
         script = f"bin/.{package.name}-post-link.sh"
         if any(entry.get("_path") == script for entry in package.paths):
@@ -186,7 +186,9 @@ def write(
     packages: Iterable[Package],
     channels: Mapping[str, str],
 ) -> None:
-    """Rewrite the records: what conda reads, without anything of the build.
+    """Rewrite the records: everything that conda reads, without traces of the build.
+
+    `channels` are public URLs by symbolic name: the user's own may hold a token.
 
     `channels` are public URLs by symbolic name: the user's own may hold a token.
     """
@@ -209,15 +211,14 @@ def write(
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"
-"""How py-rattler reports a full disk."""
+"""py-rattler's message for a full disk."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
-    """Install packages into the prefix, and return its host-dependent files: those that name it.
+    """Install packages into the prefix; return its host-dependent files, those that name it.
 
-    No script of a package is run; packages that have one are reported. Nothing is cleaned up: the
-    folder around it belongs to the build. Raise `BuildError` if packages conflict or cannot be
-    installed.
+    Packages' scripts are not run, but reported. Nothing is cleaned up: the folder around the prefix
+    belongs to the build. Raise `BuildError` if packages conflict or cannot be installed.
     """
     require_rattler()
     for package in step.packages:
@@ -343,14 +344,14 @@ SCRIPTS = {
 """Paths below a prefix → templates."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 _LARGEST = 1 << 20
-"""Maximum bytes of a list of variables that a package brings."""
+"""Maximum bytes of a package's list of variables."""
 
 
 _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]
 
 
 def templates_sha256() -> str:
-    """Return the sha256 of everything that determines the scripts except their values."""
+    """Return the sha256 of everything that determines the scripts, except their values."""
     found = sorted((resources.folder("templates") / "conda").glob("*.sh.j2"))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
@@ -387,7 +388,7 @@ def _pairs(variables: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def package_variables(env: Path) -> dict[str, str]:
-    """Return the variables that packages of a prefix set, as conda does: the last file wins."""
+    """Return the variables that a prefix's packages set; like in conda, the last file wins."""
     variables: dict[str, str] = {}
     for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
         try:

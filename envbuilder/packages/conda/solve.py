@@ -1,7 +1,7 @@
 """Solve a profile's conda packages and lock them, for each of its platforms and Pythons.
 
-The solver's view of the machine comes from the profile, never from the machine that solves, so the
-lock for a GPU, another processor or a Mac can be made anywhere.
+The solver's view of the machine comes from the profile, never from this machine, so the lock for a
+GPU, another processor or a Mac can be made anywhere.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _SECONDS = 300
-"""How long a channel's packages may keep the solver busy; real environments take seconds."""
+"""Maximum seconds of the solver for a channel's packages; real environments take seconds."""
 _CHANNEL_SECONDS = 900
-"""The same, with the time that the channels take to answer."""
+"""The same, including the time in which channels answer."""
 
 
 class UnsolvableError(Exception):
@@ -48,7 +48,7 @@ class UnsolvableError(Exception):
 
 
 class Channels:
-    """What the channels hold, each of them read once while this is open, when first needed."""
+    """The packages of channels; each is read once, when first needed."""
 
     def __enter__(self) -> Self:
         # Temporary: py-rattler 0.28 fails if a plain web server answers a later request with "304
@@ -78,10 +78,10 @@ def lock(
 ) -> Lock:
     """Make the conda lock of a profile; packages in `previous` are kept if they still fit.
 
-    `origin`: the profile that this one is a project's variant of; a target of a variant that cannot
-    be solved may be missing, unless all are. Raise `InvalidError` if the profile does not use conda
-    or its requirements are unsatisfiable, `BuildError` if a channel cannot be read or states no
-    hash, `ToolError` without py-rattler.
+    `origin`: the profile of which this one is a project's variant. A variant may omit targets that
+    cannot be solved, but not all. Raise `InvalidError` if the profile does not use conda or its
+    requirements are unsatisfiable, `BuildError` if a channel cannot be read or has no hash,
+    `ToolError` without py-rattler.
     """
     require_backend(profile, "conda")
     prefixes.require_rattler()
@@ -99,14 +99,14 @@ def lock(
 
 
 def specs(profile: Profile, python: str) -> tuple[str, ...]:
-    """Return what is requested from the channels, in conda's syntax."""
+    """Return the requirements for the channels, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
 
 async def _targets(
     solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
 ) -> tuple[tuple[Target, ...], dict[str, Reason]]:
-    """Solve each target; return those that can be, and why others cannot."""
+    """Solve each target; return the solved ones, and why others cannot be solved."""
     profile = solver.profile
     before = {(t.platform, t.python): t.packages for t in (previous.targets if previous else ())}
     targets: list[Target] = []
@@ -142,7 +142,7 @@ async def _targets(
 
 
 class _Solver(NamedTuple):
-    """What is the same for all targets of a profile."""
+    """The parts of a solution that are the same for all targets of a profile."""
 
     profile: Profile
     channels: Mapping[str, str]
@@ -153,7 +153,7 @@ class _Solver(NamedTuple):
     async def packages(
         self, platform: types.Platform, python: str, locked: Sequence[Package]
     ) -> list[Package]:
-        """Return the packages of a target. Raises `UnsolvableError`, and what py-rattler raises."""
+        """Return the packages of a target. Raises `UnsolvableError` and py-rattler's errors."""
         import rattler
         from rattler.exceptions import SolverError
 
@@ -187,7 +187,7 @@ class _Solver(NamedTuple):
 
 
 def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
-    """Raise `UnsolvableError` if conda packages bring the framework beside that of the profile."""
+    """Raise `UnsolvableError` if conda packages add another copy of the profile's framework."""
     framework = FRAMEWORKS[profile.framework]
     names = framework.conda.keys() | framework.conda_cores
     present = {package.name: package for package in packages if package.name in names}
@@ -235,7 +235,7 @@ def _virtual(name: str, text: str) -> Any:
 
 
 def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir) -> Package:
-    """Return a solved record as a locked package, after checking what the channel states."""
+    """Return a solved record as a locked package, after checking the channel's data."""
     pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     name, root = next(pairs, ("", ""))
     if not root:
@@ -254,7 +254,7 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
 
 
 def _hash(url: str, stated: str, shown: str) -> str:
-    """Return the sha256 of an archive, as stated by its channel.
+    """Return the sha256 of an archive, as its channel states it.
 
     A local archive is hashed, since py-rattler does not check it.
     """
@@ -278,7 +278,7 @@ def _hash(url: str, stated: str, shown: str) -> str:
 
 
 def _explained(error: Exception, where: str, channels: Iterable[str]) -> Exception:
-    """Return py-rattler's failures as errors of envbuilder; any other error unchanged."""
+    """Return py-rattler's failures as envbuilder's errors; any other error unchanged."""
     from rattler.exceptions import GatewayError
 
     variables = ", ".join(map(indexes.variable, channels))

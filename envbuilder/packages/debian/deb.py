@@ -1,7 +1,7 @@
 """Open .debs, and check them before any is used; read which packages a system has installed.
 
-A .deb is an `ar` archive of two tars, one with control files and one with the package's own. Not
-with python-debian, which for some contents never ends (a part of negative size), and starts
+A .deb is an `ar` archive of two tars, one with control files and one with the package's own.
+python-debian is not used: it never ends for some files (a part of negative size), and starts
 programs for zstd.
 """
 
@@ -31,11 +31,12 @@ _PARTS = 16
 _TEXT = 16 << 20
 """Maximum bytes of a package's control file; the largest are lists of 100,000 files."""
 _CLEAN = "members of a clean deb 1"
-"""What the store remembers; the number changes whenever `archives.members` refuses more or less."""
+"""Name of the result in the store; its number changes when `archives.members` changes what it
+refuses."""
 
 
 def require_clean(files: Iterable[lock.File], store: Store) -> None:
-    """Raise `BuildError` if a .deb in the store has a member that an image must not have.
+    """Raise `BuildError` if a .deb in the store has a member that is forbidden in an image.
 
     This is for packages that dpkg will unpack, in an engine's container or for a base: dpkg writes
     `.wh.NAME` as an ordinary file, but in a layer that name is a whiteout, which deletes a file.
@@ -72,7 +73,7 @@ def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
 
 
 def refused(file: lock.File, reason: str) -> BuildError:
-    """Return the error for a package that cannot be used as it is."""
+    """Return the error for a package that cannot be used."""
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
         "The file matches the lock. Leave the package out of the profile, or pin another version.",
@@ -81,7 +82,7 @@ def refused(file: lock.File, reason: str) -> BuildError:
 
 @contextmanager
 def open_deb(path: Path, failure: Callable[[str], EnvbuilderError]) -> Iterator[Deb]:
-    """Open a .deb; raise `failure(reason)` if it is damaged or none."""
+    """Open a .deb; raise `failure(reason)` if it is damaged or not a .deb."""
     with path.open("rb") as stream:
         yield Deb(stream, failure)
 
@@ -184,8 +185,8 @@ _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpa
 def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | None:
     """Return the installed packages (name → version), from the files below `STATUS_PATHS`.
 
-    None if there are no files. Packages of other architectures are left out. Raise `InvalidError`
-    if the files list no package.
+    None without files. Packages of other architectures are left out. Raise `InvalidError` if the
+    files list no package.
     """
     from debian.deb822 import Deb822
 
@@ -213,7 +214,7 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
 def installed_in(
     contents: dict[str, bytes], platform: types.Platform, where: str
 ) -> dict[str, str]:
-    """Return the packages (name → version) by files of an image, named `where` in messages.
+    """Return the packages (name → version) from an image's files; `where` names it in messages.
 
     Raise `InvalidError` if it has no dpkg status.
     """

@@ -1,4 +1,4 @@
-"""Where Debian's archives are: the override, the machine's own mirror, Debian's snapshots."""
+"""Locations of Debian's archives: the override, the machine's own mirror, Debian's snapshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
 _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
-"""What apt reads as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
+"""Values that apt reads as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
 
 
 def parse_sources(text: str) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,7 @@ def _snapshot(source: str, settings: Settings, when: str) -> str:
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Return the URLs of a locked .deb, best first: the mirror, then the snapshot that had it."""
+    """Return the URLs of a locked .deb, best first: the mirror, then the snapshot with it."""
     return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
 
 

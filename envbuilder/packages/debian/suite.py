@@ -1,11 +1,11 @@
-"""Debian archives: the packages of a suite, what they depend on, and the bases made of them.
+"""Debian archives: the packages of a suite, their dependencies, and the bases made of them.
 
 Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
 their Release file. The Release file's signature is not checked: the mirror must be trusted when a
 lock is made, but not when it is used, because the lock holds the sha256 of every file.
 
-Long because a lock of .debs is one question to one suite: its packages, their dependencies and what
-every minimal system has of them.
+Long because locking .debs needs all of a suite: its packages, their dependencies and its minimal
+system.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _FIELD = re.compile(
 )
 _EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
 _VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256}", re.ASCII)
-"""What can be compared; Debian's policy is stricter. Only after an epoch may there be a colon."""
+"""Versions that can be compared; Debian's policy is stricter. Only an epoch allows colons."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
-"""Maximum number of packages in a mirror's list; Debian's have 70,000."""
+"""Maximum number of packages in a mirror's list; Debian's has 70,000."""
 _STANZA = 1 << 20
 """Maximum bytes of a package's stanza in a mirror's list; the largest have 30,000."""
 
@@ -132,7 +132,7 @@ def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def compare(first: str, second: str) -> int:
-    """Compare two Debian versions: negative, 0 or positive."""
+    """Compare two Debian versions; return a negative number, 0 or a positive one."""
     from debian.debian_support import version_compare
 
     result: int = version_compare(first, second)
@@ -174,7 +174,7 @@ def satisfies(version: str, atom: Atom) -> bool:
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
-    """Return a package of a suite; raise `InvalidError` if the suite has none of that name."""
+    """Return a package of a suite; raise `InvalidError` if the suite does not have it."""
     if name not in universe:
         raise InvalidError(
             f"Debian: the suite has no package '{name}'",
@@ -196,7 +196,7 @@ class _Selection:
                 self._providers[atom.name].append((package.name, atom.version))
 
     def add(self, *names: str) -> None:
-        """Choose packages, the last one first, and what they depend on."""
+        """Choose packages, the last one first, with their dependencies."""
         queue = [*names]
         while queue:
             name = queue.pop()
@@ -216,7 +216,7 @@ class _Selection:
                     queue.append(candidates[0])
 
     def satisfying(self, atom: Atom) -> list[str]:
-        """Return the packages that satisfy an alternative: the one so named, then providers."""
+        """Return packages that satisfy an alternative: the one of that name, then providers."""
         names = []
         package = self._universe.get(atom.name)
         if package and satisfies(package.version, atom):
@@ -230,8 +230,8 @@ class _Selection:
     def couple(self, *, rolling: bool) -> None:
         """Add the packages of a minimal system that must be upgraded with the chosen ones.
 
-        A base image may come from another point release. Packages tied to an exact version are
-        therefore installed as well, so that `dpkg -i` of the set breaks nothing.
+        A base image may come from another point release. So packages tied to an exact version are
+        installed as well, and `dpkg -i` of the set breaks nothing.
         """
         while more := sorted(
             (self._needed(rolling=rolling) | self._broken(rolling=rolling))
@@ -297,9 +297,9 @@ def closure(
 ) -> tuple[Package, ...]:
     """Return the packages to install for `names` on any minimal system.
 
-    `base` names the packages of a larger system made of this very universe: none of them is chosen
-    again. A newer suite may have a package under another name, which provides the older one. Raise
-    `InvalidError` for unknown packages.
+    `base`: packages of a larger system from the same universe, which are not chosen again. A newer
+    suite may have a package under another name, which provides the older one. Raise `InvalidError`
+    for unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
@@ -330,8 +330,8 @@ def lock(
 ) -> tuple[File, ...]:
     """Return the .debs that bring `names` to any minimal system of the suite, sorted by name.
 
-    With `base`, they go on the system that `lock_base` locked from the same lists, given by the
-    names of its packages. Raise `InvalidError` for packages that are unavailable.
+    With `base`, they are for the system that `lock_base` locked from the same lists, given by its
+    packages' names. Raise `InvalidError` for packages that are unavailable.
     """
     chosen = closure(names, suite.packages, base, rolling=suite.rolling)
     return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
@@ -476,7 +476,7 @@ def _date(text: str) -> str:
 
 
 class Suites:
-    """The suites that a command reads, each once; a mirror that failed is not asked again."""
+    """The suites that a command reads, each once; a failed mirror is not tried again."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self.settings = settings
@@ -500,7 +500,7 @@ class Suites:
 
 
 _Names = dict[str, tuple[str, ...]]
-"""Debian packages, each with the wheels that need it; none of those of the profile."""
+"""Debian packages → the wheels that need each; without those of the profile."""
 
 
 class Debs:
@@ -532,9 +532,9 @@ class Debs:
     def of(
         self, platform: types.Platform, python: types.PythonVersion, wheels: Iterable[File] = ()
     ) -> Target:
-        """Return a target with its base and .debs, and without both if it is not for Linux.
+        """Return a target with its base and .debs, or without both if it is not for Linux.
 
-        What `wheels` need of an image is added, as far as it is known and a mirror has it.
+        Packages that `wheels` need in an image are added, if they are known and a mirror has them.
         """
         asked: _Names = dict.fromkeys(self._profile.system_packages, ())
         needs = {**self._needs(platform, python, wheels), **asked}
@@ -547,7 +547,7 @@ class Debs:
         return self._with(platform, python, asked)
 
     def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
-        """Return what wheels need of a target's image; nothing if it cannot be added to that."""
+        """Return the packages that wheels need in a target's image; none if it cannot get any."""
         image = base(self._profile, platform, python, ())
         if image is None or image.unpacked or not self._profile.debian_suite:
             return {}
@@ -556,7 +556,7 @@ class Debs:
         return libraries.of_image(self._profile, wheels, self._store, earlier)
 
     def _with(self, platform: types.Platform, python: types.PythonVersion, asked: _Names) -> Target:
-        """Return a target with its base and what is asked for, which stays if it was the same."""
+        """Return a target with its base and the requested packages; unchanged if the same."""
         profile = self._profile
         has_base = python in profile.debian_base
         # Without an image, .debs are only unpacked to get a library to preload.
@@ -578,7 +578,7 @@ class Debs:
         )
 
     def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
-        """Return the target so far, if the same was asked for."""
+        """Return the earlier target, if the requested packages are the same."""
         before = target_of(self._previous, platform, python)
         if before:
             have = {*self._profile.system_packages, *(file.name for file in before.files)}
@@ -592,7 +592,7 @@ class Debs:
     def _of_packages(
         self, platform: types.Platform, python: types.PythonVersion, asked: _Names
     ) -> tuple[File, ...]:
-        """Return the packages that a base is made of, and those installed on it."""
+        """Return the packages of a base, and those installed on it."""
         debian_suite = self._suite(platform)
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
@@ -612,7 +612,7 @@ class Debs:
         return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
-        """Return the packages that the origin's images have, if it asks for the same ones."""
+        """Return the packages of the origin's images, if it requests the same ones."""
         if self._origin is None:
             return ()
         other, locked = self._origin
@@ -633,7 +633,7 @@ def base(
     python: types.PythonVersion,
     debs: Sequence[File],
 ) -> LockedBase | None:
-    """Return the base of a target, as its profile and its .debs state it; pure.
+    """Return the base of a target, from its profile and its .debs; pure.
 
     If Python is a Debian package, that package decides the version.
     """
@@ -677,12 +677,12 @@ def _is_same_system(profile: Profile, other: Profile) -> bool:
 
 
 def _asks_for_same(profile: Profile, other: Profile) -> bool:
-    """Return whether two profiles ask for the same packages of the same suite."""
+    """Return whether two profiles request the same packages of the same suite."""
     keys = ("debian_suite", "system_packages", "preload")
     return all(getattr(profile, key) == getattr(other, key) for key in keys)
 
 
 def is_current(profile: Profile, target: Target) -> bool:
-    """Return whether a target's base is still the one that its profile and its .debs name."""
+    """Return whether a target's base is still that of its profile and its .debs."""
     debs = (*target.base_files, *target.of_kind("deb"))
     return target.base == base(profile, target.platform, target.python, debs)

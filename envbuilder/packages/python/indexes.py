@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 DEFAULT = "default"
-"""The symbolic source of everything that comes from the user's own package index."""
+"""Symbolic source of everything from the user's own package index."""
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ def variable(name: str) -> str:
 
 
 def mirror_setting(name: str) -> str:
-    """Return how another URL is set for a symbolic source, for messages."""
+    """Return how to set another URL for a symbolic source, for messages."""
     if name == DEFAULT:
         return "pip's index-url or UV_DEFAULT_INDEX"
     return f"{variable(name)}=URL, or indexes: in envbuilder.yaml"
@@ -80,7 +80,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
 def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
     """Return the URL of source `name`: environment, then configuration, then the shipped table.
 
-    Raise `InvalidError` for a name that none of them has.
+    Raise `InvalidError` for an unknown name.
     """
     custom = override(name, settings, environ)
     if custom:
@@ -136,8 +136,8 @@ def uv_environment(
 def with_login(url: str, variables: Mapping[str, str]) -> str:
     """Return a file's URL with the login of the index on the same server, if there is one.
 
-    uv takes the login of an index, but leaves it out of the URLs of files. `variables` are uv's.
-    Logins in uv.toml are not known here; netrc works for both.
+    uv leaves an index's login out of the URLs of its files. `variables` are uv's. Logins in uv.toml
+    are unknown here; netrc works for both.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or "@" in parts.netloc:

@@ -1,9 +1,9 @@
-"""Read for which GPUs the device code in a wheel was compiled.
+"""Read for which GPUs a wheel's device code was compiled.
 
 NVIDIA's compiler packs it into fat binaries: a header, then an entry for each architecture, machine
 code (`sm_80`) or PTX (`compute_80`). AMD's packs it into offload bundles: a table with the target
-of each code object (`gfx90a`), compressed as a whole in newer ones. The layout of the former is not
-documented; what is read here agrees with `torch.cuda.get_arch_list()` and with cuobjdump.
+of each code object (`gfx90a`), compressed as a whole in newer ones. NVIDIA's layout is not
+documented; the results agree with `torch.cuda.get_arch_list()` and cuobjdump.
 
 Containers are found by their magic numbers, not by sections: the table of sections is at the end of
 a library, which in a wheel is a compressed stream. So it is read once, forward. Contents are
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Kernels = Counter[str]
 """Bytes of device code by the targets that it was compiled for: "compute_90 sm_80 sm_90a", where
-`compute` is PTX, or "gfx1100 gfx90a". `gfx` alone: for AMD's GPUs, in a form that is not read."""
+`compute` is PTX, or "gfx1100 gfx90a". `gfx` alone: for AMD's GPUs, in a form that is not parsed."""
 
 MOST_READS = 1 << 17
-"""Maximum headers that are read in one wheel; the largest library of PyTorch has 6,000."""
+"""Maximum headers to read in one wheel; PyTorch's largest library has 6,000."""
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _FATBIN = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 _ENTRY = struct.Struct("<HHIQ12xI8xQ")
 """Kind, version, bytes of this header and of the content; architecture; flags."""
 _KINDS = {1: "compute", 2: "sm"}
 _VARIANTS = ("", "a", "f", "")
-"""By bits 20 and 21 of the flags: for one architecture alone, for a family."""
+"""By bits 20 and 21 of the flags: for exactly one architecture, for a family."""
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
 _LONGEST_TARGET = 200
-"""Maximum bytes of a target's name in a bundle, which a wheel's makers write."""
+"""Maximum bytes of a target's name in a bundle, whose author is untrusted."""
 _LARGEST = 1 << 40
-"""Maximum bytes of a code object, as a bundle states them."""
+"""Maximum bytes of a code object, as stated in a bundle."""
 _COMPRESSED = b"CCOB"
 _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
 """Version, method, sizes and a hash of a compressed bundle; then how zstd or zlib begins."""
 _PREVIEW = 1 << 18
-"""Compressed bytes that hold the table: more than the largest block of zstd."""
+"""Compressed bytes that contain the table: more than the largest block of zstd."""
 _TABLE = 1 << 15
-"""Maximum bytes that are unpacked of a wheel's compressed bundle."""
+"""Maximum unpacked bytes of a wheel's compressed bundle."""
 
 
 def of_wheel(path: Path) -> Kernels:
@@ -88,7 +88,7 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
     """Read the device code of a library, given in pieces; raise `InvalidError` if it is absurd.
 
-    `reads` counts the headers that were read in the same wheel.
+    `reads` counts the headers read in the same wheel.
     """
     stream = _Forward(pieces, reads or count())
     total: Kernels = Counter()
@@ -116,7 +116,7 @@ def others(profile: Profile, files: Iterable[File]) -> list[File]:
 def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
     """Return package → its device code, read once from each wheel that is new in the store.
 
-    Without the framework, and without what cannot be read. Of a package for several Pythons, one is
+    Without the framework and unreadable wheels. Of a package's wheels for several Pythons, one is
     enough.
     """
     codes: dict[str, tuple[str, dict[str, int]]] = {}
@@ -128,7 +128,7 @@ def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dic
 
 
 class _Forward:
-    """Bytes that are read forward."""
+    """Bytes that are read forward only."""
 
     def __init__(self, pieces: Iterable[bytes], reads: Iterator[int]) -> None:
         self._pieces = iter(pieces)
@@ -138,7 +138,7 @@ class _Forward:
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
-        """Go behind the next of some magic numbers and return it; empty if there is none."""
+        """Skip past the next of some magic numbers and return it; empty if there is none."""
         overlap = max(map(len, magics)) - 1
         with suppress(EOFError):
             while True:
@@ -151,7 +151,7 @@ class _Forward:
         return b""
 
     def _place(self, magic: bytes) -> int:
-        """Return where a magic number is next in what was read, or where that ends."""
+        """Return the next position of a magic number in the bytes read, or their end."""
         if self._places.get(magic, -1) < self._at:
             place = self._data.find(magic, self._at)
             self._places[magic] = place if place >= 0 else len(self._data)
@@ -167,14 +167,14 @@ class _Forward:
         return self._data[self._at - size : self._at]
 
     def preview(self, size: int) -> bytes:
-        """Return the next bytes, or what is left, and stay before them."""
+        """Return the next bytes, or all that are left, without moving past them."""
         with suppress(EOFError):
             while len(self._data) - self._at < size:
                 self._more()
         return self._data[self._at : self._at + size]
 
     def skip(self, size: int) -> None:
-        """Go further; raise `EOFError` if there are fewer bytes."""
+        """Skip bytes; raise `EOFError` if there are fewer."""
         while (left := len(self._data) - self._at) < size:
             size -= left
             self._at = len(self._data)
@@ -209,7 +209,7 @@ def _fatbin(stream: _Forward) -> tuple[str, int]:
 
 
 def _bundle(stream: _Forward) -> tuple[str, int]:
-    """Return AMD's targets in an offload bundle and the size of their code objects."""
+    """Return the targets in an AMD offload bundle and the size of their code objects."""
     (count,) = struct.unpack("<Q", stream.take(8))
     sizes: Counter[str] = Counter()
     for _ in range(count):
@@ -222,7 +222,7 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
 
 
 def _compressed(stream: _Forward) -> tuple[str, int]:
-    """Return the same of a compressed bundle, of which only the beginning is unpacked."""
+    """Return the same for a compressed bundle; only its beginning is unpacked."""
     import zstandard
 
     header = _HEADER.match(stream.preview(32))

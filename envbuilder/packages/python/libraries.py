@@ -1,8 +1,8 @@
-"""Tell which shared libraries of the system wheels need, by the headers of their own libraries.
+"""Find which system libraries wheels need, from the headers of their own libraries.
 
-ELF's dynamic section names what the loader looks for. Wheels bring most of it; what every desktop
-has (a display, FFmpeg, OpenMP) they do not, and an import fails without. Only libraries of a table
-count, `profiles/names/libraries.yaml`: what else is lacking, an import shows.
+ELF's dynamic section names what the loader looks for. Wheels contain most of it, but not what every
+desktop has (a display, FFmpeg, OpenMP), and an import fails without. Only libraries in the table
+`profiles/names/libraries.yaml` count: imports show what else is missing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 Needs = dict[str, tuple[str, ...]]
-"""Path of each library in a wheel → the names of those that it needs."""
+"""Path of each library in a wheel → the names of libraries that it needs."""
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shared libraries that wheels need and do not bring."""
+    """Shared libraries that wheels need but do not contain."""
 
     debian: dict[str, types.DebianPackage]
     opencv: frozenset[str]
@@ -45,17 +45,17 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 system_libraries = cache(partial(table, "libraries.yaml", _Table))
 _COMPILER = "g++"
 _OPENCV = ("opencv-python", "opencv-contrib-python")
-"""There is each without windows, too."""
+"""Each also exists in a variant without windows."""
 _OPTIONAL = re.compile(r"(.*/)?(plugins|tests?)/.*|numba/.*(tbb|omp)pool\..*")
-"""Libraries without which a package works: it looks for them, and goes on."""
+"""Libraries without which a package works: it looks for them, and continues without."""
 _VARIANT = re.compile(r"(cpu|cuda|hip|rocm|xpu)?[0-9]*(?=\.so)")
-"""What differs in the names of libraries of which a package loads the one that it can."""
+"""What differs in the names of libraries of which a package loads the first available."""
 _SYSTEM = re.compile(
     r"(ld-linux.*|lib(c|dl|m|pthread|rt|util|z|gcc_s|stdc\+\+|python.*|cuda|nvidia-ml))\.so.*"
 )
-"""What each system has, or each driver."""
+"""Libraries of every system, or of every driver."""
 _CACHE = Path("/etc/ld.so.cache")
-"""Where the loader finds libraries, on a system with glibc."""
+"""The loader's cache of library paths, on a system with glibc."""
 _IDENTITY = b"\x7fELF\x02\x01"
 """Of 64 bits, little-endian."""
 _SEGMENT = struct.Struct("<I4xQQ8xQ16x")
@@ -67,18 +67,18 @@ _STRINGS = 5
 _LARGEST = 1 << 16
 _MOST_STRINGS = 1 << 24
 _LONGEST = 256
-"""Maximum bytes of a table, of all strings (PyTorch's are 5 MB) and of one: whoever made the wheel
-wrote them."""
+"""Maximum bytes of a table, of all strings (PyTorch's are 5 MB) and of one; the wheel's author is
+untrusted."""
 
 
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
-    """Return what a library in a wheel needs; nothing for what is no library of Linux."""
+    """Return the libraries that a library in a wheel needs; nothing if it is not one for Linux."""
     with wheel.open(member) as file:
         return needed_by(file)
 
 
 def needed_by(file: IO[bytes]) -> tuple[str, ...]:
-    """Return what a library needs, as `needed` does; raise `struct.error` if it is damaged."""
+    """Return what a library needs, like `needed`; raise `struct.error` if it is damaged."""
     head = file.read(64)
     if not head.startswith(_IDENTITY):
         return ()
@@ -103,15 +103,15 @@ def needed_by(file: IO[bytes]) -> tuple[str, ...]:
 
 
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the libraries of the system that a package does not work without, as far as known."""
+    """Return the system libraries that a package needs to work, as far as known."""
     return system_libraries().debian.keys() & unmet(needs)
 
 
 def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> frozenset[str]:
-    """Return what libraries need and neither bring themselves nor find in each system.
+    """Return the needed libraries that are neither among them nor on every system.
 
-    Of several variants of a library, one is enough: the one of which most is known. `brought`:
-    libraries that are there.
+    Of several variants of a library, one is enough: the one about which most is known. `brought`:
+    libraries that are present.
     """
     present = {path.rpartition("/")[2] for path in needs}.union(brought)
     debian = system_libraries().debian.keys()
@@ -130,7 +130,7 @@ def of_loader() -> bytes:
 
 
 def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: bool) -> str:
-    """Return what brings libraries that one of these packages lacks: in images, or here."""
+    """Return what provides libraries that one of these packages lacks: in images, or here."""
     debian = sorted({system_libraries().debian[name] for name in libraries})
     text = f"For this machine (Debian, Ubuntu):\n  sudo apt install {' '.join(debian)}"
     if in_image:
@@ -143,7 +143,7 @@ def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: b
 
 
 def _missing(file: File, store: Store) -> set[str]:
-    """Return what a wheel needs, which is read once; raise `OSError` if the store lacks it."""
+    """Return a wheel's missing libraries, read once; raise `OSError` if the store lacks it."""
     from envbuilder.packages.python import kernels
 
     read = partial(kernels.in_wheel, read=needed)
@@ -155,7 +155,7 @@ def of_image(
 ) -> dict[str, tuple[str, ...]]:
     """Return the Debian packages that wheels need in an image, each with those wheels.
 
-    Nothing is downloaded to know it: a wheel that the store lacks needs what the table says, or an
+    Nothing is downloaded for this: for a wheel that the store lacks, the table decides, or an
     `earlier` lock. The project may exclude packages.
     """
     from envbuilder.packages.python import kernels
@@ -182,9 +182,9 @@ def warnings(
     *,
     in_image: bool,
 ) -> Iterator[str]:
-    """Yield what wheels need that the image lacks, or else this machine; each is read once.
+    """Yield libraries that wheels need and the image, or else this machine, lacks.
 
-    `asked`: packages that the image has, perhaps by another name.
+    Each wheel is read once. `asked`: packages of the image, perhaps under another name.
     """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 

@@ -1,4 +1,4 @@
-"""Read what a source states of itself: what builds it, and what it requires. Nothing of it runs."""
+"""Read a source's static metadata: its build backend and its requirements. Runs nothing of it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError
 
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
-"""The names of the files that state it: in a large source few of many."""
+"""Names of the files with metadata; a large source has few of them."""
 _TEXT = 4 << 20
-"""Maximum bytes of a file of a source that is read for its metadata."""
+"""Maximum bytes of a source's file that is read for its metadata."""
 _BOUND = re.compile(r"([<>=!~]+)\s*([^\s,()]+)")
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
 _T = TypeVar("_T")
 
 
 class Metadata(Struct, frozen=True, kw_only=True):
-    """What a release requires."""
+    """The requirements of a release."""
 
     name: str = ""
     version: str
@@ -36,7 +36,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Struct, frozen=True, rename="kebab"):
-    """What builds a source (PEP 517); by default setuptools, as pip has it."""
+    """The build backend of a source (PEP 517); by default setuptools, as in pip."""
 
     requires: tuple[str, ...] = ("setuptools", "wheel")
     build_backend: str = "setuptools.build_meta:__legacy__"
@@ -55,7 +55,7 @@ class _Project(Struct, frozen=True, rename="kebab"):
 
 
 def backend(folder: Path) -> Backend:
-    """Return what builds a source."""
+    """Return the build backend of a source."""
     return _part(folder, "build-system", Backend) or Backend()
 
 
@@ -110,10 +110,10 @@ def declared(folder: Path) -> Metadata | None:
 
 
 def requirement(line: str, extra: str = "", condition: str = "") -> str:
-    """Return a requirement, normalised, that holds for an extra, and where a condition does.
+    """Return a normalised requirement, with a marker for an extra and a condition.
 
-    Of old releases, a bound that is no version any more (`pytz >=2011k`) is left out, and what is
-    no requirement at all stays as it is: uv judges it.
+    In old releases, a bound that is no longer a version (`pytz >=2011k`) is dropped; anything that
+    is not a requirement stays unchanged, for uv to judge.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -128,7 +128,7 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
 
 
 def modern(text: str) -> str:
-    """Return a requirement of an old release, `numpy (>=1.,<2.*)`, or its Pythons, as of today."""
+    """Convert an old release's requirement, `numpy (>=1.,<2.*)`, or Pythons to today's form."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     bounds = []
@@ -140,7 +140,7 @@ def modern(text: str) -> str:
 
 
 def metadata(text: str) -> tuple[Metadata, bool] | None:
-    """Return what a METADATA or PKG-INFO states, and whether a build may change that."""
+    """Return the content of a METADATA or PKG-INFO, and whether a build may change it."""
     message = email.parser.Parser().parsestr(text, headersonly=True)
     version = message.get("Version")
     form = message.get("Metadata-Version", "")
@@ -160,7 +160,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
 
 
 def recorded(folder: Path) -> Metadata | None:
-    """Return what setuptools wrote into a source distribution; a build elsewhere may differ."""
+    """Return what setuptools wrote into a source distribution; other machines may differ."""
     info = metadata(_read(folder / "PKG-INFO"))
     if info is None:
         return None

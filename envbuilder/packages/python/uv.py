@@ -5,7 +5,7 @@ names and hashes are known although their own index may be unreachable: a page p
 (PEP 503), and their requirements as `dependency-metadata` in a uv.toml, which uv reads in its
 working folder. uv's answer is a pylock.toml (PEP 751).
 
-Long because what uv is told and what it answers belong together.
+Long because uv's input and output belong together.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ url = {}
 explicit = true
 cache-control = {{ api = "max-age=300", files = "max-age=31536000, immutable" }}
 """
-"""An entry of uv.toml: several questions see the same page of a package, as PyPI has it for 600
-seconds; what a wheel requires never changes. `explicit`: it is no index beside those in use."""
+"""An entry of uv.toml: several runs see the same page of a package, which PyPI caches for 600
+seconds; a wheel's requirements never change. `explicit`: it adds no index to those in use."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """One wheel that the index offers."""
+    """A wheel that the index offers."""
 
     distribution: str
     version: str
@@ -65,7 +65,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     size_about: int | None = None
     requires_python: str = ""
     requires_dist: tuple[str, ...] | None = None
-    """The requirements, if they are claimed."""
+    """Its requirements, if they are claimed."""
     core_metadata: bool = False
     """Whether the METADATA file is beside the wheel (PEP 658)."""
     location: str = ""
@@ -81,9 +81,9 @@ class StaticIndex(Struct, frozen=True, kw_only=True):
 
 
 def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
-    """Write the offers into a folder, with the uv.toml that states their claimed requirements.
+    """Write the offers into a folder, with a uv.toml for their claimed requirements.
 
-    It also lets uv keep pages of `others`, the user's indexes, for a while.
+    It also lets uv cache pages of `others`, the user's indexes, for a while.
     """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
@@ -111,9 +111,9 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
 
 
 def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for uv to read the folder's uv.toml although the user names another file.
+    """Return variables that make uv read the folder's uv.toml even if the user names another file.
 
-    Empty if uv finds it in any case. What the user's file states is added to it.
+    Empty if uv finds it anyway. The user's file is merged into it.
     """
     named = environ.get("UV_CONFIG_FILE", "")
     if not named and not environ.get("UV_NO_CONFIG"):
@@ -129,9 +129,9 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _lasting_pages(indexes: Iterable[str]) -> str:
-    """Return entries of uv.toml for indexes elsewhere, which may not say how long pages hold.
+    """Return entries of uv.toml that cache pages of other indexes, which may set no lifetime.
 
-    One with a login is left out: it would be written down.
+    One with a login is left out: the file would contain it.
     """
     entries = ""
     for number, url in enumerate(indexes):
@@ -142,7 +142,7 @@ def _lasting_pages(indexes: Iterable[str]) -> str:
 
 
 def _url(offer: Offer, folder: Path) -> str:
-    """Return the URL of a wheel; if only claims are known, one of a file that does not exist."""
+    """Return the URL of a wheel; if only claims are known, that of a file that does not exist."""
     if "://" in offer.location:
         return offer.location
     return Path(offer.location or folder / "files" / offer.file).absolute().as_uri()
@@ -159,7 +159,7 @@ def _link(offer: Offer, url: str) -> str:
 
 
 def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]) -> str:
-    """Return an entry of uv.toml; a JSON string or list of such is the same in TOML."""
+    """Return an entry of uv.toml; JSON strings and lists of them are valid TOML."""
     entry = {
         "name": types.canonical(offer.distribution),
         "version": offer.version,
@@ -190,7 +190,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
 def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
     """Return the packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
-    If uv lists several wheels that fit, the one that pip would take is returned. Raise `BuildError`
+    If uv lists several wheels that fit, return the one that pip would choose. Raise `BuildError`
     for a package without a wheel that fits, and for an invalid file.
     """
     accepted = ranks(platform, python)
@@ -273,23 +273,23 @@ def preferences(preferred: Mapping[str, str]) -> str:
 
 
 SECONDS = 600.0
-"""How long uv may take, which waits for the user's indexes."""
+"""Maximum seconds of a uv run, which waits for the user's indexes."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
-"""What uv prints and neither a lock nor a log may name: an index."""
+"""URLs in uv's output, which neither a lock nor a log may contain: indexes."""
 _FAILED = re.compile(r"Failed to fetch:?\s+`?(\S+)")
 _CAUSE = re.compile(r"^\s*(Caused by|cause):\s*")
 _CHECK_INDEX = "Check that your package index can be reached: pip download --no-deps six"
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
-"""A line of a resolution: a package, its version, and what requires it."""
+"""A line of a resolution: a package, its version, and its requirers."""
 
 _LACKING = re.compile(
     r"(?:required|wheels) for `([\w.-]+)`|([\w.-]+)(?:[=<>!~]\S+)? was not found in the"
 )
-"""A package, as uv says that it has no wheel for the target, or that no index has it."""
+"""uv's messages that a package has no wheel for the target, or that no index has it."""
 
 
 class UnresolvableError(Exception):
-    """No choice of files satisfies a target, or all of them if none is given."""
+    """No choice of files satisfies a target, or all targets if none is given."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class UnresolvableError(Exception):
         target: tuple[str, str] | None = None,
         named: frozenset[str] = frozenset(),
     ) -> None:
-        """`named`: the packages of which uv says that no index has them, or no wheel of them."""
+        """`named`: packages that no index has, or that have no wheel, according to uv."""
         self.named = named
         self.reason = reason(why) if isinstance(why, str) else why
         if target:
@@ -314,7 +314,7 @@ class Found(Struct, frozen=True, kw_only=True):
     url: str
     """`http:`, `https:` or `file:`; it never enters a lock. Empty if unknown."""
     uploaded: str = ""
-    """The day when the index got it; empty if it does not say."""
+    """The day when the index received it; empty if unknown."""
 
 
 class Requirers(NamedTuple):
@@ -326,7 +326,7 @@ class Requirers(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """What uv is to resolve for one target."""
+    """A resolution of one target for uv."""
 
     requirements: Sequence[str]
     platform: types.Platform
@@ -337,16 +337,16 @@ class _Question(NamedTuple):
 
 
 class Memory(Struct, kw_only=True):
-    """What a command keeps from one question to uv to the next."""
+    """uv's results that a command keeps for later runs."""
 
     answers: dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
-    """By all that decides them."""
+    """By everything that decides them."""
     indexes: tuple[str, ...] = ()
-    """URLs of the user's indexes, whose pages are not read for each question."""
+    """URLs of the user's indexes, which are not searched again for each run."""
 
 
 class Uv(Struct, frozen=True, kw_only=True):
-    """How uv is run for one lock."""
+    """How to run uv for one lock."""
 
     run: Runner
     folder: Path
@@ -354,11 +354,11 @@ class Uv(Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     find_links: tuple[str, ...]
     index: StaticIndex
-    """Written into `folder`, so that uv reads its uv.toml."""
+    """Is written into `folder`, so that uv reads its uv.toml."""
     options: tuple[str, ...] = ()
-    """More options of uv, for each run."""
+    """Additional options of each uv run."""
     memory: Memory
-    """What it answered before, which is not asked again."""
+    """Earlier results, which are not computed again."""
 
     def compile(
         self,
@@ -370,8 +370,8 @@ class Uv(Struct, frozen=True, kw_only=True):
     ) -> tuple[Found, ...]:
         """Return the files for some requirements; raise `UnresolvableError` if none satisfy them.
 
-        `preferred` versions (name → version) are kept if possible. `constraints` hold for what is
-        required anyway.
+        `preferred` versions (name → version) are kept if possible. `constraints` limit packages
+        without requiring them.
         """
         # First with every earlier version fixed, so that nothing moves without a reason. If a
         # requirement needs another version, in uv's own way: prefer each earlier one that fits.
@@ -392,7 +392,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         pins: Mapping[str, str],
         constraints: Sequence[str],
     ) -> Iterator[Requirers]:
-        """Yield the packages of a resolution, with those that require them."""
+        """Yield the packages of a resolution, with their requirers."""
         question = _Question(requirements, platform, python, pins, constraints)
         how = ("fix", "requirements.txt", "--annotation-style", "line")
         # If every version is given, there is one answer, and uv has just read all of it: it need
@@ -424,12 +424,12 @@ class Uv(Struct, frozen=True, kw_only=True):
         return answer
 
     def _content(self, option: str) -> str:
-        """Return what an option says: the text, if it names a file of the scratch folder."""
+        """Return an option's value, or the text of the file in the scratch folder that it names."""
         path = Path(option)
         return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
-        """Return what uv resolves, in one of its forms: `pylock.toml` or `requirements.txt`."""
+        """Return uv's result in one of its forms: `pylock.toml` or `requirements.txt`."""
         requirements, platform, python, earlier, constraints = question
         # Several targets may be resolved side by side. A dot would be no part of a pylock's name.
         target = f"{platform} {python}".translate(str.maketrans("/ .", "---"))
@@ -532,7 +532,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
 
 def _named(printed: str) -> frozenset[str]:
-    """Return the packages of which uv says that no index has them, or no wheel of them."""
+    """Return the packages that no index has, or that have no wheel, according to uv."""
     named = set[str]()
     for lacking, absent in _LACKING.findall(printed):
         named.add(types.canonical(lacking or absent))
@@ -540,7 +540,7 @@ def _named(printed: str) -> frozenset[str]:
 
 
 def _checked(**fields: object) -> File:
-    """Return a validated lock entry: its strings end up in file names and command lines."""
+    """Return a validated lock entry: file names and command lines contain its strings."""
     try:
         return decoding.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
@@ -558,7 +558,10 @@ def started(
     named: Iterable[str] = (),
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield uv in a scratch folder, with the user's own index and what is offered.
+    """Yield uv in a scratch folder, with the user's own index and the offers.
+
+    Without `offers` no other index is searched. `named`: distributions that come only from one of
+    these. `memory`: the command's, which stores each result.
 
     Without `offers` no other index is searched. `named`: distributions that come from one of these
     alone. `memory` is of the command, and gets each answer.
@@ -584,8 +587,8 @@ def started(
 def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the static index offers.
 
-    uv would take those from the folder without recording the source of their hash. A folder of the
-    others stays in uv's cache: uv unpacks a wheel, which may be large, once for each path.
+    uv would use the folder's without recording the source of their hash. The folder with the others
+    stays in uv's cache, because uv unpacks a wheel once per path, and it may be large.
     """
     if not locations:
         return ()

@@ -1,11 +1,11 @@
 """Detect conflicting wheels, from the files that each installs according to its RECORD.
 
-uv installs wheels in parallel, and the last one to write a file wins. Two wheels with different
-bytes for one path would therefore give an environment that differs from build to build, in every
-builder: they are refused, unless a lock lets one go without what is a stray file. The same bytes
-twice, as in many namespace packages, are fine. Only a
-wheel's directory and RECORD are read; nothing is unpacked. While locking they are read by ranges,
-so that the answer does not depend on which wheels happen to be in the store.
+uv installs wheels in parallel, and the last one to write a file wins. So two wheels with different
+bytes for one path would give an environment that differs from build to build, in every builder.
+They are refused, unless a lock prunes a stray file from one of them. The same bytes twice, as in
+many namespace packages, are fine. Only a wheel's directory and RECORD are read; nothing is
+unpacked. While locking they are read by ranges, so that the answer does not depend on which wheels
+happen to be in the store.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _SCRIPTS_LIMIT = 256 << 10
 _LONGEST_LINE = 1000
 """Maximum length of a line in it; parsing takes time quadratic in the length."""
 _MOST_BY = 3
-"""Packages that a message names as those which require another one."""
+"""Maximum packages that a message lists as requirers."""
 SCRIPTS = ("console_scripts", "gui_scripts")
-"""Sections of entry_points.txt of which an installer makes programs."""
+"""Sections of entry_points.txt from which installers make programs."""
 _INFO = ".dist-info/"
 MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
@@ -55,8 +55,8 @@ UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
     """Raise `InvalidError` if two wheels install different bytes at one path.
 
-    Only wheels that are in the store are checked; `python` is X.Y. The same error names a wheel
-    whose RECORD is unusable. A wheel that is damaged in the store is a `BuildError`, and removed.
+    Only wheels that are in the store are checked; `python` is X.Y. Also raise it for a wheel with
+    an unusable RECORD. A wheel that is damaged in the store is removed, and raises `BuildError`.
     """
     files = [*files]
     conflict = clash(
@@ -72,9 +72,9 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
 
 
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
-    """Return what is wrong with two wheels of a target that fill a path differently, and the edit.
+    """Explain a conflict of two wheels at one path, with the edit that resolves it.
 
-    Who requires them is known from the target's `files` if it is a project's.
+    Their requirers are known from the target's `files` if it is a project's.
     """
 
     def named(wheel: File) -> str:
@@ -96,7 +96,7 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """Return the first path that two wheels fill differently, and the two; None if there is none.
+    """Return the first path with different content in two wheels, and the two; else None.
 
     Each wheel's contents are as `contents` returns them. Unknown content differs from everything.
     """
@@ -110,12 +110,12 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 
 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
-    """Return the wheels that may go without files which others fill differently, and the paths.
+    """Return wheels that can be installed without conflicting files, and the paths of these.
 
-    Pip lets the last wheel win: so do these, of which the one that has the folder's or program's
-    name, else the one with more files, keeps its own. Machine code, or half of what the other
-    installs, is no stray file: such wheels stay in conflict. A program stays that of the package
-    which the project lists, or it is not decided. Paths and contents are as those of `clash`.
+    With pip, the last wheel wins. Here, the wheel named like the folder or program keeps its files,
+    else the one with more files. Machine code, or half of the files of the other wheel, are not
+    stray files: such wheels stay in conflict. A program stays with the package that the project
+    lists; otherwise it is undecided. Paths and contents are as in `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
@@ -151,10 +151,10 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
-    """Return the wheel whose program stays, of several from low to high rank; None: not known.
+    """Return the wheel that keeps its program, of several from low to high rank; None if unknown.
 
-    It is the one that the project lists itself. `required` are the packages that others require,
-    none of them if it is not known.
+    It is the one that the project lists itself. `required`: the packages that others require, empty
+    if unknown.
     """
     listed = [wheel for wheel in ranked if wheel.name not in required]
     if not required or len(listed) > 1:
@@ -163,7 +163,7 @@ def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Return whether two contents may be different ones; an unknown one may be anything."""
+    """Return whether two contents may differ; an unknown one may be anything."""
     return not one or one != other
 
 
@@ -174,7 +174,7 @@ def contents(
 
     The identifier is a hash from RECORD, or the function that a generated script runs; empty if
     RECORD has none. `stem` is NAME-VERSION, as in the wheel's own folders, and `members` are its
-    files. Raise `ValueError`, `csv.Error` or `configparser.Error` for anything invalid in a wheel.
+    files. Raise `ValueError`, `csv.Error` or `configparser.Error` for an invalid wheel.
     """
     scripts = _scripts(entry_points)
     listed = dict.fromkeys(members, "")
@@ -263,7 +263,7 @@ def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
 
 
 def records(members: Iterable[str]) -> list[str]:
-    """Return which of a wheel's files are its RECORD: exactly one in a valid wheel."""
+    """Return a wheel's RECORD files; a valid wheel has exactly one."""
     return [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
 
 
@@ -276,7 +276,7 @@ PARALLEL = 8
 _TAIL = 64 << 10
 """Bytes that are requested first: the end, which holds directory and RECORD of most wheels."""
 _PART = 512 << 10
-"""Bytes that are requested at once if that is not enough."""
+"""Bytes of each further request."""
 _DIRECTORY = 16 << 20
 """Maximum bytes of a wheel's directory, which has 130 to 170 for each member; that of torch's CPU
 wheel with 12,000 members has 1.5 MB."""
@@ -284,9 +284,9 @@ _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 
 
 class RemoteFile(io.RawIOBase):
-    """A file on a server, of which only those parts are requested that are read.
+    """A file on a server, of which only the parts that are read are requested.
 
-    A server that knows no ranges sends the whole file, which is read if it has at most 64 MiB.
+    A server without support for ranges sends the whole file, which is read up to 64 MiB.
     """
 
     def __init__(self, session: Session, url: str) -> None:
@@ -322,7 +322,7 @@ class RemoteFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return `size` bytes, or what is left: the server states how long the directory is."""
+        """Return `size` bytes, or all that are left; the server decides the directory's size."""
         left = max(self._size - self._at, 0)
         count = left if size < 0 else min(size, left)
         if count > _DIRECTORY:
@@ -330,7 +330,7 @@ class RemoteFile(io.RawIOBase):
         return super().read(count) or b""
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """Read into a buffer what of it is there, requesting what is not."""
+        """Fill a buffer with what was received, requesting more if needed."""
         count = min(len(buffer), max(self._size - self._at, 0))
         if not self._begin <= self._at <= self._at + count <= self._begin + len(self._data):
             end = min(self._size, self._at + max(count, _PART))
@@ -347,7 +347,7 @@ class RemoteFile(io.RawIOBase):
 def remote_contents(
     wheels: Iterable[Found], python: str, settings: Settings, variables: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return what each wheel installs (`contents`) by sha256.
+    """Return each wheel's `contents` by sha256.
 
     Wheels that cannot be read are left out. `variables` are uv's; `python` is X.Y.
     """

@@ -1,1 +1,1 @@
-"""Packages without wheels: fetch their sources, and build them, sealed off, into wheels."""
+"""Packages without wheels: fetch their sources, and build wheels from them in a sandbox."""

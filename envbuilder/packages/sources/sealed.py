@@ -1,7 +1,7 @@
-"""Build a wheel sealed off from the machine, and write it again so that only its content counts.
+"""Build a wheel in a sandbox, and rewrite it so that its bytes depend only on its content.
 
-The build gets a scratch folder, a venv of the locked build requirements, and no variables but those
-here. `inside.py` does the sealing; where the kernel does not allow it, the build runs with the same
+The build gets a scratch folder, a venv of the locked build requirements, and only the variables set
+here. `inside.py` sets up the sandbox; if the kernel does not allow it, the build runs with the same
 folder and variables, and a note says so.
 """
 
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
-"""How long a package's build hook may run; attention kernels compile for more than an hour."""
+"""Maximum seconds of a package's build hook; attention kernels compile for more than an hour."""
 EPOCH = "315532800"
 """1980, the earliest time that ZIP archives can hold."""
 _SCRIPT = "inside.py"
 _OF_PYTHON = ("bin", "include", "lib", "lib64", "share")
 _FOLDERS = ("root", "tmp", "home", "out")
 _LARGEST = 8 << 30
-"""Maximum bytes of the files of a wheel that a package's build made."""
+"""Maximum total bytes of the files in a wheel from a package's build."""
 _MOST_FILES = 100_000
-"""Maximum number of them."""
+"""Maximum number of these files."""
 _RESULT = 1 << 20
-"""Maximum bytes of what a build hook returns, and of a wheel's METADATA."""
+"""Maximum bytes of a build hook's result, and of a wheel's METADATA."""
 _LAST = 10
 _LONGEST = 400
-"""How many lines of a log a message repeats, and how much of each."""
+"""How many lines of a log a message repeats, and how many characters of each."""
 _CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
-"""What is more telling than the end of a log."""
+"""Matches lines that explain a failure better than the end of the log."""
 _INFO = ".dist-info/"
 _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 class FailedError(BuildError):
-    """The package's own code failed; `log` has the end of what it printed."""
+    """The package's own code failed; `log` has the end of its output."""
 
     def __init__(self, message: str, hint: str, log: str) -> None:
         super().__init__(message, hint)
@@ -86,7 +86,7 @@ class Scratch:
         shutil.copyfile(inside.__file__, folder / _SCRIPT)
 
     def install(self, wheels: Sequence[Path]) -> None:
-        """Make the venv that builds, with these wheels and nothing else."""
+        """Make the venv for the build, with exactly these wheels."""
         venv = str(self.folder / "venv")
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
         done = process.run_uv(
@@ -123,13 +123,14 @@ class Scratch:
             raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
-        """Make the build compile for NVIDIA's GPUs, with the compiler in the venv if it has one."""
+        """Make the build compile for NVIDIA's GPUs, with the venv's compiler if it has one."""
         self._cuda = _lay(self.folder / "venv"), architectures
 
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
         """Return what a hook of the backend returns; raise `FailedError` if it fails.
 
-        `version`: for backends that would ask a repository's tags, which are not here.
+        `version`: for backends that would read it from the repository's tags, which are missing
+        here.
         """
         done = self._run(backend, source, hook, version)
         if self._sealed and done.returncode == inside.UNSEALED:
@@ -189,7 +190,7 @@ class Scratch:
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
-        """Return the wheel that a hook says it built."""
+        """Return the wheel that a hook reports."""
         path = self.folder / "out" / Path(str(name)).name
         if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
             raise BuildError(f"its build backend built no wheel, but {shown(str(name))}")
@@ -207,7 +208,7 @@ def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Return whether a build left a plain file here: no link, which would be followed."""
+    """Return whether a build left a plain file here; a link would be followed."""
     try:
         return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
     except OSError:
@@ -215,9 +216,9 @@ def _is_plain(path: Path) -> bool:
 
 
 def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
-    """Return every variable of a build by the Python of a prefix.
+    """Return all variables of a build with the Python of a prefix.
 
-    A wheel is to name no folder of this machine: neither in messages, nor to look for libraries in.
+    They keep this machine's folders out of wheels, in messages and library paths.
     """
     flags = "-g0"
     for folder, stand_in in ((where, "."), (prefix, "/usr")):
@@ -252,7 +253,7 @@ def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
 
 
 def _advice(words: str) -> str:
-    """Return what to do about a failed build."""
+    """Return advice on a failed build."""
     if "Python.h" in words:
         return "This Python has no headers (Debian, Ubuntu: sudo apt install python3-dev)."
     if not process.which("cc") and ("cc" in words or "g++" in words):
@@ -276,13 +277,13 @@ def normalise(
     without: Collection[str] = (),
     without_programs: Collection[str] = (),
 ) -> tuple[Path, Metadata]:
-    """Write a wheel again so that its bytes depend on its content alone; return it and what it is.
+    """Rewrite a wheel so that its bytes depend only on its content; return it and its lock entry.
 
-    `file`: its file name, if its path has another one. `without`: paths below site-packages that
-    are left out; `without_programs`: names of programs that are.
+    `file`: its file name, if its path has another one. `without`: paths below site-packages to
+    leave out; `without_programs`: names of programs to leave out.
 
-    Entries are sorted and not compressed, since compressors differ; times, modes and RECORD are
-    those of no machine. Raises `BuildError` if it is not a wheel of this package.
+    Entries are sorted and not compressed, since compressors differ; times, modes and RECORD do not
+    depend on the machine. Raises `BuildError` if it is not a wheel of this package.
     """
     target = folder / (file or built.name)
     with opened(built, target.name, name) as (archive, info, metadata):
@@ -293,7 +294,7 @@ def normalise(
 
 @contextmanager
 def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile, str, Metadata]]:
-    """Yield a wheel, the folder with its metadata, and what it states.
+    """Yield a wheel, the folder with its metadata, and the metadata.
 
     Raises `BuildError` if it is not one of this package.
     """
@@ -325,7 +326,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> str:
-    """Return the folder with a wheel's metadata, which it has exactly once."""
+    """Return a wheel's metadata folder, of which there must be exactly one."""
     from packaging.version import Version
 
     (record,) = wheel_conflicts.records(members) or [""]
@@ -373,7 +374,7 @@ def _rewrite(
 
 
 def _without_programs(entry_points: str, names: Collection[str]) -> str:
-    """Return the text of entry_points.txt without programs; other entries may have their names."""
+    """Return the text of entry_points.txt without programs; other entries may share names."""
     lines = []
     section = ""
     for line in entry_points.splitlines(keepends=True):
@@ -393,7 +394,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 def glibc(wheel: Path) -> int:
-    """Return the N of the newest glibc 2.N that a wheel's libraries name among their needs."""
+    """Return the N of the newest glibc 2.N that a wheel's libraries need."""
     needed = 0
     before = b""
     with archives.open_zip(wheel) as archive:
@@ -412,7 +413,7 @@ def glibc(wheel: Path) -> int:
 
 
 def unpruned(file: File) -> File:
-    """Return the wheel of an index that a pruned one is made of."""
+    """Return an index's wheel from which a pruned one is made."""
     recipe = file.recipe
     assert recipe is not None, "it is pruned"
     return replace(
@@ -426,7 +427,9 @@ def unpruned(file: File) -> File:
 
 
 def prune(file: File, python: str, settings: Settings) -> File:
-    """Return a wheel without the files of its recipe, made of the whole one in the store.
+    """Return a wheel without the files of its recipe, made from the complete one in the store.
+
+    It is kept in the store. Raises `BuildError` if that is not a wheel.
 
     It is kept in the store. Raises `BuildError` if that is no wheel.
     """
@@ -455,26 +458,25 @@ def prune(file: File, python: str, settings: Settings) -> File:
 
 
 _OF_A_JOB = 4 << 30
-"""Bytes of memory for each compilation at once."""
+"""Bytes of memory for each concurrent compilation."""
 _PLENTY = 1 << 50
 _RUNTIME = "nvidia-cuda-runtime"
 _COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
 
 
 class Toolkit(NamedTuple):
-    """What compiles CUDA for a target."""
+    """A CUDA compiler for a target."""
 
     requires: tuple[str, ...]
-    """The compiler's wheels as requirements; none where only the system can have it."""
+    """The compiler's wheels as requirements; empty where only the system can have it."""
     architectures: str
-    """As PyTorch's TORCH_CUDA_ARCH_LIST has them."""
+    """In the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
 
 
 def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
-    """Return what compiles CUDA for a target; None if its PyTorch is not built for CUDA.
+    """Return the CUDA compiler for a target; None if its PyTorch is not built for CUDA.
 
-    `wished`: the architectures, if not those of its PyTorch. Raises `BuildError` if no table has
-    these.
+    `wished`: the architectures, if not its PyTorch's. Raises `BuildError` if no table has them.
     """
     wheels = {file.name: file for file in target.of_kind("wheel")}
     torch = wheels.get("torch")
@@ -498,9 +500,9 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
 
 
 def _lay(venv: Path) -> str:
-    """Complete the toolkit that wheels installed into a venv; return its path there, or nothing.
+    """Complete the toolkit that wheels installed into a venv; return its path, if there is one.
 
-    They lack the names by which linkers look for it.
+    The wheels lack the library names that linkers look for.
     """
     for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
         home = compiler.parent.parent
@@ -516,7 +518,9 @@ def _lay(venv: Path) -> str:
 def _of_cuda(
     where: str, home: str, architectures: str, variables: dict[str, str]
 ) -> dict[str, str]:
-    """Return what a build that compiles CUDA finds in its environment beside its other variables.
+    """Return the additional variables of a build that compiles CUDA.
+
+    nvcc names its intermediate files at random, and symbols after them: the linker strips these.
 
     nvcc names its intermediate files at random, and symbols after them: the linker strips these.
     """

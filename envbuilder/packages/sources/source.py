@@ -1,8 +1,8 @@
 """Obtain the source of a package as one archive in the store, and unpack it.
 
-A source distribution is kept as its index has it. A repository's commit and a folder of the project
-become a tar that depends on their files alone: sorted, without times and owners. So each source has
-one sha256, and is a file like any other: fetched once, checked, carried by a bundle.
+A source distribution is kept unchanged. A repository's commit and a folder of the project become a
+tar that depends only on their files: sorted, without times and owners. So each source has one
+sha256, and is a file like any other: fetched once, checked, bundled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _LARGEST = folders.LARGEST
-"""Maximum bytes of a source that an index, a server or a repository has, packed or not."""
+"""Maximum bytes of a source from an index, a server or a repository, packed or not."""
 _GIT_SECONDS = 900.0
-"""How long a git server may take."""
+"""Maximum seconds of a git server."""
 _SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _SSH = ("git_ssh", "git_ssh_command", "git_ssh_variant", "ssh_auth_sock")
@@ -39,14 +39,14 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Location(NamedTuple):
-    """The location of a source as a requirement has it, in parts."""
+    """The location of a source in a requirement, parsed."""
 
     kind: types.SourceKind
     url: str
     reference: str
     subdirectory: str
     sha256: str = ""
-    """Of the archive, if the requirement states it."""
+    """Of the archive, if the requirement has it."""
 
     @property
     def file(self) -> str:
@@ -54,7 +54,9 @@ class Location(NamedTuple):
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
     def stays(self, recipe: Recipe | None) -> bool:
-        """Return whether a recipe is of this location: then it stays until an upgrade.
+        """Return whether a recipe has this location, and so stays until an upgrade.
+
+        A folder of the project is always read again.
 
         A folder of the project is what it is now.
         """
@@ -64,7 +66,7 @@ class Location(NamedTuple):
 
 
 def located(text: str) -> Location:
-    """Return the parts of `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
+    """Parse `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
     url, _, fragment = text.partition("#")
     stated = parse_qs(fragment)
     subdirectory = stated.get("subdirectory", [""])[0].strip("/")
@@ -90,7 +92,7 @@ def located(text: str) -> Location:
 
 
 def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
-    """Return the source distributions of a package on the user's indexes, each file once."""
+    """Return a package's source distributions on the user's indexes, each file once."""
     problems: dict[str, OSError] = {}
     addresses = (place.page(name) for place in fetch.places())
     files: dict[str, tuple[Version, upstream.Listed]] = {}
@@ -111,7 +113,7 @@ def newest(
 ) -> tuple[str, upstream.Listed]:
     """Return the newest release that fits, and its source; raise `InvalidError` without one.
 
-    One that was yanked fits those who pin it (PEP 592).
+    A yanked one fits only if it is pinned (PEP 592).
     """
     every = listed(name)
     pinned = {clause.version for clause in specifier if clause.operator == "=="}
@@ -138,7 +140,7 @@ def newest(
 
 
 def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
-    """Return the recipe of a release of an index, whose archive is then in the store."""
+    """Return the recipe of a release on an index, after fetching its archive into the store."""
     sha256 = downloaded(link.location, link.sha256, link.file, settings)
     return Recipe(kind="sdist", location=link.file, sha256=sha256)
 
@@ -174,7 +176,9 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
 
 
 def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
-    """Bring a locked source into the store, unless it is there.
+    """Fetch a locked source into the store, unless it is there.
+
+    Raise `BuildError` if it is gone or has changed.
 
     Raise `BuildError` if it is not to be had any more, or is another one.
     """
@@ -209,10 +213,10 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
 def unpack(
     recipe: Recipe, settings: Settings, folder: Path, only: re.Pattern[str] | None = None
 ) -> Path:
-    """Unpack a source from the store into a new folder; return the folder that is built.
+    """Unpack a source from the store into a new folder; return the folder to build.
 
-    `only`: the names of the files that are wanted. Raises `BuildError` for a damaged archive, or
-    one with a path that leads elsewhere.
+    `only`: the names of the files to unpack. Raises `BuildError` for a damaged archive, or one with
+    an unsafe path.
     """
 
     def failure(reason: str) -> BuildError:
@@ -229,7 +233,7 @@ def unpack(
 
 
 def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) -> str:
-    """Put the tar of a folder into the store, as `folders.pack` writes it; return its sha256."""
+    """Put the tar of a folder into the store, like `folders.pack`; return its sha256."""
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part = Path(name) / "source.tar"
         with part.open("wb") as stream:
@@ -239,7 +243,7 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
-    """Return the recipe of a folder of the project, whose tar is then in the store.
+    """Return the recipe of a folder of the project, after packing it into the store.
 
     Never reads a folder outside of the project, or one that other users can write.
     """
@@ -259,7 +263,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
 def require_public(recipe: Recipe, settings: Settings) -> None:
     """Raise `InvalidError` if a folder's tar in the store holds a credential in a settings file.
 
-    Code is not looked at: much of it names passwords and tokens without having one.
+    Code is not searched: much of it mentions passwords and tokens without containing one.
     """
     with tarfile.open(Store.of(settings).path(recipe.sha256)) as tar:
         for member in tar:
@@ -272,14 +276,14 @@ def require_public(recipe: Recipe, settings: Settings) -> None:
 
 
 class GoneError(BuildError):
-    """A repository no longer has the commit that is locked."""
+    """A repository no longer has the locked commit."""
 
 
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
-    """Return the recipe of a repository's commit, whose tar is then in the store, and its version.
+    """Return the recipe and version of a repository's commit, after packing it into the store.
 
-    The version is that of the last tag before it, empty without one. `commit`: the one that a lock
-    names, else that of the reference. Submodules are part of it.
+    The version is that of the last tag before it, empty without one. `commit`: the locked one, else
+    that of the reference. Submodules are included.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
         home = Path(name)
@@ -359,8 +363,8 @@ _SETTINGS_OF_GIT = (
 class _Git:
     """git without any configuration, hooks or questions, in a private folder.
 
-    What only fetches has the user's configuration and ssh, for logins and proxies: it writes no
-    file of a repository. What it fetched is known by its commit.
+    Only fetching uses the user's configuration and ssh, for logins and proxies: it writes no file
+    of a repository, and its result is identified by the commit.
     """
 
     def __init__(self, home: Path, url: str) -> None:
@@ -411,7 +415,7 @@ class _Git:
         return self._run(*arguments).returncode != 0
 
     def line(self, *arguments: str) -> str:
-        """Return the first line that a command prints; empty if it fails."""
+        """Return the first line of a command's output; empty if it fails."""
         done = self._run(*arguments)
         return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
 

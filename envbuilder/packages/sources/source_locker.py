@@ -1,11 +1,11 @@
-"""Turn packages without wheels into locked wheels: with which interpreter, with what installed.
+"""Turn packages without wheels into locked wheels, with their interpreter and build requirements.
 
-A lock names the source, and the wheels that build it, by hash, so whoever has the lock can build
-the wheel again. Pure Python gives the same bytes everywhere; a machine that gets others reports it.
-The store keeps each wheel by its hash, and under a key over everything that decided it. Old sources
-need older tools, and some do not say what they need. That is tried, in a fixed order.
+A lock names the source, and the wheels that build it, by hash, so the wheel can be rebuilt from the
+lock. Pure Python gives the same bytes everywhere; a machine that gets others reports it. The store
+keeps each wheel by its hash, and under a key of everything that decided it. Old sources need older
+tools, and some do not declare their needs: alternatives are tried in a fixed order.
 
-Long because a source is read, built and locked with one plan, which each of these may change.
+Long because reading, building and locking a source share one plan, which each may change.
 """
 
 from __future__ import annotations
@@ -80,29 +80,29 @@ _UNDECLARED = {
 }
 """Packages that a setup.py imports without declaring them."""
 _OTHER_NAME = {"skbuild": "scikit-build", "pkg-resources": "setuptools<81"}
-"""The same, by modules that are not named like them."""
+"""The same for modules whose packages have other names."""
 _OLDER = (
     ("setuptools<81",),
     ("setuptools<72", "cython<3"),
     ("setuptools<66", "wheel<0.40", "cython<3"),
     ("setuptools<58", "wheel<0.40", "cython<3"),
 )
-"""Constraints with which older sources still build, tried in this order."""
+"""Constraints for building older sources, tried in this order."""
 _BESIDE = ("ninja", "packaging", "psutil")
 _BESIDE_OLD = ("setuptools<70",)
-"""What PyTorch's builder of extensions imports up to 2.1: pkg_resources with packaging in it."""
+"""Imports of PyTorch's builder of extensions up to 2.1: pkg_resources with packaging in it."""
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
 _ATTEMPTS = 12
-"""Builds of a source, which may ask for more requirements after each."""
+"""Maximum builds of a source, each of which may ask for more requirements."""
 _FAILED: dict[tuple[object, ...], BuildError] = {}
-"""Builds that failed in this process: several profiles of a project ask for the same."""
+"""Failed builds of this process: several profiles of a project request the same."""
 _FORM = 2
-"""Changes whenever the same recipe is to give another wheel."""
+"""Change it if the same recipe must give another wheel."""
 
 
 class BuildRequirements(Struct, frozen=True, kw_only=True):
-    """What is installed to build a source."""
+    """The packages that are installed to build a source."""
 
     requires: tuple[str, ...]
     constraints: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     cuda: bool = False
     """Whether the source has code for CUDA."""
     toolkit: tuple[str, ...] = ()
-    """Requirements in addition that compile it for a target."""
+    """Additional requirements to compile that code for a target."""
 
     def with_more(self, requirements: Iterable[str]) -> BuildRequirements:
         """Return the plan with more requirements; the framework is the target's own."""
@@ -122,16 +122,17 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         return plan.beside_framework() if ours else plan
 
     def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
-        """Return the plan for a build beside packages, which it uses in the versions they have.
+        """Return the plan for a build that uses the installed versions of some packages.
 
-        What an old release was built with, such as numpy==1.19.3, may have no wheel for a platform.
+        Pinned build requirements of old releases, such as numpy==1.19.3, may have no wheel for a
+        platform.
         """
         named = [(distribution(line), line) for line in self.requires]
         pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in named)
         return replace(self, requires=tuple(dict.fromkeys(pinned)))
 
     def beside_framework(self) -> BuildRequirements:
-        """Return the plan for a build that imports the framework, with what such builds need.
+        """Return the plan for a build that imports the framework, with what these builds need.
 
         It is not tried while locking, and they rarely say so themselves.
         """
@@ -146,7 +147,7 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
-    """A wheel that was built, which is in the store."""
+    """A wheel that was built and is in the store."""
 
     file: str
     sha256: str
@@ -155,22 +156,22 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 class BuiltWheel(Struct, frozen=True, kw_only=True):
-    """A wheel, and what was installed to build it."""
+    """A wheel, and the packages that were installed to build it."""
 
     plan: BuildRequirements
     wheel: Wheel
 
 
 class _MoreError(Exception):
-    """A backend asks for more requirements, which are the argument."""
+    """A backend needs more requirements, given in the argument."""
 
 
 class FrameworkError(BuildError):
-    """A build imports the framework, which was not installed for it."""
+    """A build imports the framework, which was not installed."""
 
 
 class WheelBuilder:
-    """Builds sources on this machine, and finds what that requires."""
+    """Builds sources on this machine, and finds their build requirements."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self._settings = settings
@@ -182,11 +183,11 @@ class WheelBuilder:
 
     @cached_property
     def platform(self) -> types.Platform | None:
-        """The platform of this machine, if any lock has it."""
+        """The platform of this machine, if locks support it."""
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first of some Pythons that can build here; raise `ToolError` without one."""
+        """Return the first of these Pythons that can build here; raise `ToolError` if none can."""
         for python in pythons:
             if self.has(python):
                 return python
@@ -223,10 +224,10 @@ class WheelBuilder:
     def make(
         self, name: str, recipe: Recipe, version: str, plan: BuildRequirements, python: str
     ) -> BuiltWheel:
-        """Return the wheel that is built from a source, and what was installed to build it.
+        """Build a wheel from a source; return it and the packages installed for that.
 
-        Old sources need older tools, and some do not say what they need: that is tried. Raise
-        `FrameworkError` if the build needs the framework.
+        Old sources need older tools, and some do not declare their needs: alternatives are tried.
+        Raise `FrameworkError` if the build needs the framework.
         """
         key = (self._settings.cache_dir, recipe.sha256, plan, python)
         if key in _FAILED:
@@ -277,9 +278,9 @@ class WheelBuilder:
         needs: Sequence[File],
         asks: Collection[str] = (),
     ) -> Wheel:
-        """Return the wheel that is built from a source with these wheels, here or earlier.
+        """Return the wheel built from a source with these wheels, now or earlier.
 
-        `asks`: the requirements that are known; raise `_MoreError` if the backend has others.
+        `asks`: the known requirements; raise `_MoreError` if the backend has others.
         """
         if recipe.kind == "sdist":
             version = ""  # it has its own
@@ -341,7 +342,9 @@ class WheelBuilder:
     def resolved(
         self, plan: BuildRequirements, platform: types.Platform, python: str
     ) -> tuple[File, ...]:
-        """Return the wheels for what a plan requires; raise `UnresolvableError` if there are none.
+        """Return the wheels for a plan's requirements; raise `UnresolvableError` if there are none.
+
+        Versions are those of this machine's platform, as far as they fit.
 
         Versions are those of this machine's platform, as far as they fit.
         """
@@ -366,7 +369,7 @@ class WheelBuilder:
 
 
 def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
-    """Return what else to try after a build that failed; None if nothing is left."""
+    """Return the next plan after a failed build; None if nothing is left to try."""
     missing = _MISSING.findall(log)
     name = types.canonical(missing[-1]) if missing else ""
     if frameworks.of_name(name):
@@ -385,7 +388,7 @@ def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
 
 
 def _mismatch(name: str, expected: str, actual: str) -> BuildError:
-    """Return the error for a build that gives another wheel than the locked one."""
+    """Return the error for a build that gives a different wheel than the locked one."""
     return BuildError(
         f"{name}: its build gives another result on this machine: expected sha256 {expected}, got"
         f" {actual}",
@@ -401,20 +404,20 @@ def _mismatch(name: str, expected: str, actual: str) -> BuildError:
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A release of a package that is built from source: what uv needs in order to choose it."""
+    """A release that is built from source, with the data that uv needs to choose it."""
 
     name: str
     version: str
     requires_dist: tuple[str, ...]
     requires_python: str
     recipe: Recipe
-    """Without the wheels that it requires, which depend on the target."""
+    """Without its build requirements' wheels, which depend on the target."""
     size: int | None = None
-    """Bytes of a wheel that is not built."""
+    """Stated size of a wheel that is not built yet."""
 
     @property
     def offer(self) -> Offer:
-        """A wheel that fits every target, in place of the one that is built for it."""
+        """A wheel for every target, in place of the one that will be built."""
         location = self.recipe.location
         is_wheel = self.recipe.kind == "wheel"
         stem = f"{self.name.replace('-', '_')}-{self.version}"
@@ -433,7 +436,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class _Prepared(Struct, frozen=True, kw_only=True):
-    """A candidate, how it is built, and its wheel if it was."""
+    """A candidate, its build plan, and its wheel if it was built."""
 
     candidate: Candidate
     plan: BuildRequirements
@@ -442,12 +445,13 @@ class _Prepared(Struct, frozen=True, kw_only=True):
 
 
 _REMEMBERED: dict[tuple[object, ...], _Prepared | EnvbuilderError] = {}
-"""The result of each `prepare`: profiles of a project, locked side by side, ask for the same."""
+"""The result of each `prepare`: profiles of a project that are locked in parallel request the same.
+"""
 _ASKING = threading.Lock()
 
 
 class SourceLocker:
-    """Turns packages without wheels into locked wheels; each source is fetched and read once."""
+    """Turns packages without wheels into locked wheels; reads each source once."""
 
     def __init__(
         self,
@@ -458,11 +462,11 @@ class SourceLocker:
         shown: Callable[[Path], tuple[str, str, tuple[str, ...]] | None] = lambda _: None,
         earlier: Iterable[File] = (),
     ) -> None:
-        """Keep what the project asks for.
+        """Store the project's settings.
 
-        `earlier`: what a lock has, whose commits and archives stay. `elsewhere` returns what a
-        release requires by a wheel for another platform, `shown` name, version and requirements
-        that a source shows in its text.
+        `earlier`: entries of a lock, whose commits and archives stay. `elsewhere` returns a
+        release's requirements from a wheel for another platform, `shown` name, version and
+        requirements from a source's text.
         """
         self._resolution = resolution
         self._settings = settings
@@ -477,19 +481,19 @@ class SourceLocker:
         self._builder = WheelBuilder(settings, on_progress)
 
     def allows(self, name: str) -> bool:
-        """Return whether the project consents to building a package."""
+        """Return whether the project allows building a package."""
         build = self._resolution.build
         return build if isinstance(build, bool) else types.canonical(name) in build
 
     def prepare(
         self, name: str, specifier: str = "", *, pythons: Sequence[str], location: str = ""
     ) -> Candidate:
-        """Return the newest release of a package that can be built and that a specifier admits.
+        """Return the newest release of a package that a specifier admits and that can be built.
 
-        Its source is at the location that the project names, else on an index; it is fetched, and
-        read for what it requires. Only if it does not state that, it is built. Raises
-        `InvalidError` without consent or such a release, `BuildError` if it cannot be fetched or
-        built. A wheel, which the project names by its URL, needs no consent: nothing of it runs.
+        Its source is at the project's location, else on an index; it is fetched, and its
+        requirements are read. It is built only if it does not declare them. Raises `InvalidError`
+        without consent or such a release, `BuildError` if it cannot be fetched or built. A wheel
+        that the project gives by URL needs no consent, because nothing of it runs.
         """
         name = types.canonical(name)
         as_of = self._resolution.as_of or ""
@@ -586,9 +590,9 @@ class SourceLocker:
         pythons: Sequence[str],
         elsewhere: Metadata | None,
     ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
-        """Return what a source requires, what builds it, and its wheel if that had to be built.
+        """Return a source's requirements, its build plan, and its wheel if it had to be built.
 
-        `elsewhere`: what wheels for other platforms say, for which nothing is built.
+        `elsewhere`: requirements from wheels for other platforms, which make a build unnecessary.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
@@ -629,9 +633,9 @@ class SourceLocker:
         return metadata, plan, None, ""
 
     def _likely(self, folder: Path, tag: str) -> Metadata | None:
-        """Return what a source that cannot be built here shows in its text.
+        """Return the metadata in the text of a source that cannot be built here.
 
-        A version that only its code knows is that of a tag, else setuptools' own for none.
+        A dynamic version is taken from a tag, else it is setuptools' default.
         """
         shown = self._shown(folder)
         if shown is None:
@@ -640,17 +644,17 @@ class SourceLocker:
         return Metadata(name=name, version=version or tag or "0.0.0", requires_dist=requires)
 
     def _failed(self, name: str, error: BuildError) -> None:
-        """Say that a build failed, once: the source alone is enough to lock."""
+        """Report a failed build once: the source alone is enough to lock."""
         if name not in self._failures:
             self._failures.add(name)
             self._report(f"note: {name} is locked by its source, which cannot be built here now")
             self._report(error.message)
 
     def finish(self, target: Target) -> Target:
-        """Return a resolved target with wheels in place of what is offered to be built.
+        """Return a resolved target with wheels in place of the candidates.
 
-        What is pure Python is built once for all targets; what is compiled, if the target is this
-        machine's. Otherwise the source stays, which `build` turns into a wheel where it fits.
+        Pure Python is built once for all targets; compiled code only for this machine's target.
+        Otherwise the source stays, for `build` to turn into a wheel on a suitable machine.
         """
         build_files: set[File] = set()
         finished = []
@@ -720,7 +724,7 @@ class SourceLocker:
         return _wheel_file(file, wheel, recipe), needs
 
     def _needs(self, name: str, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
-        """Return the wheels that build a package, else in the versions that the target has."""
+        """Return the wheels to build a package, else those in the target's versions."""
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
         for each in dict.fromkeys((plan, beside)):
@@ -746,7 +750,7 @@ def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
 
 
 def _pruned(file: File, target: Target, settings: Settings, progress: Progress) -> File:
-    """Return a wheel without the files of its recipe; the whole one is fetched."""
+    """Return a wheel without the files of its recipe, fetching the complete one."""
     downloads.fetch([sealed.unpruned(file)], target, settings, progress)
     return sealed.prune(file, target.python, settings)
 
@@ -755,6 +759,8 @@ def _named(
     location: source.Location, locked: File | None, settings: Settings
 ) -> tuple[Recipe, str]:
     """Return the recipe of a source that the project names, and its version if it is tagged.
+
+    A `locked` one stays, unless its repository no longer has it.
 
     What is `locked` stays, unless its repository no longer has it.
     """
@@ -779,7 +785,7 @@ def _named(
 
 
 def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
-    """Return what the source of a release says that it requires; nothing if it cannot be had."""
+    """Return the declared requirements of a release's source; nothing if it is unavailable."""
     try:
         recipe = source.of_release(link, settings)
         inputs = f"{recipe.sha256} stated-2"
@@ -803,7 +809,9 @@ def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
 
 
 def of_framework(target: Target) -> tuple[File, ...]:
-    """Return a target's wheels of the framework, and what they require; none without one.
+    """Return a target's framework wheels, and their requirements; none without one.
+
+    They include numpy, which extensions often need without declaring it.
 
     numpy is among them, which extensions often need without saying so.
     """
@@ -821,7 +829,7 @@ def of_framework(target: Target) -> tuple[File, ...]:
 
 
 def as_source(file: File) -> File:
-    """Return the source of a package that is built, as a file of the store."""
+    """Return the source of a package to build, as a file of the store."""
     assert file.recipe is not None, "it is built"
     sdist = file.recipe.location.rpartition("/")[2] if file.recipe.kind == "sdist" else ""
     return replace(
@@ -834,7 +842,7 @@ def as_source(file: File) -> File:
 
 
 def bundled_sources(target: Target) -> tuple[File, ...]:
-    """Return what a machine without a network needs to build a target's packages again."""
+    """Return the files that a machine without a network needs to rebuild a target's packages."""
     return (*target.build_files, *(as_source(file) for file in target.files if file.is_built))
 
 
@@ -847,9 +855,9 @@ def fetch(
 ) -> int:
     """Fetch files of a target into the store, and build those that have a recipe.
 
-    `arrived` is called for each that was downloaded, while others still are. Return how many were
-    missing. Raise `BuildError` as `packages.fetch` does, and if a build gives another wheel than
-    the locked one.
+    `arrived` is called for each downloaded file, while others are still downloading. Return how
+    many were missing. Raise `BuildError` as `packages.fetch` does, and if a build gives another
+    wheel than the locked one.
     """
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]
@@ -896,7 +904,7 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 
 
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
-    """Return the wheel that is built from a locked source, with what the lock names for that."""
+    """Return the wheel built from a locked source with the lock's build requirements."""
     needs = builders(file, target)
     assert file.recipe is not None, "it is built"
     foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
