@@ -103,7 +103,7 @@ def command(
         console.document(side_by_side.text())
     else:
         text = side_by_side.text()
-        is_ours = _KINDS.get(form, lambda content: _is_table(content, text))
+        is_ours = _KINDS.get(form, _is_table)
         console.Place("--output", output, is_ours).write(lambda: text)
     return VERIFY_FAILED if side_by_side.is_worse else 0
 
@@ -121,12 +121,14 @@ def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path 
 
 _KINDS = {"json": console.has_keys("schema", "reports"), "html": console.is_page}
 _LEAST_COLUMNS = 4
+_WORD = re.compile(r"[\w-]+")
+_HEADINGS = {*_WORD.findall(" ".join((*comparison.COLUMNS, *comparison.Row.__struct_fields__)))}
 
 
-def _is_table(content: bytes, text: str) -> bool:
-    """Return whether a file begins with the headings of the new table, in any widths."""
-    headings = re.findall(r"[\w-]+", content.decode(errors="replace").partition("\n")[0])
-    return len(headings) >= _LEAST_COLUMNS and {*headings} <= {*re.findall(r"[\w-]+", text)}
+def _is_table(content: bytes) -> bool:
+    """Return whether a file begins with headings of a table, in any widths."""
+    headings = _WORD.findall(content.decode(errors="replace").partition("\n")[0])
+    return len(headings) >= _LEAST_COLUMNS and {*headings} <= _HEADINGS
 
 
 class _Compared(Struct, frozen=True, kw_only=True):

@@ -53,17 +53,17 @@ def _nodes(entries: Sequence[Entry]) -> Section:
         rows.append(
             [
                 entry.node,
+                Word(entry.outcome, MARKS[entry.outcome].tone),
                 entry.promised or "-",
                 entry.device or "-",
                 seconds,
                 share,
-                Word(entry.outcome, MARKS[entry.outcome].tone),
             ]
         )
     return Section(
         title="All nodes",
-        header=("node", "promised", "found", "epoch", "share", "verdict"),
-        words=(0, 1, 2, 5),
+        header=("node", "verdict", "promised", "found", "epoch", "share"),
+        words=range(4),
         rows=rows,
     )
 

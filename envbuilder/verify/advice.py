@@ -250,11 +250,7 @@ def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
 
 def _after_success(report: Report) -> Iterator[_Step]:
     if report.quick:
-        yield _Step(
-            "This was a quick look. The full verification uses all of MNIST and compares with the"
-            " CPU.",
-            ("verify",),
-        )
+        yield _Step("This was a quick look. The full verification uses all of MNIST.", ("verify",))
     elif len(report.epochs) == 1:
         yield _Step(
             "One epoch was trained. With more, warm epochs are timed separately from the first,"

@@ -26,7 +26,8 @@ from envbuilder.verify import view
 from envbuilder.verify.advice import advise
 from envbuilder.verify.report import comparison, model
 from envbuilder.verify.report.measurements import Measurements
-from envbuilder.verify.view import Fact, Section, Tone, Word, loss_section, table
+from envbuilder.verify.tune_settings import LEAST_GAIN
+from envbuilder.verify.view import Fact, Section, Tone, Word, loss_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,13 +98,20 @@ def answers(report: Report) -> Iterator[Fact]:
         return
     share = report.measurements.matmul_share if report.measurements else None
     reached = f"{percent(share, 0)} of the rate of its matrix products" if share else ""
-    doubt = "" if report.speed_counts else "speed not judged"
-    yield Fact("How fast was it?", f"{duration(warm or first)} an epoch", _listed(reached, doubt))
+    yield Fact("How fast was it?", f"{duration(warm or first)} an epoch", reached, _doubt(report))
+
+
+def _doubt(report: Report) -> str:
+    """Return what to say next to a speed."""
+    if report.speed_counts:
+        return ""
+    return "speed not judged"
 
 
 def figures(report: Report) -> Iterator[Fact]:
     """Yield the key figures."""
     training = report.training
+    doubt = _doubt(report)
     first, warm = report.epoch_seconds
     count = len(report.epochs) - 1
     if first is not None:
@@ -112,12 +120,9 @@ def figures(report: Report) -> Iterator[Fact]:
             which = "warm"
         if count > 1:
             which = f"warm, median of {count}"
-        doubt = "speed not judged"
-        if report.speed_counts:
-            doubt = ""
-        yield Fact("An epoch", duration(warm or first), _listed(which, doubt))
+        yield Fact("An epoch", duration(warm or first), which, doubt)
     if report.speedup:
-        yield Fact("Against the CPU", times(report.speedup), "epoch 1 of each")
+        yield Fact("Against the CPU", times(report.speedup), "epoch 1 of each", doubt)
     if training and report.epochs:
         last = report.epochs[-1]
         if last.accuracy is not None:
@@ -126,9 +131,10 @@ def figures(report: Report) -> Iterator[Fact]:
                 note = f"{percent(training.min_accuracy)} needed"
             yield Fact("Accuracy", percent(last.accuracy), note)
         if last.samples_per_second > 0:
-            yield Fact("Training", amount(last.samples_per_second), "images a second")
+            yield Fact("Training", amount(last.samples_per_second), "images a second", doubt)
     if training and training.cold_start_seconds:
-        yield Fact("Cold start", duration(training.cold_start_seconds), "process to first step")
+        seconds = duration(training.cold_start_seconds)
+        yield Fact("Cold start", seconds, "process to first step", doubt)
 
 
 def facts(report: Report) -> list[Fact]:
@@ -136,33 +142,31 @@ def facts(report: Report) -> list[Fact]:
     device = report.device
     host = report.host
     framework = report.framework
-    did = f"and {device.used} did the work"
-    if not device.used:
-        did = "but nothing was shown to do the work"
-    elif device.used != device.requested:
-        did = f"but {device.used} did the work"
+    did = "nothing was shown to do the work"
+    if device.used:
+        did = f"{device.used} did the work"
+    doubt = ""
+    if device.used != device.requested:
+        doubt = f"{device.requested} was requested"
     software = _listed(
         _named("runtime", framework.runtime),
         _named("Python", framework.python),
         framework.platform,
     )
     extensions = [_named(name, version) for name, version in framework.extensions.items()]
-    judged = "not judged"
-    if report.speed_counts:
-        judged = "judged"
     rows = (
         Fact(
             "Device",
             device.name or device.used or device.requested,
-            f"{device.requested} was requested, {did}",
-            device.used != device.requested,
+            _listed(device.capability, did),
+            doubt,
         ),
         Fact("Its memory", memory(device.memory_bytes) if device.memory_bytes else ""),
-        Fact("Its driver", _listed(device.driver, device.capability)),
+        Fact("Its driver", device.driver or ""),
         Fact(title(framework.name or ""), framework.version or "", software),
         Fact("Extensions", _listed(*extensions)),
         *_work(report),
-        Fact("Speed", judged if report.speed_reason else "", report.speed_reason or ""),
+        Fact("Its speed", report.speed_reason or ""),
         Fact(
             "Host CPU",
             host.cpu.model_name or "",
@@ -363,7 +367,10 @@ def _speed(speed: Speed | None) -> str:
         return "–"
     if not speed.counts:
         return "does not count"
-    return times(speed.speedup_over_eager)
+    noise = ""
+    if 1 / LEAST_GAIN < speed.speedup_over_eager < LEAST_GAIN:
+        noise = ", within noise"
+    return times(speed.speedup_over_eager) + noise
 
 
 def devices(scaling: Scaling | None) -> Section:
@@ -414,6 +421,7 @@ def _together(scaling: Scaling) -> Iterator[str]:
 
 def print_verdict(report: Report, console: Any) -> None:
     """Print a report's facts, checks, epochs, figures and verdict."""
+    from rich.padding import Padding
     from rich.text import Text
 
     profile = Fact("Profile", report.profile or "-", report.backend or "")
@@ -430,7 +438,7 @@ def print_verdict(report: Report, console: Any) -> None:
     console.print(Text(f"{verdict}: {headline(report)}", style=style))
     for reason in (origin, *report.reasons):
         if reason:
-            console.print(Text(f"  {printable(reason)}"))
+            console.print(Padding.indent(Text(printable(reason)), 2))
 
 
 def as_found(report: Report) -> str:
@@ -445,38 +453,27 @@ def as_found(report: Report) -> str:
 
 
 def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
-    """Print several reports as one table."""
+    """Print several reports: what each is of, and below it a line of one table."""
     from rich.text import Text
 
-    shown = []
-    for row in rows:
-        cells = dict(zip(comparison.COLUMNS, comparison.cells(row), strict=True))
-        machine = [cells["machine"], cells["report"], cells["date"]]
-        if row.memory_bytes:
-            machine.insert(1, cells["memory"])
-        shown.append(
-            (
-                "\n".join(machine),
-                "{profile}, {backend}\n{framework}".format_map(cells),
-                "{accelerator epoch}\n{CPU epoch}".format_map(cells),
-                "{warm epoch}\n{images/s}".format_map(cells),
-                "{speed-up}\n{accuracy}".format_map(cells),
-                "{peak memory}\n{start-up}".format_map(cells),
-                status(row.status),
-            )
-        )
-    header = (
-        "machine,\nreport",
-        "profile,\nframework",
-        "accel.,\nCPU epoch",
-        "warm,\nimages/s",
-        "speed-up,\naccuracy",
-        "memory,\nstart-up",
-        "\nverdict",
-    )
-    console.print(table(Section(title="Reports", header=header, rows=shown, words=(0, 1))))
+    names, *lines = comparison.filled(rows)
+    console.print(Text(f"{_numbers(names, names)}  verdict", style="bold"))
+    for row, line in zip(rows, lines, strict=True):
+        known = dict(zip(names, line, strict=True))
+        console.print(Text(", ".join(known.get(name, "-") for name in _ABOUT)))
+        console.print(Text(f"{_numbers(names, line)} "), view.styled(status(row.status)))
     for note in comparison.footnotes(rows):
         console.print(Text(note))
+
+
+def _numbers(names: Sequence[str], line: Sequence[str]) -> str:
+    columns = zip(names, line, strict=True)
+    return "".join(f"{cell:>11}" for name, cell in columns if name in _COMPARED)
+
+
+_COMPARED = {"GPU epoch", "CPU epoch", "warm", "speed-up", "accuracy", "start-up"}
+"""Columns that fit into 80 characters, together with the verdict."""
+_ABOUT = ("machine", "profile", "backend", "framework", "report", "date")
 
 
 def headline(report: Report) -> str:
@@ -484,12 +481,10 @@ def headline(report: Report) -> str:
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {report.device.requested}")
     last = report.epochs[-1]
-    doubt = " (speed not judged)"
-    if report.speed_counts:
-        doubt = ""
-    return (
-        f"{report.device.requested} did the work; epoch {last.seconds:.1f} s{doubt},"
-        f" accuracy {percent(last.accuracy)}"
+    return _listed(
+        f"{report.device.requested} did the work; epoch {last.seconds:.1f} s",
+        _doubt(report),
+        f"accuracy {percent(last.accuracy)}",
     )
 
 
@@ -539,20 +534,19 @@ def render(data: Mapping[str, Any]) -> str:
 
 def render_comparison(rows: Sequence[comparison.Row]) -> str:
     """Return the page of some rows, in their order, with the reports' texts escaped."""
-    places = range(len(comparison.COLUMNS))
-    numbers = {1, *places[comparison.NUMBERS]}
-    table = view.Section(
+    names, *lines = comparison.filled(rows)
+    table = Section(
         title="Reports",
-        header=comparison.COLUMNS,
-        words=[place for place in places if place not in numbers],
-        rows=list(map(comparison.cells, rows)),
+        header=names,
+        words=[n for n, name in enumerate(names) if name not in comparison.NUMBERS],
+        rows=[(machine, status(verdict), *more) for machine, verdict, *more in lines],
         notes=comparison.footnotes(rows),
     )
     return view.render(
         view.Page(
             heading=f"{len(rows)} reports side by side",
-            sentence="Seconds of a training pass over MNIST. The first epoch is the one that every"
-            " report has; warm: the median of those after it.",
+            sentence="An epoch is a training pass over MNIST: the first one, and warm, the median"
+            " of the later ones.",
             sections=[table],
             source="reports of verifications",
         )

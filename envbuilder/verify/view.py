@@ -37,12 +37,12 @@ class Word(Struct, frozen=True):
 
 
 class Fact(Struct, frozen=True):
-    """One fact: label, value, and a note next to it; `wrong` highlights the note."""
+    """One fact: label, value, a note next to it, and a doubt, which is highlighted."""
 
     label: str
     value: str
     note: str = ""
-    wrong: bool = False
+    doubt: str = ""
 
 
 class Curve(Struct, frozen=True, kw_only=True):
@@ -81,13 +81,10 @@ class Section(Struct, frozen=True, kw_only=True):
 def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
     """Return the section with the curve of a training's losses over its steps."""
     drawn = curve(losses)
-    notes = []
     wrong = []
-    if drawn and drawn.logarithmic:
-        notes.append("Logarithmic scale.")
     if drawn and drawn.missing:
         wrong.append(f"At {drawn.missing} of the recorded steps the loss was not a finite number.")
-    return Section(title="Training loss", loss=drawn, notes=notes, wrong=wrong)
+    return Section(title="Training loss", loss=drawn, wrong=wrong)
 
 
 def curve(losses: Sequence[tuple[float, float | None]]) -> Curve | None:
@@ -162,9 +159,9 @@ def grid(facts: Iterable[Fact]) -> Any:
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
     for fact in facts:
-        note = ""
-        if fact.note:
-            note = f" ({fact.note})"
+        note = ", ".join(filter(None, (fact.note, fact.doubt)))
+        if note:
+            note = f" ({note})"
         shown.add_row(fact.label, Text(printable(fact.value + note)))
     return shown
 
@@ -172,7 +169,6 @@ def grid(facts: Iterable[Fact]) -> Any:
 def table(section: Section) -> Any:
     """Return the table of a section."""
     from rich.table import Table
-    from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for place, name in enumerate(section.header):
@@ -181,14 +177,17 @@ def table(section: Section) -> Any:
         else:
             shown.add_column(name, justify="right", no_wrap=True)
     for row in section.rows:
-        cells = []
-        for cell in row:
-            if isinstance(cell, Word):
-                cells.append(Text(cell.word, style=_COLOURS[cell.tone]))
-            else:
-                cells.append(Text(printable(cell, lines=True)))
-        shown.add_row(*cells)
+        shown.add_row(*map(styled, row))
     return shown
+
+
+def styled(cell: str | Word) -> Any:
+    """Return a cell of a table for rich."""
+    from rich.text import Text
+
+    if isinstance(cell, Word):
+        return Text(cell.word, style=_COLOURS[cell.tone])
+    return Text(printable(cell, lines=True))
 
 
 # As a page

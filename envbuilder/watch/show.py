@@ -124,7 +124,8 @@ def page(watched: model.Watched) -> str:
     """Return a report as one page that needs no network and no script."""
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
     where = judge.environment(watched)
-    about = (where[:1].upper() + where[1:], watched.backend, watched.host, *watched.command)
+    command = " ".join(watched.command)
+    about = (where[:1].upper() + where[1:], watched.backend, watched.host, command)
     state, _ = _STATES[watched.on_device]
     return view.render(
         view.Page(

@@ -26,25 +26,25 @@ STANDARD = (60_000, "float32")
 """Training images and precision of the epoch that is commonly published."""
 COLUMNS = (
     "machine",
-    "memory",
+    "verdict",
     "profile",
-    "backend",
-    "framework",
+    "GPU epoch",
     "CPU epoch",
-    "accelerator epoch",
-    "warm epoch",
+    "warm",
     "speed-up",
     "images/s",
     "accuracy",
-    "peak memory",
     "start-up",
-    "verdict",
-    "report",
+    "peak memory",
+    "memory",
+    "backend",
+    "framework",
     "date",
+    "report",
 )
-NUMBERS = slice(5, 13)
+NUMBERS = COLUMNS[3:12]
 """The right-aligned columns."""
-_TIMES = slice(5, 10)
+_TIMES = slice(3, 8)
 FOOTNOTES = {
     "*": "not the standard epoch (60,000 images, float32): do not compare its time with the others",
     "†": "the machine was busy: its speed was not judged",
@@ -163,22 +163,28 @@ def cells(row: Row) -> tuple[str, ...]:
     seconds = f" s{mark}"
     return (
         row.machine or "unknown",
-        memory(row.memory_bytes),
+        row.status,
         row.profile or "-",
-        row.backend or "-",
-        row.framework or "unknown",
-        _amount(row.cpu_seconds, seconds),
         _amount(row.accelerator_seconds, seconds),
+        _amount(row.cpu_seconds, seconds),
         _amount(row.warm_seconds, seconds),
         times(row.speedup) if row.speedup else "-",
         _amount(row.images_per_second, mark),
         percent(row.accuracy),
-        memory(row.peak_bytes),
         _amount(row.start_seconds, " s"),
-        row.status,
-        row.file,
+        memory(row.peak_bytes),
+        memory(row.memory_bytes),
+        row.backend or "-",
+        row.framework or "unknown",
         row.date or "-",
+        row.file,
     )
+
+
+def filled(shown: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return the headings and the rows of the columns in which any row has something."""
+    columns = zip(COLUMNS, *map(cells, shown), strict=True)
+    return list(zip(*(column for column in columns if {*column[1:]} != {"-"}), strict=True))
 
 
 def _amount(value: float | None, unit: str) -> str:
@@ -189,7 +195,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 def markdown(shown: Sequence[Row]) -> str:
     """Return the table as Markdown, with all markup in cells escaped."""
-    table = markdown_table(COLUMNS, map(cells, shown), {1, *range(len(COLUMNS))[NUMBERS]})
+    table = markdown_table(COLUMNS, map(cells, shown), {*map(COLUMNS.index, NUMBERS)})
     return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
 
 

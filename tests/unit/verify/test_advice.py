@@ -66,6 +66,10 @@ def test_an_interpreter_of_others_is_not_rebuilt() -> None:
     ]
 
 
+def test_a_quick_look_promises_no_comparison() -> None:
+    assert "CPU" not in str(advised(changed(quick=True)))
+
+
 def test_an_image_of_apptainer_is_verified_again_by_its_file() -> None:
     artifact = {"kind": "image", "ref": "/shared/cuda.sif"}
     data = failing("import", backend="apptainer", artifact=artifact)

@@ -123,9 +123,21 @@ def test_what_no_check_showed_is_no_yes(name: str, status: str, trained: str, ri
 
 def test_a_speed_that_was_not_judged_says_so() -> None:
     *_, speed = show.answers(model.check(changed(speed="not_judged")))
-    assert speed.note.endswith("speed not judged")
+    assert speed.doubt == "speed not judged"
+    doubts = {
+        fact.label: fact.doubt for fact in show.figures(model.check(changed(speed="not_judged")))
+    }
+    assert doubts.pop("Accuracy") == ""
+    assert {*doubts.values()} == {"speed not judged"}
     untrained = model.check(failing("device", "no driver", training=None))
     assert "How fast was it?" not in {fact.label for fact in show.answers(untrained)}
+
+
+def test_a_ratio_that_says_nothing_is_called_noise() -> None:
+    compiled = [
+        {**whole()["compile"][0], "inference": {"counts": True, "speedup_over_eager": 0.96}}
+    ]
+    assert "inductor wrong 0.96×, within noise" in page(changed(compile=compiled)).text
 
 
 # The verdict
@@ -327,6 +339,7 @@ def test_colours_can_be_told_apart(name: str, repository: Path) -> None:
         "page": ("ink", "soft"),
         "good-tint": ("ink", "soft", "good", "caution"),
         "bad-tint": ("ink", "soft", "bad", "caution"),
+        "caution-tint": ("ink", "soft", "caution"),
     }
     for ground, inks in texts.items():
         for ink in inks:

@@ -135,12 +135,18 @@ def test_compare_as_a_table_is_80_wide(tmp_path: Path, compare: Command) -> None
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     assert shown.index("NVIDIA H200") < shown.index("A CPU")
-    assert shown.count("24.0 GiB") == 2, "a report named twice is shown once"
+    assert shown.count("a.json") == 1, "a report named twice is shown once"
     assert "617×" in shown
     assert "20.0 s*" in shown
     assert "* not the standard epoch" in shown
+    header, about, numbers, *_ = shown.splitlines()
+    assert header == "  GPU epoch  CPU epoch   speed-up   accuracy   start-up  verdict"
+    assert about.rstrip() == "NVIDIA H200, cuda, venv, torch 2.14.1+cu130, b.json, 2026-11-20"
+    assert numbers == "     20.0 s   12,345 s       617×    98.40 %     3.00 s  passed"
     assert compare("r", "--format", "table", "-o", "table.txt").out == ""
     assert "NVIDIA H200" in (tmp_path / "table.txt").read_text()
+    compare("r/a.json", "-o", "table.txt")
+    assert "GPU epoch" not in (tmp_path / "table.txt").read_text(), "a column without a value"
 
 
 def test_compare_for_machines(tmp_path: Path, compare: Command) -> None:
@@ -152,8 +158,8 @@ def test_compare_for_machines(tmp_path: Path, compare: Command) -> None:
     compare("a.json", "--format", "markdown", "-o", "deep/table.md")
     text = (tmp_path / "deep/table.md").read_text()
     assert (
-        "| NVIDIA H200 | 141 GiB | cuda | venv | torch 2.14.1+cu130 | 30.0 s | 20.0 s | - | 1.50× |"
-        in text
+        "| NVIDIA H200 | passed | cuda | 20.0 s | 30.0 s | - | 1.50× | 3,000 | 98.40 % | 3.00 s |"
+        " - | 141 GiB | venv | torch 2.14.1+cu130 |" in text
     )
     assert "standard" not in text
 
