@@ -128,7 +128,10 @@ class Browser:
         self.wait("Page.loadEventFired")
 
     def ask(self, expression: str) -> Any:
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the value of an expression, or what its promise resolves to."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

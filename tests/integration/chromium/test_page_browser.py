@@ -103,6 +103,34 @@ def test_the_measure_sees_what_is_too_wide(browser: Browser, written: Path) -> N
     assert "H1." in browser.ask(WIDER)
 
 
+LINES = """
+[...document.querySelectorAll('.plot span')].map(e => {
+  const text = document.createRange(); text.selectNodeContents(e);
+  return [e.textContent, new Set([...text.getClientRects()].map(r => r.top)).size];
+})
+"""
+
+
+@pytest.mark.parametrize("width", [320, DESKTOP])
+def test_no_label_of_a_curve_is_broken(browser: Browser, tmp_path: Path, width: int) -> None:
+    losses = [[1, 2.3], [28_000, 0.28], [1_000_000, 0.000_283]]
+    path = tmp_path / "page.html"
+    path.write_text(show.render({**usual(), "training": {**usual()["training"], "losses": losses}}))
+    browser.show(path, width)
+    lines = browser.ask(LINES)
+    assert {"0.000283", "step 1", "1,000,000"} <= {label for label, _ in lines}
+    assert {count for _, count in lines} == {1}
+
+
+HIDDEN = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
+
+
+@pytest.mark.parametrize("width", [320, PHONE])
+def test_checks_are_read_without_scrolling(browser: Browser, written: Path, width: int) -> None:
+    browser.show(written, width)
+    assert "Checks as a table" not in browser.ask(f"{HIDDEN}.map(e => e.ariaLabel)")
+
+
 def test_text_is_large_enough_on_a_phone(browser: Browser, written: Path) -> None:
     browser.show(written, PHONE)
     assert browser.ask(SMALLEST_TEXT) >= 12
