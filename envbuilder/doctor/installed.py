@@ -60,6 +60,16 @@ class Package(Struct, frozen=True, kw_only=True):
     installer: str
     requires: list[str]
 
+    @property
+    def release(self) -> str:
+        """The version without its build."""
+        return self.version.partition("+")[0]
+
+    @property
+    def build(self) -> str:
+        """Such as "cu126", "rocm6.3", "cpu"; empty if it states none."""
+        return self.version.partition("+")[2]
+
 
 class Place(Struct, frozen=True, kw_only=True):
     """Which environment it is."""

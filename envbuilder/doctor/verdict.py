@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from envbuilder.doctor.installed import Installed, Package
-    from envbuilder.host.gpus.accelerator import Level
+    from envbuilder.host.gpus.accelerator import Level, Needs
     from envbuilder.host.model import Host
     from envbuilder.profiles.releases import Build
 
@@ -71,129 +71,124 @@ class Around(NamedTuple):
 
 def judge(env: Installed, host: Host, around: Around) -> Judgement:
     """Return what is to be said of the framework that is worst off."""
-    looks = [_Look(env, key, host) for key in env.frameworks]
-    judged = [look.judged(around) for look in looks]
-    judged.append(Judgement(place=env.place, verdict="right", proof="no framework is in it"))
-    decisive = min(judged, key=lambda each: list(VERDICTS).index(each.verdict))
+    judged = [_judged(env, key, host, around) for key in env.frameworks]
     if env.lost:
         proof = f"the Python that it was made from is gone: {env.lost}"
-        decisive = Judgement(place=env.place, verdict="broken", proof=proof, fix="Make it again.")
-    return replace(decisive, notes=tuple(_notes(env, {look.kind for look in looks})))
+        judged = [Judgement(place=env.place, verdict="broken", proof=proof, fix="Make it again.")]
+    nothing = Judgement(place=env.place, verdict="right", proof="no framework is in it")
+    order = list(VERDICTS)
+    decisive = min(judged, key=lambda each: order.index(each.verdict), default=nothing)
+    return replace(decisive, notes=tuple(_notes(env, {each.build for each in judged})))
 
 
-class _Look:
-    """One framework of an environment, beside the builds that there are for a host."""
+def _judged(env: Installed, key: types.Framework, host: Host, around: Around) -> Judgement:
+    """Return what is to be said about a framework."""
+    package = env.frameworks[key]
+    build, kind, required = _build(env, key, host)
+    row = next((each for each in ACCELERATORS.values() if _is_for(kind, each)), CPU)
+    every = fit.of_build(row, host, required)
+    findings = [finding for finding in every if finding.code != "no-gpu"]
+    level = worst(findings)
+    decisive = [finding for finding in findings if finding.level == level]
+    target = _best(env, key, host)
+    verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
+    texts = dict.fromkeys(finding.text for finding in decisive)
+    proof = "; ".join(texts) or "no GPU here could do its work"
+    fix = ""
+    if fault := next(_faults(env, key, around), ""):
+        target = build if findings and verdict == "right" else target or build
+        verdict, proof = "broken", fault
+    elif not kind:
+        proof = "its files do not say which build it is"
+    elif not findings and target:
+        gpu = next(gpu for gpu in host.gpus if _is_for(target.build, of_vendor(gpu.vendor)))
+        verdict = "slower" if kind == "cpu" else "unusable"
+        proof = f"it has no code for {named(gpu)}"
+    elif verdict == "unusable" and not target:
+        fix = accelerators.fix(decisive[0], required, host, ())
+    elif target not in {None, build} and _SLOW.intersection(finding.code for finding in findings):
+        verdict = "slower"
+    lines = ""
+    if verdict != "right" and target:
+        which = "right for"
+        if target.release != package.release:
+            which = "the nearest release that serves"
+        fix = f"{_title(key, target.release, target.build)} is {which} this machine."
+        lines = paste.lines(env, key, target, around.url)
+    return Judgement(
+        place=env.place,
+        framework=key,
+        release=package.release,
+        build=kind,
+        accelerator=row.name if findings else "cpu",
+        verdict=verdict,
+        proof=f"{_title(key, package.release, kind)}: {proof}",
+        fix=fix,
+        paste=lines,
+    )
 
-    def __init__(self, env: Installed, key: types.Framework, host: Host) -> None:
-        self.env = env
-        self.key = key
-        self.host = host
-        self.package = env.frameworks[key]
-        self.release = self.package.version.partition("+")[0]
-        versions = {name: each.version for name, each in env.packages.items()}
-        self.kind = self.package.version.partition("+")[2]
-        if host.os == "macos":
-            versions[key] = self.release
-        if env.is_of_conda(self.package):  # other builds, of which their CUDA alone is known
-            versions = {"nvidia-cuda-runtime": cuda_of(self.kind)}
-        self.row = needs.build_of(key, versions, host.platform)
-        self.needs = needs.of_packages(key, versions, host.platform, wsl=host.wsl)
-        if self.row:
-            self.kind = self.row.build
-        plugins = [name for name in versions if name.endswith("-plugin")]
-        if self.kind == "cpu" and (plugins or self.package.name == "tensorflow"):
-            self.kind = ""  # it may find CUDA's libraries in the system
 
-    def judged(self, around: Around) -> Judgement:
-        """Return what is to be said about it."""
-        row = next((a for a in ACCELERATORS.values() if _is_for(self.kind, a)), CPU)
-        every = fit.of_build(row, self.host, self.needs)
-        findings = [finding for finding in every if finding.code != "no-gpu"]
-        level = worst(findings)
-        decisive = [finding for finding in findings if finding.level == level]
-        target = self.target()
-        verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
-        texts = dict.fromkeys(finding.text for finding in decisive)
-        proof = "; ".join(texts) or "no GPU here could do its work"
-        fix = ""
-        if fault := next(self._faults(around), ""):
-            target = self.row if findings and verdict == "right" else target or self.row
-            verdict, proof = "broken", fault
-        elif not self.kind:
-            proof = "its files do not say which build it is"
-        elif not findings and target:
-            gpu = next(g for g in self.host.gpus if _is_for(target.build, of_vendor(g.vendor)))
-            verdict = "slower" if self.kind == "cpu" else "unusable"
-            proof = f"it has no code for {named(gpu)}"
-        elif verdict == "unusable" and not target:
-            fix = accelerators.fix(decisive[0], self.needs, self.host, ())
-        elif target != self.row and _SLOW.intersection(f.code for f in findings):
-            verdict = "slower"
-        lines = ""
-        if verdict != "right" and target:
-            which = "right for"
-            if target.release != self.release:
-                which = "the nearest release that serves"
-            fix = f"{_title(self.key, target.release, target.build)} is {which} this machine."
-            lines = paste.lines(self.env, self.key, target, around.url)
-        return Judgement(
-            place=self.env.place,
-            framework=self.key,
-            release=self.package.version,
-            build=self.kind,
-            accelerator=row.name if findings else "cpu",
-            verdict=verdict,
-            proof=f"{_title(self.key, self.release, self.kind)}: {proof}",
-            fix=fix,
-            paste=lines,
+def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
+    """Return the build of a framework if a table has it, its name if known, and what it needs."""
+    package = env.frameworks[key]
+    versions = {name: each.version for name, each in env.packages.items()}
+    if host.os == "macos":
+        versions[key] = package.release
+    if env.is_of_conda(package):  # other builds, of which their CUDA alone is known
+        versions = {"nvidia-cuda-runtime": cuda_of(package.build)}
+    build = needs.build_of(key, versions, host.platform)
+    kind = build.build if build else package.build
+    if kind == "cpu" and (package.name == "tensorflow" or "-plugin" in " ".join(versions)):
+        kind = ""  # it may find CUDA's libraries in the system
+    return build, kind, needs.of_packages(key, versions, host.platform, wsl=host.wsl)
+
+
+def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
+    """Return the build that serves a GPU of the host best; None if none does.
+
+    This release goes before others, then the nearest, of those the later one.
+    """
+    present = env.frameworks[key].release
+    order = list(releases.table_of(key))
+    newer = sum(version_numbers(each) > version_numbers(present) for each in order)
+    others = {*map(cuda_of, env.packages)} - {""}
+
+    def cost(build: Build) -> tuple[object, ...]:
+        place = order.index(build.release)
+        return (
+            env.place.version not in build.pythons,
+            build.release != present,
+            abs(place - newer),
+            place > newer,
+            bool(others) and cuda_of(build.build) not in others,
+            build.index != "default",
         )
 
-    def target(self) -> Build | None:
-        """Return the build that serves a GPU of the host best; None if none does.
+    rated: dict[Build, Level] = {}
+    for gpu in host.gpus:
+        if row := of_vendor(gpu.vendor):
+            rated |= fit.rated(key, row, host)
+    serving = [build for build, level in rated.items() if level == "note"]
+    return min(serving, key=cost, default=None)
 
-        This release goes before others, then the nearest, of those the later one.
-        """
-        order = list(releases.table_of(self.key))
-        ours = version_numbers(self.release)
-        present = sum(version_numbers(release) > ours for release in order)
-        others = {*map(cuda_of, self.env.packages)} - {""}
 
-        def cost(build: Build) -> tuple[object, ...]:
-            place = order.index(build.release)
-            return (
-                self.env.place.version not in build.pythons,
-                build.release != self.release,
-                abs(place - present),
-                place > present,
-                bool(others) and cuda_of(build.build) not in others,
-                build.index != "default",
-            )
-
-        rated: dict[Build, Level] = {}
-        for gpu in self.host.gpus:
-            if row := of_vendor(gpu.vendor):
-                rated |= fit.rated(self.key, row, self.host)
-        serving = [build for build, level in rated.items() if level == "note"]
-        return min(serving, key=cost, default=None)
-
-    def _faults(self, around: Around) -> Iterator[str]:
-        """Yield why it works on no machine."""
-        ours = self.package.version.partition("+")[2]
-        stated = self.package.metadata.partition("+")[0]
-        if stated != self.release:
-            yield f"two installs are mixed: METADATA of {stated}, code of {self.release}"
-        for name in FRAMEWORKS[self.key].builds & self.env.packages.keys():
-            package = self.env.packages[name]
-            unstated = [f"jaxlib=={package.version}"] if name.endswith("-plugin") else []
-            if package is self.package:
-                unstated += releases.rules(self.key, self.release)
-            yield from _conflicts(self.env, package, unstated)
-            if package.version.partition("+")[2] not in {"", ours}:
-                yield f"{name} {package.version} is of another build"
-        if around.system:
-            lacks = installed.lacking(self.env, self.key, around.system, around.environ)
-            if lacks:
-                yield f"libraries are missing: {first(lacks, 5)}"
+def _faults(env: Installed, key: types.Framework, around: Around) -> Iterator[str]:
+    """Yield why a framework works on no machine."""
+    package = env.frameworks[key]
+    stated = package.metadata.partition("+")[0]
+    if stated != package.release:
+        yield f"two installs are mixed: METADATA of {stated}, code of {package.release}"
+    for name in FRAMEWORKS[key].builds & env.packages.keys():
+        part = env.packages[name]
+        unstated = [f"jaxlib=={part.version}"] if name.endswith("-plugin") else []
+        if part is package:
+            unstated += releases.rules(key, package.release)
+        yield from _conflicts(env, part, unstated)
+        if part.build not in {"", package.build}:
+            yield f"{name} {part.version} is of another build"
+    lacks = installed.lacking(env, key, around.system, around.environ) if around.system else ()
+    if lacks:
+        yield f"libraries are missing: {first(lacks, 5)}"
 
 
 def _title(key: types.Framework, release: str, build: str) -> str:

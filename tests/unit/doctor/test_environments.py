@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.doctor import installed
-from tests.support import elf, environments
+from tests.support import elf, environments, host_trees
 
 
 @pytest.mark.parametrize("name", environments.CASES)
@@ -28,6 +29,21 @@ def test_what_is_said_of_an_environment(name: str, tmp_path: Path) -> None:
     assert len(notes) == len(case.get("notes", ()))
     for note, part in zip(sorted(notes), case.get("notes", ()), strict=True):
         assert part in note
+
+
+@pytest.mark.parametrize("host", host_trees.EACH)
+@pytest.mark.parametrize("version", ["1.13.1+cu117", "2.5.1+cpu", "2.7.1+cu128", "2.9.0+rocm6.4"])
+def test_what_is_printed_is_right_for_the_machine(host: str, version: str, tmp_path: Path) -> None:
+    """An environment with the build that the lines install gets no word, on any machine."""
+    case = {"host": host, "packages": {"torch": version}}
+    environments.lay(tmp_path / "before", case)
+    found = environments.judged(tmp_path / "before", case)
+    assert bool(found.fix) == (found.verdict != "right")
+    if pasted := re.search(r"\btorch==(\S+)", found.paste):
+        python = re.search(r"python(\S+) -m venv", found.paste)
+        case |= {"packages": {"torch": pasted[1]}, "python": python[1] if python else "3.11"}
+        environments.lay(tmp_path / "after", case)
+        assert environments.judged(tmp_path / "after", case).verdict == "right"
 
 
 def program(path: Path, content: bytes = environments.PYTHON) -> Path:
