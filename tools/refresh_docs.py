@@ -58,10 +58,9 @@ what the payload reports ([Measured](#measured)) and, on the same level, what en
 the environment ([Report](#report)). envbuilder checks and relies on the keys below; a payload may
 write others, which are kept as they are.
 
-`share/envbuilder/report.schema.json`, below the prefix that envbuilder is installed into, is their
-JSON schema; locks, manifests of bundles and reports of `watch` have theirs beside it. Beyond it, no
-number is NaN or infinite, and a report with `status: passed` contradicts neither itself nor its
-request. Below are the keys of each part.
+Its JSON schema is installed as `share/envbuilder/report.schema.json`, beside those of locks and
+bundles. Beyond it, no number is NaN or infinite, and a report with `status: passed` contradicts
+neither itself nor its request. Below are the keys of each part.
 """
 
 
