@@ -204,12 +204,12 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
     """
 
     def of_run(run: Run) -> Iterator[Finding]:
-        found: dict[str, list[tuple[str, Finding]]] = {}
+        by_kind: dict[str, list[tuple[str, Finding]]] = {}
         for process in run.trained:
             name = f"pid {process.pid}" if process.rank is None else f"rank {process.rank}"
             for each in rule(process, run):
-                found.setdefault(each.kind, []).append((name, each))
-        for pairs in found.values():
+                by_kind.setdefault(each.kind, []).append((name, each))
+        for pairs in by_kind.values():
             worst = max((each for _, each in pairs), key=lambda each: each.lost)
             if len(pairs) < len(run.trained):
                 names = first([name for name, _ in pairs], 4)
