@@ -62,8 +62,8 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> str:
-        """The version without its build."""
-        return self.version.partition("+")[0]
+        """The version without its build, and without conda-forge's number of the build."""
+        return self.version.partition("+")[0].partition(".post")[0]
 
     @property
     def build(self) -> str:

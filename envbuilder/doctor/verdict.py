@@ -175,17 +175,17 @@ def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
 def _faults(env: Installed, key: types.Framework, around: Around) -> Iterator[str]:
     """Yield why a framework works on no machine."""
     package = env.frameworks[key]
-    stated = package.metadata.partition("+")[0]
-    if stated != package.release:
-        yield f"two installs are mixed: METADATA of {stated}, code of {package.release}"
+    if version_numbers(package.metadata) != version_numbers(package.version):
+        yield f"two installs are mixed: METADATA of {package.metadata}, code of {package.version}"
     for name in FRAMEWORKS[key].builds & env.packages.keys():
         part = env.packages[name]
         unstated = [f"jaxlib=={part.version}"] if name.endswith("-plugin") else []
         if part is package:
             unstated += releases.rules(key, package.release)
         yield from _conflicts(env, part, unstated)
-        if part.build not in {"", package.build}:
-            yield f"{name} {part.version} is of another build"
+        # torchcodec's own build for the CPU works beside any.
+        if part.build and name != "torchcodec" and cuda_of(part.build) != cuda_of(package.build):
+            yield f"{name} {part.version} is for another CUDA"
     lacks = installed.lacking(env, key, around.system, around.environ) if around.system else ()
     if lacks:
         yield f"libraries are missing: {first(lacks, 5)}"

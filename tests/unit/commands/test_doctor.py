@@ -237,7 +237,7 @@ def test_the_environment_in_use_is_judged(active: Path, machine: Machine, doctor
     assert found["verdict"] == "slower"
     assert found["place"]["tool"] == "uv"
     environments.install(active / "lib/python3.11/site-packages", {"torchvision": "0.20.1+cu121"})
-    assert "broken: PyTorch 2.5.1 (cpu): torchvision 0.20.1+cu121 is of" in doctor(code=3).out
+    assert "broken: PyTorch 2.5.1 (cpu): torchvision 0.20.1+cu121 is for" in doctor(code=3).out
 
 
 def test_builds_of_own_profiles_are_no_problem_of_another_environment(
