@@ -780,6 +780,9 @@ def summary(workflow: Workflow) -> Iterator[str]:
         )
     for omission in workflow.omissions:
         yield f"no job for {omission.label}: {omission.why}"
+    builds = _beside(workflow.output, "-builds.yml")
+    if builds not in workflow_files(workflow) and Path(builds).is_file():
+        yield f"note: {builds} is not needed any more: remove it"
 
 
 def _options(

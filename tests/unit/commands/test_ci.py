@@ -157,6 +157,9 @@ def test_it_is_written_checked_and_written_again(
     done = ci(*options)
     assert (done.code, done.out) == (0, f"{WORKFLOW}\n{PINS}\n")
     assert "default.cpu-linux-amd64-py3.11-venv: verify at each push, on epyc" in done.err
+    builds = project / WORKFLOW.replace(".yml", "-builds.yml")
+    builds.touch()
+    assert f"{builds.name} is not needed any more" in ci(*options).err
     text = (project / WORKFLOW).read_text()
     command = (
         "envbuilder ci --provider github --platform linux/amd64 --runner cpu=epyc --quick"
