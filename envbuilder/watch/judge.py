@@ -140,10 +140,10 @@ def environment(watched: Watched) -> str:
     """Return where the training ran: the profile, or another environment."""
     other = another_environment(watched)
     if other:
-        return f"another environment: {other}"
+        return f"Another environment: {other}"
     if watched.project.environment:
-        return f"profile {watched.profile}, environment {watched.project.environment}"
-    return f"profile {watched.profile}"
+        return f"Profile {watched.profile}, environment {watched.project.environment}"
+    return f"Profile {watched.profile}"
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:

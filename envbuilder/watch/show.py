@@ -123,9 +123,8 @@ def show(watched: model.Watched, changes: Sequence[str], out: Any) -> None:
 def page(watched: model.Watched) -> str:
     """Return a report as one page that needs no network and no script."""
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
-    where = judge.environment(watched)
     command = " ".join(watched.command)
-    about = (where[:1].upper() + where[1:], watched.backend, watched.host, command)
+    about = (judge.environment(watched), watched.backend, watched.host, command)
     state, _ = _STATES[watched.on_device]
     return view.render(
         view.Page(
