@@ -175,9 +175,9 @@ def place_inside(text: str) -> str:
         )
     if not text.isprintable():
         raise InvalidError(f"{shown(text)}: a path of printable characters is needed")
-    if why := covered(path):
+    if reason := covered(path):
         raise InvalidError(
-            f"{shown(text)} would cover {why}",
+            f"{shown(text)} would cover {reason}",
             "Choose a path of its own, such as /data.",
         )
     return str(path)
@@ -294,11 +294,13 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
         try:
             path = place_inside(target)
             is_folder = source.startswith("./")
-            place = _project_folder(project, source) if is_folder else volume_name(project, source)
+            mounted = (
+                _project_folder(project, source) if is_folder else volume_name(project, source)
+            )
         except InvalidError as error:
             with_context(error, f"{where}: volumes")
             raise
-        yield Volume(source=place, target=path)
+        yield Volume(source=mounted, target=path)
 
 
 def _project_folder(project: Path, text: str) -> str:

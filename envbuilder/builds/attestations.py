@@ -166,8 +166,8 @@ def bill(
     parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
     parts += sbom.locked_components(files, known)
     # A status file may lack a package's architecture and suite.
-    named = {part.purl.partition("?")[0] for part in parts}
-    parts += [part for part in extra if part.purl.partition("?")[0] not in named]
+    known_urls = {part.purl.partition("?")[0] for part in parts}
+    parts += [part for part in extra if part.purl.partition("?")[0] not in known_urls]
     return sbom.document(profile, parts, {name: fact for name, fact in facts.items() if fact})
 
 
@@ -179,14 +179,14 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
     if artifact.kind in NATIVE:
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
         return sbom.installed(Path(artifact.ref) / ("venv" if artifact.kind == "conda" else ""))
-    why = "this engine does not show them"
+    reason = "this engine does not show them"
     try:
         packages = _packages(plan, artifact, progress)
     except EnvbuilderError as error:
         packages = None
-        why = error.message
+        reason = error.message
     if packages is None:
-        progress.note(f"note: the SBOM lacks the base image's packages: {why}")
+        progress.note(f"note: the SBOM lacks the base image's packages: {reason}")
         return ()
     suites = (sbom.suite(f) for f in plan.files if f.kind == "deb")
     return sbom.of_packages(packages, next(suites, ""))

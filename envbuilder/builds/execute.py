@@ -218,7 +218,7 @@ def _perform_on_image(step: ImageStep, context: _Context) -> None:
             Assembly(
                 step,
                 context.store,
-                lambda part: _perform(part, context),
+                lambda inner: _perform(inner, context),
                 context.progress.note,
                 context.task.update,
             ).make()
@@ -305,8 +305,8 @@ def _share_wheels(step: ShareWheels, context: _Context) -> None:
     from envbuilder.builds.image import unpacked
 
     with process.beside(partial(unpacked.link, step, context.store)) as linking:
-        for each in step.meanwhile:
-            _perform(each, context)
+        for inner in step.meanwhile:
+            _perform(inner, context)
         wheels, records = linking.result()
     unpacked.add(step, wheels, records)
 

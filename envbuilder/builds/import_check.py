@@ -95,8 +95,8 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
         try:
             results.extend(decoding.convert(msgspec.json.decode(done.stdout), list[_Result]))
         except msgspec.MsgspecError as error:
-            why = printable(done.last_words, _LONGEST)
-            raise VerifyError(f"imports could not be tried: {why}") from error
+            reason = printable(done.last_words, _LONGEST)
+            raise VerifyError(f"imports could not be tried: {reason}") from error
         return done.returncode
 
     with build.progress.task("import what the project imports"):
@@ -110,18 +110,18 @@ def judged(results: Sequence[_Result]) -> Outcome:
     failed = 0
     parts: dict[str, list[str]] = {}
     status: Literal["passed", "warning", "failed"] = "passed"
-    for each in results:
-        if not each.code:
+    for result in results:
+        if not result.code:
             passed += 1
             continue
-        why = "not tried here, since it needs a device"
-        if not _DEVICE.search(each.errors):
+        problem = "not tried here, since it needs a device"
+        if not _DEVICE.search(result.errors):
             failed += 1
             if status != "failed":
-                status = "failed" if each.package else "warning"
-            text = _BEFORE.sub("", each.errors).strip().replace("\n", ". ", 1)
-            why = " ".join(_LIBRARY.sub(r"\1 is missing", text).split()) or str(each.code)
-        parts.setdefault(why, []).append(each.module)
-    each_once = (clipped(f"{', '.join(m)}: {why}", _LONGEST) for why, m in parts.items())
+                status = "failed" if result.package else "warning"
+            text = _BEFORE.sub("", result.errors).strip().replace("\n", ". ", 1)
+            problem = " ".join(_LIBRARY.sub(r"\1 is missing", text).split()) or str(result.code)
+        parts.setdefault(problem, []).append(result.module)
+    each_once = (clipped(f"{', '.join(m)}: {reason}", _LONGEST) for reason, m in parts.items())
     whole = "; ".join([f"{passed} of {passed + failed}", *each_once])
     return Outcome(status, printable(whole, len(whole)))

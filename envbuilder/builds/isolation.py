@@ -251,11 +251,11 @@ def shadowing(
         modules = {n.partition(".")[0] for n in names if n.endswith((".py", ".pyc", ".so"))}
         modules |= {name for name in names if "." not in name}
         if shadowed := ", ".join(sorted(modules & (origins.FRAMEWORKS | _HOOKS))):
-            where = printable(folder, 200)
-            yield f"PYTHONPATH: {where} holds {shadowed}, used before the environment's own"
+            shown = printable(folder, 200)
+            yield f"PYTHONPATH: {shown} holds {shadowed}, used before the environment's own"
     if home := environ.get("PYTHONHOME"):
-        where = printable(home, 200)
-        yield f"PYTHONHOME={where} is where Python's standard library is taken from"
+        shown = printable(home, 200)
+        yield f"PYTHONHOME={shown} is where Python's standard library is taken from"
     for name in ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES"):
         if environ.get(name):
             yield f"{name}={printable(environ[name], 200)} is loaded into every program"
@@ -266,8 +266,8 @@ def shadowing(
         matches = sorted(filter(library_names.match, entries(folder)))
         if matches and not _is_of_driver(folder):
             library = first([printable(name, 80) for name in matches], 1)
-            where = printable(folder, 200)
-            yield f"library path: {where} holds {library}, used before the environment's own"
+            shown = printable(folder, 200)
+            yield f"library path: {shown} holds {library}, used before the environment's own"
 
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:

@@ -74,12 +74,12 @@ class Choice(Struct, frozen=True, kw_only=True):
             "--profile": self.request.profile,
             "--backend": self.request.backend,
         }
-        stated: list[str] = []
+        arguments: list[str] = []
         for name, value in options.items():
             if value:
-                stated += (name, value)
+                arguments += (name, value)
         # -P: a file of the notebook's folder shadows no module.
-        return (sys.executable, "-P", "-m", "envbuilder", words[0], *stated, *words[1:])
+        return (sys.executable, "-P", "-m", "envbuilder", words[0], *arguments, *words[1:])
 
 
 class Spec(Struct, frozen=True, kw_only=True):
@@ -202,15 +202,15 @@ def read_connection(path: Path) -> Connection:
     """Return a connection file's content. Raises `InvalidError` if a container cannot use it."""
     try:
         content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
-        stated = decoding.convert(content, _Read)
+        connection = decoding.convert(content, _Read)
     except (OSError, ValueError) as error:  # msgspec's is a ValueError, too
         raise InvalidError(f"{path}: not a connection file of a kernel here: {error}") from error
     numbers = (
-        stated.shell_port,
-        stated.iopub_port,
-        stated.stdin_port,
-        stated.control_port,
-        stated.hb_port,
+        connection.shell_port,
+        connection.iopub_port,
+        connection.stdin_port,
+        connection.control_port,
+        connection.hb_port,
     )
     if len(set(numbers)) != len(numbers):
         raise InvalidError(f"{path}: not a connection file of a kernel here: a port appears twice")
@@ -242,7 +242,7 @@ def kernel_command(file: str, beside: str) -> tuple[str, ...]:
 
 
 def run_kernel(
-    environment: DockerEnvironment, file: Path, stated: Access, beside: Path | None
+    environment: DockerEnvironment, file: Path, given: Access, beside: Path | None
 ) -> int:
     """Run the kernel of a connection file with the project's settings; return its exit code.
 
@@ -253,10 +253,10 @@ def run_kernel(
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
     folder = Volume(source=str(beside), target=_FOLDER_INSIDE, writable=False)
     access = replace(
-        stated,
+        given,
         ports=opened.ports,
-        volumes=(*stated.volumes, folder) if beside else stated.volumes,
-        variables={**stated.variables, **_VARIABLES},
+        volumes=(*given.volumes, folder) if beside else given.volumes,
+        variables={**given.variables, **_VARIABLES},
     )
     argv = environment.command(inside.guarded(("python", "-I"), kernel), access)
     parent = os.getppid()

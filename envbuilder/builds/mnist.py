@@ -137,16 +137,16 @@ def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
     from filelock import FileLock
 
     cache = _ensure_cache(settings)
-    part = cache / f"{name}.part"
+    partial_file = cache / f"{name}.part"
     with FileLock(cache / ".lock"):
         try:
-            with part.open("wb") as out:
+            with partial_file.open("wb") as out:
                 for chunk in chunks:
                     out.write(chunk)
-            part.chmod(0o444)
-            part.replace(cache / name)
+            partial_file.chmod(0o444)
+            partial_file.replace(cache / name)
         finally:
-            part.unlink(missing_ok=True)
+            partial_file.unlink(missing_ok=True)
 
 
 def _cache(root: Path) -> Path:

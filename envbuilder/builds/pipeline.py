@@ -114,29 +114,29 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
     library = variants.library(settings)
     if not running and settings.project and settings.definition:
         environments.require_parts(settings.definition, settings.environment, settings.project)
-    named = library.named(request.profile) if request.profile is not None else None
+    requested = library.named(request.profile) if request.profile is not None else None
     elsewhere = probe.is_target(request.target_host) and not running
     host = probe.target(request.target_host) if elsewhere else probe.host()
-    if named and named.name != request.profile:
-        title = FRAMEWORKS[named.framework].title
-        progress.note(f"profile {named.name}: {request.profile} for {title}")
+    if requested and requested.name != request.profile:
+        title = FRAMEWORKS[requested.framework].title
+        progress.note(f"profile {requested.name}: {request.profile} for {title}")
     if elsewhere:
         progress.note(f"note: {host.notes[0]}")
     judged: tuple[fit.BackendFit, ...] = ()
-    if named is None:
+    if requested is None:
         # A native backend is not passed on: it would hide an accelerator that works in an image.
         image = backends.makes_image(request.backend or "") or bool(request.image_option)
         backend = backends.IMAGE if image else None
         chosen = choice.choose(library, settings, host, backend=backend)
         progress.note(f"profile {chosen.profile.name}: {chosen.reason}")
-        named = chosen.profile
+        requested = chosen.profile
         judged = chosen.judged
     if request.backend is not None:
-        require_backend(named, request.backend)
-    if request.python is not None and request.python not in named.python.supported:
+        require_backend(requested, request.backend)
+    if request.python is not None and request.python not in requested.python.supported:
         raise InvalidError(
-            f"profile '{named.name}' has no Python {request.python}",
-            f"It has: {', '.join(named.python.supported)}.",
+            f"profile '{requested.name}' has no Python {request.python}",
+            f"It has: {', '.join(requested.python.supported)}.",
         )
     return Chosen(
         request=request,
@@ -146,7 +146,7 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
         host=host,
         assumed=elsewhere,
         running=running or elsewhere,
-        profile=named,
+        profile=requested,
         judged=judged,
     )
 
@@ -217,7 +217,11 @@ def choose_backend(
         return usable[0], f"the only one that '{profile.name}' has"
     if backends.IMAGE in usable and request.image_option:
         return backends.IMAGE, "an image was requested"
-    best = {each.backend for each in judged if each.works or each.level == judged[0].level}
+    best = {
+        fit_of_backend.backend
+        for fit_of_backend in judged
+        if fit_of_backend.works or fit_of_backend.level == judged[0].level
+    }
     possible = [backend for backend in usable if backend in best]
     if len(possible) == 1:
         (name,) = possible
@@ -340,8 +344,8 @@ def fetch(build: Planned) -> None:
     progress = build.progress
     if changed := build.product.changed():
         progress.note(f"note: {changed}; it is built again")
-    if settings.shared_store and (why := objection(settings.shared_store)):
-        progress.note(f"warning: {why}; what it lacks is downloaded")
+    if settings.shared_store and (reason := objection(settings.shared_store)):
+        progress.note(f"warning: {reason}; what it lacks is downloaded")
     try:
         base.require_python(plan, settings, progress)
     except BuildError as error:

@@ -42,14 +42,14 @@ def require_own(folder: Path) -> None:
 
     In another user's folder nothing is written, so its content does not matter.
     """
-    place = folder / FOLDER
+    path = folder / FOLDER
     trusted = files.current_trust()
-    if not os.path.lexists(place) or folder.stat().st_uid not in trusted.uids:
+    if not os.path.lexists(path) or folder.stat().st_uid not in trusted.uids:
         return
-    why = "it is a link" if place.is_symlink() else files.objection(place, trusted)
-    if why:
+    reason = "it is a link" if path.is_symlink() else files.objection(path, trusted)
+    if reason:
         raise InvalidError(
-            f"{place} is not used: {why}",
+            f"{path} is not used: {reason}",
             "Remove it, or move it away. It holds links to environments, which are made again.",
         )
 
@@ -65,21 +65,21 @@ def link(settings: Settings, prefix: Path) -> str:
     if os.geteuid() == 0 and settings.project.stat().st_uid != 0:
         return ""
     folder = settings.project / FOLDER
-    place = folder / settings.environment
-    if place.is_symlink() and place.readlink() == prefix:
+    link_path = folder / settings.environment
+    if link_path.is_symlink() and link_path.readlink() == prefix:
         return ""
-    if folder.is_symlink() or (place.exists() and not place.is_symlink()):
-        return f"{place}: not made by envbuilder, left as it is"
+    if folder.is_symlink() or (link_path.exists() and not link_path.is_symlink()):
+        return f"{link_path}: not made by envbuilder, left as it is"
     new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
     try:
         if not folder.exists():
             files.write(folder / ".gitignore", b"*\n")
         new.symlink_to(prefix)
-        new.replace(place)
+        new.replace(link_path)
     except OSError as error:
         with suppress(OSError):
             new.unlink()
-        return f"{place}: cannot be written: {error.strerror or error}"
+        return f"{link_path}: cannot be written: {error.strerror or error}"
     return ""
 
 
@@ -119,8 +119,8 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
     with writing(folder):
         if folder.is_dir():
             return folder
-        with TemporaryDirectory(dir=above, prefix="new_") as part:
-            new = Path(part, "new")
+        with TemporaryDirectory(dir=above, prefix="new_") as new_folder:
+            new = Path(new_folder, "new")
             for name, text in texts.items():
                 files.write(new / name, text.encode(), 0o777 if text.startswith("#!") else 0o666)
             open_to_all(new)
@@ -169,8 +169,8 @@ def _excluded(settings: Settings) -> dict[str, str]:
     with suppress(InvalidError):
         text = files.read_text(settings.project / PROJECT_FILE)
         comment = re.search(r"^exclude:[^\n#]*# *([^\n]+)", text, re.MULTILINE)
-        why = f" ({comment[1].rstrip('. ')})" if comment else ""
-        return dict.fromkeys(map(types.canonical, settings.definition.exclude), why)
+        comment_text = f" ({comment[1].rstrip('. ')})" if comment else ""
+        return dict.fromkeys(map(types.canonical, settings.definition.exclude), comment_text)
     return {}
 
 

@@ -103,8 +103,8 @@ def planned(settings: Settings) -> ProjectLayer | None:
         texts = installable.texts
     contents = image_files.collect(project, entries, texts)
     if contents.omitted:
-        listed = first(contents.omitted, _SHOWN)
-        console.progress().note(f"note: never copied into an image: {listed}")
+        names = first(contents.omitted, _SHOWN)
+        console.progress().note(f"note: never copied into an image: {names}")
     return ProjectLayer(
         folder=str(project),
         laid=laid,

@@ -172,13 +172,13 @@ def note(folder: Path, image: LoadedImage) -> Path:
 def loaded(folder: Path) -> tuple[LoadedImage, ...]:
     """Return the images that `note` recorded in the folder of a fingerprint."""
     parts = _read_files((folder / LOADED).glob("*.json"), LoadedImage)
-    return tuple(part for part in parts if part.fingerprint == folder.name)
+    return tuple(image for image in parts if image.fingerprint == folder.name)
 
 
 def forget(folder: Path, ref: str) -> None:
     """Remove `note`'s record of an image that the engine no longer has under this name."""
     for path in (folder / LOADED).glob("*.json"):
-        if any(part.ref == ref for part in _read_files([path], LoadedImage)):
+        if any(image.ref == ref for image in _read_files([path], LoadedImage)):
             path.unlink(missing_ok=True)
 
 

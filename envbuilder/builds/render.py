@@ -321,7 +321,7 @@ def _source_build(file: File, target: Target) -> dict[str, Any]:
     from envbuilder.packages.sources import sealed, source_locker
 
     wheels = source_locker.builders(file, target) if file.is_built else (sealed.unpruned(file),)
-    every = [(each in target.files, _line([each])) for each in wheels]
+    every = [(wheel in target.files, _line([wheel])) for wheel in wheels]
     return {
         "file": file,
         "needs": [line for is_installed, line in every if not is_installed],
@@ -334,8 +334,8 @@ def _dockerfile(
 ) -> Iterator[RenderedFile]:
     """Yield a Dockerfile and the files that it takes in, below a folder."""
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
-    listed = {**context, "requirements": image["requirements"], "by_name": True}
-    yield _rendered("requirements.txt", "requirements.txt.j2", listed, folder)
+    by_name = {**context, "requirements": image["requirements"], "by_name": True}
+    yield _rendered("requirements.txt", "requirements.txt.j2", by_name, folder)
     from envbuilder.builds.payload import COMPILER, payload_pyz  # a print needs none
 
     if image["profile"].bytecode:
@@ -397,9 +397,9 @@ def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
 
     They never include the user's own index.
     """
-    named = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
+    examples = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
     urls: dict[str, str] = {}
-    for source, file in sorted(named.items()):
+    for source, file in sorted(examples.items()):
         if file.kind == "deb":
             from envbuilder.packages.debian import mirrors
 

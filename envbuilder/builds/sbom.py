@@ -76,7 +76,10 @@ def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) ->
     from cyclonedx.output.json import JsonV1Dot6
 
     # The library sorts components by comparing many fields: sorted ones need few comparisons.
-    ordered = sorted(parts, key=lambda part: (part.kind, part.name, part.version, part.purl))
+    ordered = sorted(
+        parts,
+        key=lambda item: (item.kind, item.name, item.version, item.purl),
+    )
     tool = Component(name="envbuilder", type=ComponentType.APPLICATION)
     root = Component(
         name=name, type=ComponentType.APPLICATION, bom_ref=f"urn:envbuilder:environment:{name}"
@@ -98,7 +101,7 @@ def encoded(data: dict[str, Any]) -> bytes:
     return (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _component(part: Component) -> CycloneComponent:
+def _component(component: Component) -> CycloneComponent:
     from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.component import Component, ComponentScope, ComponentType, Pedigree
@@ -107,28 +110,32 @@ def _component(part: Component) -> CycloneComponent:
 
     factory = LicenseFactory()
     declared = LicenseAcknowledgement.DECLARED
-    is_built = part.recipe is not None and part.recipe.kind != "wheel"
-    if len(part.licences) == 1:
-        licences = [factory.make_from_string(part.licences[0], license_acknowledgement=declared)]
+    is_built = component.recipe is not None and component.recipe.kind != "wheel"
+    if len(component.licences) == 1:
+        licences = [
+            factory.make_from_string(component.licences[0], license_acknowledgement=declared)
+        ]
     else:
         # CycloneDX allows a single expression; several licences have to be given as names.
-        licences = [factory.make_with_name(t, acknowledgement=declared) for t in part.licences]
+        licences = [factory.make_with_name(t, acknowledgement=declared) for t in component.licences]
     return Component(
-        type=ComponentType(part.kind),
-        name=part.name,
-        version=part.version or None,
-        bom_ref=part.purl,
-        purl=PackageURL.from_string(part.purl),
-        scope=ComponentScope.REQUIRED if part.installed else ComponentScope.EXCLUDED,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)] if part.sha256 else [],
+        type=ComponentType(component.kind),
+        name=component.name,
+        version=component.version or None,
+        bom_ref=component.purl,
+        purl=PackageURL.from_string(component.purl),
+        scope=ComponentScope.REQUIRED if component.installed else ComponentScope.EXCLUDED,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=component.sha256)]
+        if component.sha256
+        else [],
         licenses=licences,
-        properties=[Property(name=f"envbuilder:{k}", value=v) for k, v in part.facts],
-        external_references=[_source(part)] if part.recipe else [],
+        properties=[Property(name=f"envbuilder:{k}", value=v) for k, v in component.facts],
+        external_references=[_source(component)] if component.recipe else [],
         pedigree=Pedigree(notes="built from its source by envbuilder") if is_built else None,
     )
 
 
-def _source(part: Component) -> ExternalReference:
+def _source(component: Component) -> ExternalReference:
     """Return a component's source; for a repository, with its commit."""
     from cyclonedx.model import (
         ExternalReference,
@@ -138,7 +145,7 @@ def _source(part: Component) -> ExternalReference:
         XsUri,
     )
 
-    recipe = part.recipe
+    recipe = component.recipe
     assert recipe is not None, "no index has it"
     of_git = recipe.kind == "git"
     kinds = {"git": ExternalReferenceType.VCS, "wheel": ExternalReferenceType.DISTRIBUTION}
@@ -187,13 +194,13 @@ def of_base(ref: str, digest: str, platform: str) -> Component:
     `digest` is the image's id on this machine. It is left out if it is not a sha256 digest: an
     engine's own id may be of another kind.
     """
-    name, _, named = ref.partition("@")
-    digest = next(filter(_DIGEST.fullmatch, (named, digest)), "")
+    name, _, digest_of_ref = ref.partition("@")
+    digest = next(filter(_DIGEST.fullmatch, (digest_of_ref, digest)), "")
     return Component(
         kind="container",
         name=name,
         version=digest,
-        purl=_image_purl(name, digest, platform, published=digest == named),
+        purl=_image_purl(name, digest, platform, published=digest == digest_of_ref),
         sha256=digest.removeprefix("sha256:"),
     )
 

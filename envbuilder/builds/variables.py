@@ -99,13 +99,13 @@ def of_command(
     if access.shares_cores and THREADS in decided and decided[THREADS].source == MACHINE:
         decided[DEFAULT_THREADS] = decided.pop(THREADS)
     left_out = {CALLER, of_profile} if place.sets_profile else {CALLER}
-    return {name: each for name, each in decided.items() if each.source not in left_out}
+    return {name: variable for name, variable in decided.items() if variable.source not in left_out}
 
 
 def report(decided: Mapping[str, Variable]) -> None:
     """With --verbose, print what is set and why; of -e only names, as its values may be secret."""
-    for name, each in sorted(decided.items()):
-        value = f": {each.value}"
-        if each.source == STATED:
+    for name, variable in sorted(decided.items()):
+        value = f": {variable.value}"
+        if variable.source == STATED:
             value = ""
-        console.detail(f"{name} ({each.source}){value}")
+        console.detail(f"{name} ({variable.source}){value}")

@@ -345,11 +345,11 @@ def needed_bases(
     needed = set()
     for target in chain.from_iterable(s.targets for s in selections if s.profile.makes_images):
         base = target.base
-        named = override or (base and settings.configuration.base_images.get(base.ref))
+        chosen = override or (base and settings.configuration.base_images.get(base.ref))
         # The packages of a base that is made here are among the locked files.
-        if base is not None and (named or not base.suite):
+        if base is not None and (chosen or not base.suite):
             ref = base_ref(base, request, settings)
-            digest = None if named else base.digest
+            digest = None if chosen else base.digest
             needed.add(Needed(ref=ref, platform=target.platform, digest=digest))
     return tuple(sorted(needed, key=lambda n: (n.ref, n.platform)))
 
@@ -410,8 +410,8 @@ def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
     an index that lists it.
     """
     image = layout.find(needed.platform)
-    listed = needed.digest is not None and layout.blob(needed.digest).is_file()
-    digest = needed.digest if listed and needed.digest else image.digest
+    is_manifest = needed.digest is not None and layout.blob(needed.digest).is_file()
+    digest = needed.digest if is_manifest and needed.digest else image.digest
     for blob in blobs(layout, image, digest):
         sha256 = blob.removeprefix("sha256:")
         yield _of_path(
@@ -741,15 +741,15 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
         if path.startswith(f"{PROJECT}/"):
             continue
         below = path.removeprefix("profiles/")
-        why = ""
+        remark = ""
         used = next((f / below for f in folders if (f / below).is_file()), None)
         if used is not None and used.read_bytes() == content:
             continue
         if used is not None and used.is_relative_to(resources.profiles_dir()):
-            why = "overrides the shipped one"
+            remark = "overrides the shipped one"
         elif used is not None and (not force or used != user / below):
             refused.append(used)
-        changes.append(Draft(path=user / below, content=content, why=why))
+        changes.append(Draft(path=user / below, content=content, why=remark))
     if refused:
         raise InvalidError(
             f"differs from the bundle's version: {', '.join(map(str, refused))}",
@@ -862,19 +862,21 @@ def _loaded(
 
     The engine's own image of the same name is kept, unless `force`.
     """
-    named = [(image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images]
+    loadable = [
+        (image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images
+    ]
     loaded: set[str] = set()
     if images:
         try:
             with connection.connect() as engine:
-                for image, layout, name in named:
+                for image, layout, name in loadable:
                     if name and _load(engine, name, image, layout, progress, force=force):
                         loaded.add(name)
         except ToolError as error:
             progress.note(f"note: base images stay on disk: {error.message}")
     return tuple(
         Image(name=name, folder=str(layout.folder), loaded=name in loaded)
-        for _, layout, name in named
+        for _, layout, name in loadable
     )
 
 

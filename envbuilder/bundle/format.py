@@ -135,9 +135,9 @@ def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
             yield f"{shown(member.path)} is not a valid path of a {member.kind}, or appears twice"
             return
         paths.add(member.path)
-        named = matched[1] if matched.re.groups else None
-        stated = mnist.SHA256.get(named or "") if member.kind == "dataset" else named
-        if named is not None and stated != member.sha256:
+        name_part = matched[1] if matched.re.groups else None
+        expected = mnist.SHA256.get(name_part or "") if member.kind == "dataset" else name_part
+        if name_part is not None and expected != member.sha256:
             yield f"the sha256 of {member.path} is not the one in its name"
         if member.kind in TEXTS and member.size > LARGEST_TEXT:
             yield f"{member.path} is too large: {member.size} bytes"
@@ -299,8 +299,8 @@ class Reader:
                 f"expected sha256 {member.sha256}, found {digest.hexdigest()}",
             )
 
-    def _damaged(self, what: str, why: str = "") -> BuildError:
-        return BuildError(f"{self._where}: damaged: {what}{why and f': {why}'}", _AGAIN)
+    def _damaged(self, what: str, reason: str = "") -> BuildError:
+        return BuildError(f"{self._where}: damaged: {what}{reason and f': {reason}'}", _AGAIN)
 
     def _read(self, size: int) -> bytes:
         with files.explained(self._where, BuildError):
@@ -312,13 +312,13 @@ class Reader:
 
     def _manifest(self) -> tuple[str, Manifest]:
         block = self._read(BLOCK)
-        stated = manifest_stated(block)
-        if stated is None:
+        manifest_id = manifest_stated(block)
+        if manifest_id is None:
             raise InvalidError(
                 f"{self._where}: not an envbuilder bundle",
                 Hint("Make one", ("bundle", "--output", "FILE.tar")),
             )
-        sha256, size = stated
+        sha256, size = manifest_id
         if size > LARGEST_MANIFEST or block != header(manifest_name(sha256), size):
             raise self._damaged("its manifest")
         text = self._read(size)

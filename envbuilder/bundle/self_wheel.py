@@ -131,17 +131,17 @@ def released(settings: Settings) -> Wheel:
     what = f"{DISTRIBUTION} {__version__}"
     with upstream.opened(settings) as index:
         release = index.releases(DISTRIBUTION).get(Version(__version__))
-    why = f"no package index has {what}"
+    reason = f"no package index has {what}"
     if problem := index.problems.get(DISTRIBUTION):
-        why = f"it is not known whether a package index has {what}: {problem}"
+        reason = f"it is not known whether a package index has {what}: {problem}"
     for link in release.wheels if release else ():
         sha256 = source.downloaded(link.location, link.sha256, link.file, settings)
         found = Wheel(file=link.file, content=Store.of(settings).path(sha256).read_bytes())
         if _members(found) == _members(wheel(settings)):
             return found
-        why = f"the package index has a {what} with other files than this one's"
+        reason = f"the package index has a {what} with other files than this one's"
     raise InvalidError(
-        why,
+        reason,
         "Commit a wheel of this version and name it with --wheel. To make one from its sources:"
         " pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
     )
@@ -189,20 +189,20 @@ def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
             name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-            stated = email.parser.BytesParser().parsebytes(archive.read(name))
+            metadata = email.parser.BytesParser().parsebytes(archive.read(name))
     except (*archives.BAD_ZIP, StopIteration) as error:
         raise InvalidError(
             f"{wheel.file}: is not a wheel, or is damaged",
             "Make it again: pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
         ) from error
     requirements = []
-    for line in map(str, stated.get_all("Requires-Dist", [])):
+    for line in map(str, metadata.get_all("Requires-Dist", [])):
         requirement = Requirement(line)
         if requirement.marker is None or "extra" not in str(requirement.marker):
             requirements.append(line)
         elif extra and requirement.marker.evaluate({"extra": extra}):
             requirements.append(f"{requirement.name}{requirement.specifier}")
-    return tuple(requirements), str(stated.get("Requires-Python", ""))
+    return tuple(requirements), str(metadata.get("Requires-Python", ""))
 
 
 def accepts(wheel: Wheel, python: types.PythonVersion) -> bool:

@@ -116,12 +116,12 @@ def _without_effect(change: environment_changes.Change, settings: Settings) -> I
     """
     environment = settings.environment
     before = settings.definition
-    listed = environments.merged(before, environment).requirements if before else ()
+    before_lines = environments.merged(before, environment).requirements if before else ()
     contents = environments.contents(change.definition, environment, change.path.parent)
     chosen = {distribution(text): text for text in contents.resolution.overrides}
     for text in environments.merged(change.definition, environment).requirements:
         name = distribution(text)
-        if text in listed:
+        if text in before_lines:
             continue
         if name in contents.resolution.exclude:
             raise InvalidError(

@@ -181,8 +181,8 @@ def _built(outcome: _Outcome) -> _Outcome:
 
 def _require_no_place(request: Request, first: str) -> None:
     """Raise `InvalidError` for an option with the location of a single image."""
-    stated = {"--tag": request.tag, "--output": request.output, "--push": request.push}
-    for option, value in stated.items():
+    options = {"--tag": request.tag, "--output": request.output, "--push": request.push}
+    for option, value in options.items():
         if value:
             given = (option, value)
             raise InvalidError(

@@ -140,8 +140,8 @@ def command(
     console.result(f"manifest sha256 {digest}")
     for lack in lacks:
         console.result(f"not in the bundle: {lack}")
-    where = ", in the project's folder" if environment else ""
-    console.hints([Hint(f"On the machine without a network{where}", ("unbundle", output.name))])
+    suffix = ", in the project's folder" if environment else ""
+    console.hints([Hint(f"On the machine without a network{suffix}", ("unbundle", output.name))])
 
 
 def _counts(members: dict[str, int]) -> str:
@@ -211,8 +211,8 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
     for draft in taken.written:
         console.result(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:
-        place = "in the engine" if image.loaded else f"in {image.folder}"
-        console.result(f"base image {image.name or '(without a name)'}: {place}")
+        location = "in the engine" if image.loaded else f"in {image.folder}"
+        console.result(f"base image {image.name or '(without a name)'}: {location}")
     for lack in manifest.lacks:
         console.result(f"not in the bundle: {lack}")
     for line in _differences(taken, file, settings):

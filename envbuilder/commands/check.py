@@ -69,18 +69,20 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
     extra = tuple(entries.unused_locks(settings))
     notes = tuple(_notes(every, settings))
     if as_json:
-        files = [{"file": each.path.name, "why": each.why} for each in extra]
-        stated = {"locks": states, "needless": files, "notes": notes}
-        console.data({"schema": 1, "failed": failed, **stated})
+        files = [{"file": unused.path.name, "why": unused.why} for unused in extra]
+        report = {"locks": states, "needless": files, "notes": notes}
+        console.data({"schema": 1, "failed": failed, **report})
         return INVALID if failed else 0
     usable = [e for e, state in zip(every, states, strict=True) if state.state in _USABLE]
-    why = entries.reasons(usable)
+    reasons = entries.reasons(usable)
     for entry, state in zip(every, states, strict=True):
-        _print(state, entry, why.get(entry.label, ""))
-    for each in extra:
-        removal = "`envbuilder lock` removes it" if each.excluded else "remove it if nobody has one"
-        console.result(f"– {each.path.parent.name}/{each.path.name} is needless")
-        console.result(f"    {each.why}: {removal}")
+        _print(state, entry, reasons.get(entry.label, ""))
+    for unused in extra:
+        removal = (
+            "`envbuilder lock` removes it" if unused.excluded else "remove it if nobody has one"
+        )
+        console.result(f"– {unused.path.parent.name}/{unused.path.name} is needless")
+        console.result(f"    {unused.why}: {removal}")
     for note in notes:
         console.result(f"note: {note}")
     if any(state.failed and state.state not in _REFUSED for state in states):
@@ -123,14 +125,14 @@ def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, An
         yield {"profile": name, "backend": "conda", "state": "locked", "stale": stale, "reason": ""}
 
 
-def _print(state: State, entry: entries.Entry, why: str) -> None:
+def _print(state: State, entry: entries.Entry, reason: str) -> None:
     label = ".".join(filter(None, (state.environment, state.profile)))
     mark = "–" if state.problems else "✓"
     if state.failed:
         mark = "✗"
     release = ", ".join(entry.release)
     console.result(f"{mark} {label:<24} {state.state:<10} {release}".rstrip())
-    for problem in filter(None, (*state.problems, state.hint, why)):
+    for problem in filter(None, (*state.problems, state.hint, reason)):
         for line in problem.splitlines():
             console.result(f"    {line}")
 
@@ -148,9 +150,9 @@ def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
 def _state(entry: entries.Entry) -> State:
     state = partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
-        why = (entry.profile.message,)
+        reasons = (entry.profile.message,)
         return state(
-            state="impossible", problems=why, hint=entry.profile.hint, failed=entry.required
+            state="impossible", problems=reasons, hint=entry.profile.hint, failed=entry.required
         )
     if entry.earlier is None:
         return state(state="missing", problems=("it is not locked",), failed=True)

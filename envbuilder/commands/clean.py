@@ -323,7 +323,8 @@ def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
                 lines = (f"    used by {user}" for user in item.users)
                 users.setdefault(item.row, {}).update(dict.fromkeys(lines))
         rows = {
-            row: None if None in each else sum(filter(None, each)) for row, each in parts.items()
+            row: None if None in sizes_of_row else sum(filter(None, sizes_of_row))
+            for row, sizes_of_row in parts.items()
         }
         if list(rows) == [kind]:
             yield _row(kind, rows[kind])

@@ -156,11 +156,11 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
     stored = _read(reports)
     rows = comparison.rows(stored)
     judgements = _judgements(stored, earlier)
-    is_worse = any(each.status == "failed" for each in judgements or ())
+    is_worse = any(judgement.status == "failed" for judgement in judgements or ())
     if form == "table":
         return _Compared(
             draw=lambda out: show.print_comparison(rows, out),
-            lines=tuple(": ".join(each.row) for each in judgements or ()),
+            lines=tuple(": ".join(judgement.row) for judgement in judgements or ()),
             is_worse=is_worse,
         )
     return _Compared(written=_text(rows, form, judgements), is_worse=is_worse)
@@ -183,7 +183,7 @@ def _text(
         more = {} if judgements is None else {"against": judgements}
         return comparison.as_json(rows, **more) + "\n"
     if form == "markdown":
-        judged = [each.row for each in judgements or ()]
+        judged = [judgement.row for judgement in judgements or ()]
         table = comparison.markdown_table(_JUDGED, judged) if judged else ""
         return "\n".join(filter(None, (comparison.markdown(rows), table)))
     if form == "csv":

@@ -135,12 +135,12 @@ def command(
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
     """Return a line on these profiles' framework, and how to see other frameworks' profiles."""
     name, says_so = library.framework
-    why = f", because {says_so}" if says_so else ""
+    reason = f", because {says_so}" if says_so else ""
     if requested:
         name = requested
-        why = ""
+        reason = ""
     others = ", ".join(f"`--framework {other}`" for other in types.FRAMEWORKS if other != name)
-    return f"framework: {name}{why}; others: {others}"
+    return f"framework: {name}{reason}; others: {others}"
 
 
 def _served(
@@ -210,9 +210,9 @@ def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
     ]
     rates = [pool.bandwidth for pool in first if pool.bandwidth]
     speed = bandwidth(min(rates)) if len(rates) == len(first) else "speed unknown"
-    each = " each" if len(first) > 1 and len(rates) == len(first) else ""
+    suffix = " each" if len(first) > 1 and len(rates) == len(first) else ""
     return (
-        f"memory for models: {_gib(sum(sizes))}, {speed}{each} ({names})",
+        f"memory for models: {_gib(sum(sizes))}, {speed}{suffix} ({names})",
         f"  weights of up to {largest[0]} or {largest[1]}; more with --model SIZE",
     )
 
@@ -230,17 +230,17 @@ def _print(host: Host, choice: Choice, opt_in: set[str], lines: tuple[str, ...])
     out.print()
     fits = Table.grid(padding=(0, 2))
     aside = [f for f in choice.fits if f.impossible or (f.verdict == "no" and f.profile in opt_in)]
-    shown = [each for each in choice.fits if each not in aside]
-    against = grouped(each for each in shown if each.verdict != "fits")
+    shown = [fit for fit in choice.fits if fit not in aside]
+    against = grouped(fit for fit in shown if fit.verdict != "fits")
     for group in sorted(
-        [*against, *([each] for each in shown if each.verdict == "fits")],
+        [*against, *([one] for one in shown if one.verdict == "fits")],
         key=lambda group: shown.index(group[0]),
     ):
         mark, style = _MARKS[group[0].verdict]
-        names = ", ".join(each.profile for each in group)
+        names = ", ".join(fit.profile for fit in group)
         fits.add_row(Text(mark, style=style), names, Text("; ".join(group[0].reasons) or "fits"))
     if aside:
-        names = ", ".join(each.profile for each in aside)
+        names = ", ".join(fit.profile for fit in aside)
         mark, style = _MARKS["no"]
         fits.add_row(Text(mark, style=style), names, Text("not for this machine (see --json)"))
     out.print(fits)
@@ -286,20 +286,20 @@ def facts(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _system(host: Host) -> str:
-    where = []
+    surroundings = []
     if host.wsl:
-        where.append("WSL")
+        surroundings.append("WSL")
     if host.container:
-        where.append("container")
+        surroundings.append("container")
     if host.rosetta:
-        where.append("Python under Rosetta")
+        surroundings.append("Python under Rosetta")
     name = host.os_version or _UNKNOWN
     if host.os == "macos":
         name = f"macOS {name}"
     kernel = host.kernel and f"kernel {host.kernel}"
     text = ", ".join(filter(None, (name, host.machine, kernel, host.libc)))
-    if where:
-        text += f" ({', '.join(where)})"
+    if surroundings:
+        text += f" ({', '.join(surroundings)})"
     return text
 
 

@@ -299,17 +299,17 @@ def _report(
         indexes=_channels(choice),
     )
     folders = profile_files.search_path(folder, own_settings.config_dir)
-    place = _Inputs(folder, folders, offered, {}, cache(forms.read), {})
-    fit = _fitted(choice, facts, place)
+    inputs = _Inputs(folder, folders, offered, {}, cache(forms.read), {})
+    fit = _fitted(choice, facts, inputs)
     facts = fit.facts
     unbuilt: Sequence[str] = ()
     failure: EnvbuilderError | None = None
     if choice.lines and diagnosis and ask:
         try:
             with _interrupted(until):
-                facts, unbuilt = _resolvable(choice, facts, place, ask)
+                facts, unbuilt = _resolvable(choice, facts, inputs, ask)
             index = diagnosis.index()
-            unsure = {n: why for n, why in index.problems.items() if not index.releases(n)}
+            unsure = {n: problem for n, problem in index.problems.items() if not index.releases(n)}
             choice = msgspec.structs.replace(
                 choice, unlisted=tuple(u for u in choice.unlisted if u.name not in unbuilt)
             )
@@ -317,7 +317,7 @@ def _report(
             console.progress().note("not all is asked, since the index takes its time: lock asks")
         except BuildError as error:
             failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
-    variants = _variants(choice, facts, place)
+    variants = _variants(choice, facts, inputs)
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
     run = _to_run(folder, files, hints, local_package)
@@ -328,7 +328,7 @@ def _report(
         taken=tuple(_taken(choice)),
         changed=(
             *fit.notes_of(str),
-            *(f"{taken}: {why}" for taken, why in facts.overrides.values()),
+            *(f"{taken}: {reason}" for taken, reason in facts.overrides.values()),
         ),
         dropped=(
             *fit.notes_of(lines.Dropped),
@@ -343,7 +343,7 @@ def _report(
             ),
             *_excluded(facts.exclude),
             *fit.notes_of(lines.Needed),
-            *(f"{name} cannot be locked: {why}" for name, why in place.obstacles.items()),
+            *(f"{name} cannot be locked: {reason}" for name, reason in inputs.obstacles.items()),
             *(f"{name}: {_UNBUILT} [{name}]" for name in unbuilt),
             *draft.of_extras(folder, choice, imports),
             *_on_hardware(compare.other_cuda, variants, fit.possible),
@@ -378,20 +378,20 @@ def _to_run(
 def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
     """Yield the files whose requirements are used, then other sources of packages."""
     for source in choice.sources:
-        listed = (*source.listed.requirements, *source.listed.conda)
-        texts = tuple(line.text for line in listed)
+        lines = (*source.listed.requirements, *source.listed.conda)
+        texts = tuple(line.text for line in lines)
         yield SourceFile(file=source.main.file, why=source.why, requirements=texts)
     if unlisted := tuple(line.text for line in choice.unlisted):
         places = [li.where.removeprefix(draft.IMPORTED).partition(":")[0] for li in choice.unlisted]
-        named = first([*dict.fromkeys(places)], _SHOWN)
-        yield SourceFile(file=named, why="no file lists them", requirements=unlisted)
+        names = first([*dict.fromkeys(places)], _SHOWN)
+        yield SourceFile(file=names, why="no file lists them", requirements=unlisted)
 
 
 def _excluded(names: Mapping[str, str]) -> Iterator[str]:
     """Yield advice on excluded names, given with the reason."""
-    for name, why in names.items():
-        meant = nearest(name) if why == _ABSENT else ""
-        yield f"{name}: {_EXCLUDED[why]}{meant and f' Is it {meant}?'}"
+    for name, reason in names.items():
+        meant = nearest(name) if reason == _ABSENT else ""
+        yield f"{name}: {_EXCLUDED[reason]}{meant and f' Is it {meant}?'}"
 
 
 def _package(folder: Path) -> package.Package | None:
@@ -438,7 +438,7 @@ def _with_unlisted(
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
     if itself:
         seen.add(types.canonical(itself.name))
-    families = (*SAME, *(each.names for each in FRAMEWORKS.values()))
+    families = (*SAME, *(framework.names for framework in FRAMEWORKS.values()))
     seen.update(*filterfalse(seen.isdisjoint, families))
     # A fork of a package, which no table knows, has its name and brings its module.
     seen.update(n.rpartition("-")[2] for n in tuple(seen) if not is_popular(n))
@@ -530,7 +530,7 @@ class _Attempt(NamedTuple):
         return [str(note) for note in self.notes if type(note) is kind]
 
 
-def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> _Attempt:
+def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attempt:
     """Return facts with which the usual profiles, or as many as possible, can be locked.
 
     The Python and the framework in files stay if possible; else the nearest ones are used.
@@ -540,15 +540,15 @@ def _fitted(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> _Attemp
     best = _Attempt(facts)
     for release, python in _alternatives(choice, framework):
         changed = msgspec.structs.replace(facts, framework_version=release, python=python)
-        fit = _tried(choice, changed, place, usual)
+        fit = _tried(choice, changed, inputs, usual)
         best = max(best, fit, key=lambda fit: len(fit.possible))
         if fit.possible == usual:
             break
-    return _tried(choice, best.facts, place)
+    return _tried(choice, best.facts, inputs)
 
 
 def _resolvable(
-    choice: draft.Choice, facts: draft.Draft, place: _Inputs, ask: Ask
+    choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, ask: Ask
 ) -> tuple[draft.Draft, Sequence[str]]:
     """Return facts for which uv finds a solution, and packages that need the user's consent.
 
@@ -558,16 +558,16 @@ def _resolvable(
     unasked = _not_asked_for(choice)
     ask = partial(ask, report=progress.note, unasked=unasked)
     with progress.task("ask which versions fit together"):
-        listed = [*choice.lines]
+        lines = [*choice.lines]
         for source in choice.sources:
-            listed += source.listed.constraints
-        pins = any(chooser.is_pin(line.text) for line in listed)
+            lines += source.listed.constraints
+        pins = any(chooser.is_pin(line.text) for line in lines)
         # Pins of libraries may not fit those that CUDA's builds bring.
-        kind: types.Accelerator = "cuda" if pins else _reference(_variants(choice, facts, place))
-        facts, sources = _fitting(choice, facts, place, kind, ask)
+        kind: types.Accelerator = "cuda" if pins else _reference(_variants(choice, facts, inputs))
+        facts, sources = _fitting(choice, facts, inputs, kind, ask)
         if pins:
             ask = partial(ask, sources=sources)
-            facts, more = _fitting(choice, facts, place, "mps", ask)
+            facts, more = _fitting(choice, facts, inputs, "mps", ask)
             sources |= more
     unbuilt = sources & unasked
     return msgspec.structs.replace(facts, build=tuple(sorted(sources - unbuilt))), sorted(unbuilt)
@@ -585,7 +585,7 @@ def _reference(variants: ProjectProfiles) -> types.Accelerator:
 def _fitting(
     choice: draft.Choice,
     facts: draft.Draft,
-    place: _Inputs,
+    inputs: _Inputs,
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
@@ -595,14 +595,14 @@ def _fitting(
     """
     from envbuilder.locks import entries, resolve
 
-    variants = _variants(choice, facts, place)
+    variants = _variants(choice, facts, inputs)
     adapted = _to_ask(variants, kind)
     if adapted is None:
         return facts, frozenset()
     python = facts.python or adapted.python.default
     questions = ask(adapted, settled=python if kind == "mps" else "")
     # As the lock asks: its answer is at hand unless it has constraints of its own.
-    own = entries.lock_of(variants.unadapted(adapted.name), place.profiles)
+    own = entries.lock_of(variants.unadapted(adapted.name), inputs.profiles)
     before = resolve.preferred(own, (), adapted.platforms[0], python)
     known_sources = questions.sources
     answer = questions.answer(adapted, python, before=before)
@@ -611,7 +611,7 @@ def _fitting(
         if kind == "mps" and pins & (answer.sources - known_sources):
             # A Mac rather has the next version with a wheel than a build of an old one.
             questions = ask(adapted, settled=python)
-            moved = _first_moved(choice, facts, place, kind, ask, questions, adapted)
+            moved = _first_moved(choice, facts, inputs, kind, ask, questions, adapted)
             if moved and moved[1] < answer.sources:
                 return moved
         return facts, answer.sources
@@ -622,15 +622,15 @@ def _fitting(
         exclude = dict.fromkeys(sorted(old), _TOO_OLD)
     if exclude:
         less = msgspec.structs.replace(facts, exclude=facts.exclude | exclude)
-        return _fitting(choice, less, place, kind, ask)
+        return _fitting(choice, less, inputs, kind, ask)
     if kind != "mps":
         limits = variants.limits
         way = next(questions.alternatives(python, limits.constraints, limits.pythons), None)
         if way:
-            why = _NEAREST
+            reason = _NEAREST
             if way.wheels:
-                why = f"there are wheels of {first(way.wheels, 3)} for it"
-            facts = _with_python(facts, python, way.python, why)
+                reason = f"there are wheels of {first(way.wheels, 3)} for it"
+            facts = _with_python(facts, python, way.python, reason)
             if way.release:
                 facts = msgspec.structs.replace(
                     facts,
@@ -638,32 +638,32 @@ def _fitting(
                     version_why=f"needed by {way.release.where}",
                 )
             return facts, way.sources
-    moved = _first_moved(choice, facts, place, kind, ask, questions, adapted)
+    moved = _first_moved(choice, facts, inputs, kind, ask, questions, adapted)
     if moved is None:
-        place.obstacles[adapted.name] = " ".join(answer.reason.printed().split())
+        inputs.obstacles[adapted.name] = " ".join(answer.reason.printed().split())
     return moved or (facts, questions.sources)
 
 
 def _first_moved(
     choice: draft.Choice,
     facts: draft.Draft,
-    place: _Inputs,
+    inputs: _Inputs,
     kind: types.Accelerator,
     ask: Ask,
     questions: chooser.Chooser,
     adapted: Profile,
 ) -> tuple[draft.Draft, frozenset[str]] | None:
     """Return the first of `_moved` for which there is a solution, and the packages to build."""
-    pythons = _variants(choice, facts, place).limits.pythons
+    pythons = _variants(choice, facts, inputs).limits.pythons
     # Lines without a version took no part in that question.
-    for each in _moved(choice, facts, kind, questions, adapted, pythons):
-        tried = _to_ask(_variants(choice, each, place), kind)
+    for candidate in _moved(choice, facts, kind, questions, adapted, pythons):
+        tried = _to_ask(_variants(choice, candidate, inputs), kind)
         if tried:
             python = tried.python.default
             settled = python if kind == "mps" else ""
             later = ask(tried, sources=questions.sources, settled=settled).answer(tried, python)
             if isinstance(later, chooser.Answer):
-                return each, later.sources
+                return candidate, later.sources
     return None
 
 
@@ -685,27 +685,27 @@ def _moved(
     required = [line for line in choice.lines if line.name not in facts.exclude]
     if kind == "mps":
         pythons = (lines.Line(f"=={python}.*", ""),)
-    why = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
+    reason = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
     line_of = {line.name: line for line in required}
     for answer, versions in questions.moved(python, required, pythons):
         overrides = {**facts.overrides}
         for name in sorted(versions.keys() - FRAMEWORKS[adapted.framework].names):
             line = line_of[name]
             text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
-            overrides[name] = (text, f"{why}; {line.where} has {line.text}")
-        each = msgspec.structs.replace(facts, overrides=overrides)
-        each = _with_python(each, python, answer.python, _NEAREST)
-        yield each
+            overrides[name] = (text, f"{reason}; {line.where} has {line.text}")
+        candidate = msgspec.structs.replace(facts, overrides=overrides)
+        candidate = _with_python(candidate, python, answer.python, _NEAREST)
+        yield candidate
         release = answer.release(adapted)
         if kind != "mps" and release != adapted.release:
-            yield msgspec.structs.replace(each, framework_version=release)
+            yield msgspec.structs.replace(candidate, framework_version=release)
 
 
-def _with_python(facts: draft.Draft, before: str, python: str, why: str) -> draft.Draft:
+def _with_python(facts: draft.Draft, before: str, python: str, reason: str) -> draft.Draft:
     """Return facts with another Python, unless it is the same as before."""
     if python == before:
         return facts
-    return msgspec.structs.replace(facts, python=python, python_why=why)
+    return msgspec.structs.replace(facts, python=python, python_why=reason)
 
 
 def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | None:
@@ -724,15 +724,15 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
 
 def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
     """Return index names that only conda's lists and commands, or imports, lead to."""
-    listed = _condas(choice)
-    places = {line.where for line in listed}
+    lines = _condas(choice)
+    places = {line.where for line in lines}
     imported = {
         line.name
         for line in choice.unlisted
         if draft.IMPORTED in line.where or draft.OF_CONDA in line.where
     }
     own = {line.name for line in choice.lines if line.where not in places}
-    return (conda.distributions(listed) - own) | imported
+    return (conda.distributions(lines) - own) | imported
 
 
 def _condas(choice: draft.Choice) -> list[Line]:
@@ -747,12 +747,12 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
     ones to name it); else the one of most packages. Beside another, TensorFlow only reads data.
     """
     names = [line.name for line in choice.lines]
-    stated = {f for name in names if (f := frameworks.of_name(name))}
-    stated = stated or {f for name in names if (f := frameworks.of_user(name))}
+    used_frameworks = {f for name in names if (f := frameworks.of_name(name))}
+    used_frameworks = used_frameworks or {f for name in names if (f := frameworks.of_user(name))}
     by_use = [f for name in used if (f := frameworks.of_name(name))]
-    required = stated.union(by_use[:1])
+    required = used_frameworks.union(by_use[:1])
     if len(required) < 2:
-        return None if required <= (stated or {frameworks.DEFAULT}) else by_use[0]
+        return None if required <= (used_frameworks or {frameworks.DEFAULT}) else by_use[0]
     required.discard("tensorflow")
     belonging = Counter(map(frameworks.of_user, names))
     return next((name for name in by_use if name in required), None) or max(
@@ -782,22 +782,22 @@ def _alternatives(
     if asked:
         wish = int(asked[1] or 11)
         pythons += [f"3.{minor}" for minor in sorted(_PYTHONS, key=lambda minor: abs(minor - wish))]
-    named = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
-    release = re.search(r"[0-9]+\.[0-9]+", " ".join(named))
+    texts = (line.text for line in choice.lines if frameworks.of_name(line.name) == framework)
+    release = re.search(r"[0-9]+\.[0-9]+", " ".join(texts))
     every = sorted(map(Version, releases.table_of(framework)))
     versions = [str(every[0]), *dict.fromkeys(f"{v.major}.{v.minor}" for v in every)]
     # What only a companion asks for and no table has, is older.
-    place = sum(Version(version) < Version(release[0]) for version in versions) if release else 0
-    nearest = sorted(range(len(versions)), key=lambda number: abs(number - place))
+    index = sum(Version(version) < Version(release[0]) for version in versions) if release else 0
+    nearest = sorted(range(len(versions)), key=lambda number: abs(number - index))
     yield from product([None], pythons)
     yield from product(map(versions.__getitem__, nearest[:_MOST_RELEASES]), pythons[:4])
 
 
 def _tried(
-    choice: draft.Choice, facts: draft.Draft, place: _Inputs, names: Collection[str] = ()
+    choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, names: Collection[str] = ()
 ) -> _Attempt:
     """Return the profiles (by default of all) that can be combined with the project."""
-    variants = _variants(choice, facts, place)
+    variants = _variants(choice, facts, inputs)
     try:
         framework, _ = variants.framework
         notes = (*choice.notes, *variants.contents.notes)
@@ -805,7 +805,7 @@ def _tried(
         return _Attempt(facts, impossible=(Impossible("any profile", error.message, error.hint),))
     impossible = []
     possible = []
-    for name in names or profile_files.names(place.profiles):
+    for name in names or profile_files.names(inputs.profiles):
         profile = variants.unadapted(name)
         if profile.opt_in or profile.framework != framework:
             continue
@@ -817,18 +817,18 @@ def _tried(
     return _Attempt(facts, notes, frozenset(possible), tuple(impossible))
 
 
-def _variants(choice: draft.Choice, facts: draft.Draft, place: _Inputs) -> ProjectProfiles:
+def _variants(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> ProjectProfiles:
     """Return the project's variants of profiles, given the content of its file."""
     definition = facts.definition(choice)
-    options = ReleaseOptions(place.offered)
+    options = ReleaseOptions(inputs.offered)
     return ProjectProfiles(
         definition,
         DEFAULT,
-        place.folder,
-        place.profiles,
+        inputs.folder,
+        inputs.profiles,
         options,
-        loaded=place.loaded,
-        read=place.read,
+        loaded=inputs.loaded,
+        read=inputs.read,
     )
 
 
@@ -857,8 +857,8 @@ def _channels(choice: draft.Choice) -> dict[str, str]:
     """Return the URLs of channels in lists, without known channels."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
-    named = chain.from_iterable(source.listed.channels for source in choice.sources)
-    return {name: f"{base}{name}" for name in named if name not in upstreams}
+    channels = chain.from_iterable(source.listed.channels for source in choice.sources)
+    return {name: f"{base}{name}" for name in channels if name not in upstreams}
 
 
 # What is printed
@@ -873,8 +873,10 @@ def _print(report: Report) -> None:
         if not line.lstrip().startswith("#"):
             console.result(f"  {line}")
     for taken in report.taken:
-        why = f" ({taken.why})" if taken.why else ""
-        console.result(f"taken: {counted(len(taken.requirements), 'package')} of {taken.file}{why}")
+        reason = f" ({taken.why})" if taken.why else ""
+        console.result(
+            f"taken: {counted(len(taken.requirements), 'package')} of {taken.file}{reason}"
+        )
     if report.others:
         console.result(f"not used: {first(report.others, 4)}")
     parts = {
@@ -904,7 +906,7 @@ def _print(report: Report) -> None:
 
 
 def _on_hardware(
-    stated: Callable[[Profile, Iterable[str]], Iterator[str]],
+    notes: Callable[[Profile, Iterable[str]], Iterator[str]],
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
@@ -914,7 +916,7 @@ def _on_hardware(
     for name in sorted(names):
         with suppress(InvalidError):
             adapted = variants.of(variants.unadapted(name))
-            pairs += [(name, words) for words in stated(adapted, texts)]
+            pairs += [(name, words) for words in notes(adapted, texts)]
     return _by_profile(pairs)
 
 

@@ -274,20 +274,22 @@ class Inventory(Struct):
         """
         gone: set[str] = set()
         for image in images:
-            matching = [each for each in recorded if image.id in each.ids]
+            matching = [record for record in recorded if image.id in record.ids]
             others = profile is not None and not any(k.profile == profile for k in matching)
             if others and (matching or image.labels.get(f"{LABEL}profile") != profile):
                 continue
             removable: Sequence[str] = ()
-            folders = {each.folder / records.USERS for each in matching if not each.is_leftover}
+            folders = {
+                record.folder / records.USERS for record in matching if not record.is_leftover
+            }
             projects = sorted(set(chain.from_iterable(map(records.users_in, folders))))
             reason = self._needed(projects) if folders else ""
-            if any(each.work and each.work in self.busy for each in matching):
+            if any(record.work and record.work in self.busy for record in matching):
                 reason = BUSY
             elif matching and image.id in used:
                 reason = IN_USE
             elif matching and not reason:
-                given = set(map(familiar, chain.from_iterable(each.names for each in matching)))
+                given = set(map(familiar, chain.from_iterable(record.names for record in matching)))
                 removable = [name for name in image.tags if familiar(name) in given]
                 claims = {name for name in image.tags if familiar(name).startswith(records.CLAIMS)}
                 reason = SHARED if claims.difference(removable) else NAMED
@@ -319,9 +321,9 @@ class Inventory(Struct):
         Those without an image here stay, as their images may be in another engine.
         """
         ids: dict[Path, set[str]] = {}
-        for each in recorded:
-            if each.folder.parent == self.settings.records_dir:
-                ids.setdefault(each.folder, set()).update(each.ids)
+        for record in recorded:
+            if record.folder.parent == self.settings.records_dir:
+                ids.setdefault(record.folder, set()).update(record.ids)
         for folder, of_folder in sorted(ids.items()):
             if of_folder & gone and not of_folder & staying:
                 root = self.settings.data_dir
@@ -410,10 +412,12 @@ def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple
                 names = record.names or (record.ref, f"envbuilder/{record.profile}:latest")
                 trial = above in trials
                 images.append(Recorded(record.ids, names, record.profile, folder, "", trial))
-            for part in records.loaded(folder):
-                work = f"{part.profile}-{part.fingerprint[:12]}" if part.profile else ""
+            for image in records.loaded(folder):
+                work = f"{image.profile}-{image.fingerprint[:12]}" if image.profile else ""
                 leftover = bool(work) or above in trials
-                images.append(Recorded(part.ids, (part.ref,), part.profile, folder, work, leftover))
+                images.append(
+                    Recorded(image.ids, (image.ref,), image.profile, folder, work, leftover)
+                )
     return tuple(images)
 
 
@@ -426,9 +430,9 @@ def statuses(path: Path) -> Iterator[os.stat_result]:
     paths = [path]
     for folder, folders, names in os.walk(path):
         paths += (Path(folder, name) for name in (*folders, *names))
-    for each in paths:
+    for found_path in paths:
         with suppress(OSError):
-            yield os.lstat(each)
+            yield os.lstat(found_path)
 
 
 def _has_strangers(path: Path) -> bool:

@@ -131,12 +131,12 @@ def _start_kernel(request: Request, project: Path, connection_file: Path) -> int
     environment = build.environment
     (beside, _) = jupyter.beside(build)
     # Its ports are for commands: of several kernels, only one could have them.
-    stated = replace(access.of_project(settings), ports=())
+    given = replace(access.of_project(settings), ports=())
     if makes_image(environment.plan.backend):
         if settings.project and not Path.cwd().is_relative_to(settings.project):
             os.chdir(settings.project)  # a container sees the project, not a notebook elsewhere
         return jupyter.run_kernel(
-            cast("DockerEnvironment", environment), connection_file, stated, beside
+            cast("DockerEnvironment", environment), connection_file, given, beside
         )
     argv = jupyter.kernel_command(str(connection_file), str(beside or ""))
-    return environment.become(argv, os.environ, stated)
+    return environment.become(argv, os.environ, given)

@@ -118,11 +118,11 @@ def command(
     if backend:
         wanted = _conda_entries(profile, settings, output_dir, requested=True)
         return settle_conda(wanted, settings, upgrade=upgrade, again=True)
-    listed = partial(entries.entries, settings, profile, output_dir)
+    list_entries = partial(entries.entries, settings, profile, output_dir)
     of_conda = _conda_entries(profile, settings, output_dir, requested=False)
     if packages:
-        _require_locked(packages, [*listed(variants.ANY)], of_conda)
-    outcomes = resolution.resolve_all(settings, listed, upgrade=upgrade, packages=packages)
+        _require_locked(packages, [*list_entries(variants.ANY)], of_conda)
+    outcomes = resolution.resolve_all(settings, list_entries, upgrade=upgrade, packages=packages)
     for note in dict.fromkeys(itertools.chain.from_iterable(o.entry.notes for o in outcomes)):
         console.result(f"note: {note}")
     if output_dir or all(outcome.obstacle for outcome in outcomes):
@@ -167,8 +167,8 @@ def _require_locked(
     for entry in chosen:
         lock, _ = entries.read_earlier(entry.earlier, profile_lock.load)
         available.update(file.name for file in (lock.files if lock else ()))
-    for each in of_conda:
-        available |= entries.conda_names(each.earlier)
+    for conda_entry in of_conda:
+        available |= entries.conda_names(conda_entry.earlier)
     if not available:
         raise InvalidError("--upgrade-package: nothing is locked yet", Hint("Lock it", ("lock",)))
     for name in names:
@@ -227,7 +227,7 @@ def _print_locks(
 
     Moved packages are printed once; for other hardware, without its own packages.
     """
-    why = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
+    reasons = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
     locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
     differing = dict(compare.differences(locks))
     shown = set[str]()
@@ -241,7 +241,7 @@ def _print_locks(
         changes = compare.changes(outcome.previous, lock)
         details = [*filter(None, _details(outcome, lock))]
         _report(outcome, lock, len(changes), present[entry.path], settings)
-        _print_indented(filter(None, (why.get(entry.label), differing.get(entry.label))))
+        _print_indented(filter(None, (reasons.get(entry.label), differing.get(entry.label))))
         if is_detailed(outcome):
             _print_indented(filter(None, (*changes, *details, lock.reason)))
         else:
@@ -419,24 +419,24 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
     yield compare.decided_again(outcome.previous, lock.decision)
     yield compare.later_day(lock.decision)
     yield compare.in_images(lock)
-    for target, why in lock.missing.items():
-        yield f"not for {target}: {why.printed(console.width() - 2)}"
+    for target, reason in lock.missing.items():
+        yield f"not for {target}: {reason.printed(console.width() - 2)}"
     for name in sorted({file.basename for file in lock.files if file.unread}):
         yield f"{name}: its server gives no part of it, so it was not compared with other wheels"
 
 
 def _remove_unused(settings: Settings) -> None:
     """Remove the locks that the project's file rules out, with their signatures."""
-    for each in entries.unused_locks(settings):
-        if not each.excluded:
+    for unused in entries.unused_locks(settings):
+        if not unused.excluded:
             continue
-        for path in filter(None, (signature_of(each.path, ()), each.path)):
+        for path in filter(None, (signature_of(unused.path, ()), unused.path)):
             try:
                 path.unlink()
             except OSError as error:
                 what = f"{path}: cannot be removed: {error.strerror or error}"
                 raise InvalidError(what) from error
-            console.result(f"removed {path}: {each.why}")
+            console.result(f"removed {path}: {unused.why}")
 
 
 # --- conda packages
@@ -520,5 +520,5 @@ def _conda_lines(
     assert after is not None, "there is a lock"
     for line in compare.changes(entries.conda_as_files(entry.profile, before), after):
         yield f"  {line}"
-    for target, why in lock.missing.items():
-        yield f"  not for {target}: {why.printed(console.width() - 2)}"
+    for target, reason in lock.missing.items():
+        yield f"  not for {target}: {reason.printed(console.width() - 2)}"

@@ -134,9 +134,9 @@ _SIGNATURES = "envbuilder.signatures"
 def _keep_signatures(
     ctx: click.Context, param: click.Parameter, public_keys: tuple[Path, ...]
 ) -> None:
-    named = tuple(str(path.absolute()) for path in public_keys)
-    if named:
-        ctx.meta[_SIGNATURES] = core_settings.Signatures(locks=named, bundles=named)
+    keys = tuple(str(path.absolute()) for path in public_keys)
+    if keys:
+        ctx.meta[_SIGNATURES] = core_settings.Signatures(locks=keys, bundles=keys)
 
 
 require_signature_option: Decorator = click.option(
@@ -263,10 +263,10 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
         return None
     if not reference.is_on_disk(value) or not value.removeprefix("oci:"):
         raise click.BadParameter(f"{value!r} is neither oci:DIR nor FILE.tar", param=param)
-    place = reference.absolute_on_disk(value)
-    if reference.is_archive(place):
-        console.Place("--output", Path(place), lambda head: head.startswith(b"blobs/")).require()
-    return place
+    path = reference.absolute_on_disk(value)
+    if reference.is_archive(path):
+        console.Place("--output", Path(path), lambda head: head.startswith(b"blobs/")).require()
+    return path
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
@@ -325,7 +325,7 @@ def given(names: Iterable[str]) -> Iterator[str]:
     context = click.get_current_context(silent=True)
     if context is None:
         return
-    options = {each.name: max(each.opts, key=len) for each in context.command.params}
+    options = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             yield options[name]

@@ -52,7 +52,7 @@ def command(name: str | None, target_host: Path | None, as_json: bool) -> None:
     if name:
         _show(name, folders, host, as_json=as_json)
         return
-    rows = [_row(each, folders, host) for each in names(folders)]
+    rows = [_row(name, folders, host) for name in names(folders)]
     if as_json:
         console.data({"schema": 1, "profiles": rows})
         return
@@ -81,10 +81,10 @@ def _show(name: str, folders: Sequence[Path], host: Host, *, as_json: bool) -> N
     if as_json:
         keys = ("lock", "lock_reason", "lock_note", "fits", "reasons", "way_out")
         shown = {key: row[key] for key in keys}
-        listed = [
+        entries = [
             {**msgspec.to_builtins(build), "fits": fit.VERDICTS[level]} for build, level in builds
         ]
-        console.data({"schema": 1, "profile": canonical(profile), **shown, "releases": listed})
+        console.data({"schema": 1, "profile": canonical(profile), **shown, "releases": entries})
         return
     console.result(f"{name}: {profile.description}")
     for label, value in (
@@ -117,7 +117,7 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
         "Python": {},
     }
     rows = []
-    for release, group in groupby(builds, key=lambda each: each[0].release):
+    for release, group in groupby(builds, key=lambda pair: pair[0].release):
         rated = [*group]
         marked = (f"{_MARKS[fit.VERDICTS[level]]} {b.build}" for b, level in reversed(rated))
         pythons = rated[0][0].pythons

@@ -99,9 +99,9 @@ def command(
         names = (*chosen.conda.channels, *(conda_lock.channels if conda_lock else ()))
         urls |= conda.channel_urls(names, settings)
     project = project_layer.planned(settings) if kind == "dockerfile" else None
-    stated = {"--environment": settings.environment, "--python-version": python}
+    given = {"--environment": settings.environment, "--python-version": python}
     options: list[str] = []
-    for option, value in stated.items():
+    for option, value in given.items():
         if value and value != DEFAULT:
             options += (option, value)
     files = render.render(
@@ -161,9 +161,9 @@ def _bake(
     if output is None:
         console.document(files[0].content.decode())
         return
-    for each in sources:
-        own = _folders(each.lock, each.python, "dockerfile", settings)
-        files += tuple(replace(f, name=f"{each.profile.name}/{f.name}") for f in own)
+    for package_source in sources:
+        own = _folders(package_source.lock, package_source.python, "dockerfile", settings)
+        files += tuple(replace(f, name=f"{package_source.profile.name}/{f.name}") for f in own)
     written = [*write(files, output)]
     if project:
         for source in sources:

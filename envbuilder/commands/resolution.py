@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
 
 def resolve_all(
     settings: Settings,
-    listed: Listed,
+    list_entries: Listed,
     *,
     upgrade: bool = False,
     packages: Sequence[str] = (),
@@ -101,13 +101,13 @@ def resolve_all(
             upgrade=upgrade,
             packages=packages,
         )
-        outcomes = resolve([*listed(choosing)])
+        outcomes = resolve([*list_entries(choosing)])
         for environment, way in _ways(outcomes, settings, learned):
             other = choosing._replace(
                 pythons={environment: (Line(f"=={way.python}.*", ""),)},
                 required={environment: way.release} if way.release else {},
             )
-            later = _moved(outcomes, listed(other), resolve)
+            later = _moved(outcomes, list_entries(other), resolve)
             if sum(bool(o.obstacle) for o in later) < sum(bool(o.obstacle) for o in outcomes):
                 for line in _reasons(way):
                     report(line)

@@ -47,19 +47,19 @@ def command(
     from envbuilder.builds import attestations
     from envbuilder.builds.plan import UsedBase
 
-    place = console.Place("--output", output, console.has_keys("bomFormat", "components"))
-    place.require()
+    destination = console.Place("--output", output, console.has_keys("bomFormat", "components"))
+    destination.require()
     settings = load_settings()
     chosen, lock = locked_profile(variants.library(settings), settings, profile)
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
     image = target.base if target.base and not target.base.suite else None
-    named = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
-    base = UsedBase(ref=named, digest="") if named else None
+    shown_ref = f"{image.ref}@{image.digest}" if image and image.digest else image and image.ref
+    base = UsedBase(ref=shown_ref, digest="") if shown_ref else None
     facts = {"lock": lock_digest(lock), "platform": target.platform, "python": target.python}
-    listed = (*target.fetched(managed=chosen.python.managed), lock.tool(target.platform))
-    content = attestations.bill(chosen.name, listed, base, facts, settings)
+    files = (*target.fetched(managed=chosen.python.managed), lock.tool(target.platform))
+    content = attestations.bill(chosen.name, files, base, facts, settings)
     if output is None:
         console.document(content.decode())
     else:
-        place.write(content.decode)
+        destination.write(content.decode)
         console.result(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")

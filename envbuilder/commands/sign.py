@@ -115,12 +115,12 @@ def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bo
         console.result(f"  {accepted.digest}")
 
 
-def _accepted(path: Path, named: Sequence[Path], settings: Settings) -> signatures.Signed:
+def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signatures.Signed:
     """Return the signature of a file by one of the named or configured keys."""
     what = recognized(path)
     required = settings.configuration.signatures
     configured = {"lock": required.locks, "bundle": required.bundles}
-    trusted = tuple(map(str, named)) or configured.get(what.kind)
+    trusted = tuple(map(str, keys)) or configured.get(what.kind)
     if not trusted:
         raise InvalidError(
             f"no public key is given for a {what.kind}, and the configuration names none",

@@ -275,9 +275,9 @@ class Session:
         paths = sorted(self._out.glob("*.json"), key=lambda path: -path.lstat().st_size)
         whole = []
         for path in paths[: model.MOST_PROCESSES]:
-            part = model.part(path)
-            if part:
-                whole.append(part)
+            process = model.part(path)
+            if process:
+                whole.append(process)
         whole.sort(key=lambda p: (p.rank or 0, -(p.steps or 0), -p.seconds))
         return tuple(whole), len(paths) - len(whole)
 

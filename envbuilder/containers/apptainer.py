@@ -97,11 +97,11 @@ def require() -> None:
             "apptainer: not found: images in SIF files are run by it",
             "Load the site's module for it, or install it: https://apptainer.org",
         )
-    stated = process.run((PROGRAM, "--version")).stdout
-    if version_numbers(stated) < _OLDEST:
+    output = process.run((PROGRAM, "--version")).stdout
+    if version_numbers(output) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise ToolError(
-            f"{printable(stated, 60) or 'apptainer'}: too old, or not Apptainer",
+            f"{printable(output, 60) or 'apptainer'}: too old, or not Apptainer",
             f"Install Apptainer {oldest} or newer: https://apptainer.org",
         )
 

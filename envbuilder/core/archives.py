@@ -309,9 +309,9 @@ def members(
         yield name, member
 
 
-def member_path(stated: str, failure: Callable[[str], EnvbuilderError]) -> str:
+def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
     """Return a member's path below the root; empty for the root itself."""
-    name = stated.removeprefix("./").removesuffix("/")
+    name = path.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
     if not is_encodable(name):
@@ -459,21 +459,21 @@ def _write(
 
 def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
     """Write a file; return how many bytes remain of the limit."""
-    place = folder / path
-    place.parent.mkdir(parents=True, exist_ok=True)
+    destination = folder / path
+    destination.parent.mkdir(parents=True, exist_ok=True)
     if entry.kind == "copy":
         target = posixpath.normpath(entry.target)
         if path_objection(target) or not (folder / target).is_file():
             raise ValueError(f"{shown(path)} is a link to {shown(entry.target)}")
-        shutil.copy(folder / target, place)
-        return limit - place.stat().st_size
-    with place.open("wb") as out:
+        shutil.copy(folder / target, destination)
+        return limit - destination.stat().st_size
+    with destination.open("wb") as out:
         for piece in entry.pieces:
             limit -= len(piece)
             if limit < 0:
                 raise ValueError("it unpacks to more bytes than it may have")
             out.write(piece)
-    place.chmod(0o755 if entry.kind == "program" else 0o644)
+    destination.chmod(0o755 if entry.kind == "program" else 0o644)
     return limit
 
 

@@ -176,8 +176,8 @@ def _fitted(text: str) -> str:
 def columns() -> int:
     """Return the columns of the terminal, as `shutil` does; importing that takes longer."""
     with suppress(ValueError):
-        if (stated := int(os.environ.get("COLUMNS", "0"))) > 0:
-            return stated
+        if (number := int(os.environ.get("COLUMNS", "0"))) > 0:
+            return number
     with suppress(OSError):
         return os.get_terminal_size().columns or WIDTH
     return WIDTH
@@ -438,9 +438,9 @@ def _failures() -> Any:
     except BrokenPipeError as error:
         raise NoReaderError from error
     except OSError as error:
-        why = "it is closed" if error.errno == errno.EBADF else error.strerror or error
+        reason = "it is closed" if error.errno == errno.EBADF else error.strerror or error
         raise OutputError(
-            f"standard output cannot be written: {why}",
+            f"standard output cannot be written: {reason}",
             "The command's result was lost: run it again with an output that can be written.",
         ) from error
 
@@ -492,10 +492,10 @@ def has_keys(*keys: str) -> Recognize:
         from envbuilder.core import decoding
 
         try:
-            stated = decoding.strict_json(content)
+            value = decoding.strict_json(content)
         except ValueError:
             return False
-        return isinstance(stated, dict) and stated.keys() >= {*keys}
+        return isinstance(value, dict) and value.keys() >= {*keys}
 
     return recognize
 
@@ -559,12 +559,12 @@ class Place(NamedTuple):
 
 def require_places(*places: Place) -> None:
     """Raise `InvalidError` for the first of these files that cannot be written."""
-    for number, place in enumerate(places):
-        place.require()
+    for number, output in enumerate(places):
+        output.require()
         for other in places[:number]:
-            if place.path and other.path and place.path.absolute() == other.path.absolute():
+            if output.path and other.path and output.path.absolute() == other.path.absolute():
                 raise InvalidError(
-                    f"{place.path}: named by {other.option} and {place.option}", "Name two files."
+                    f"{output.path}: named by {other.option} and {output.option}", "Name two files."
                 )
 
 

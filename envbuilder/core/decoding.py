@@ -207,8 +207,8 @@ def explain(
     data: Any = None,
 ) -> InvalidError:
     """Return the `InvalidError` for a validation error: key path, line if known, suggestion."""
-    message, _, stated = str(error).partition(" - at ")
-    spot = locate(stated, kind, data)
+    message, _, location = str(error).partition(" - at ")
+    spot = locate(location, kind, data)
     unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
     path = list(spot.path)
     below = [] if spot.key is None else [spot.key]
@@ -252,7 +252,7 @@ def error_at(
 
 def dotted(path: Iterable[str]) -> str:
     """Return a key path as the start of a message: `environments.train.python: `."""
-    keys = ".".join(escaped(part, SHOWN) for part in path)
+    keys = ".".join(escaped(key, SHOWN) for key in path)
     return f"{keys}: " if keys else ""
 
 
@@ -381,11 +381,11 @@ class Spot(NamedTuple):
     """The wrong key, if a key is wrong instead of the value at the path."""
 
 
-def locate(stated: str, kind: Any, data: Any) -> Spot:
+def locate(location: str, kind: Any, data: Any) -> Spot:
     """Return the spot that a path from msgspec points to (`$.a[0].b`, `$.a[...]`)."""
     path: list[str] = []
     is_public = True
-    for name, index in _PART.findall(stated):
+    for name, index in _PART.findall(location):
         part = name or index
         if part == _ANY_KEY:
             part = _first_invalid(_pairs(data), below(kind, part))
@@ -393,25 +393,25 @@ def locate(stated: str, kind: Any, data: Any) -> Spot:
         kind = below(kind, part or _ANY_KEY)
         data = item(data, part) if part is not None else None
         path += [part] if part is not None else []
-    if stated.startswith("`key`"):
+    if location.startswith("`key`"):
         kind = next((get_args(k)[0] for k in _members(kind) if get_origin(k) is dict), None)
         keys = ((key, key) for key, _ in _pairs(data))
         return Spot(tuple(path), kind, None, _first_invalid(keys, kind))
     return Spot(tuple(path), kind, data if is_public else None)
 
 
-def below(kind: Any, part: str) -> Any:
+def below(kind: Any, key: str) -> Any:
     """Return the type of a struct's field, or of the values of a mapping or a list."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return dict(fields(kind)).get(part)
+        return dict(fields(kind)).get(key)
     arguments = get_args(kind)
     if get_origin(kind) is dict:
         return arguments[1]
     if get_origin(kind) in {tuple, list, frozenset}:
         return arguments[0]
-    return next((found for a in arguments if (found := below(a, part)) is not None), None)
+    return next((found for a in arguments if (found := below(a, key)) is not None), None)
 
 
 def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
@@ -443,12 +443,12 @@ def _members(kind: Any) -> Sequence[Any]:
     return (kind,)
 
 
-def item(data: Any, part: str) -> Any:
+def item(data: Any, key: str) -> Any:
     """Return an item of a mapping or a list; None if there is none."""
     try:
         if isinstance(data, list | tuple):
-            return data[int(part)]
-        return data[part]
+            return data[int(key)]
+        return data[key]
     except (LookupError, TypeError, ValueError):
         return None
 

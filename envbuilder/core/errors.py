@@ -270,7 +270,7 @@ def redacted_values(value: Any) -> Any:
                 for key, inner in value.items()
             }
         case list() | tuple():
-            words = iter(redacted_words(each for each in value if isinstance(each, str)))
+            words = iter(redacted_words(word for word in value if isinstance(word, str)))
             return [next(words) if isinstance(v, str) else redacted_values(v) for v in value]
     return value
 
@@ -329,13 +329,13 @@ class Hint(NamedTuple):
         return escaped_lines(shlex.join(("envbuilder", *self.command))).replace("\n", "\\n")
 
 
-def as_hints(stated: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
+def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
     """Return the hints that were stated, without credentials."""
-    if isinstance(stated, str):
-        stated = (Hint(stated),) if stated else ()
-    elif isinstance(stated, Hint):
-        stated = (stated,)
-    return tuple(Hint(redacted(h.sentence), tuple(map(redacted, h.command))) for h in stated)
+    if isinstance(hints, str):
+        hints = (Hint(hints),) if hints else ()
+    elif isinstance(hints, Hint):
+        hints = (hints,)
+    return tuple(Hint(redacted(h.sentence), tuple(map(redacted, h.command))) for h in hints)
 
 
 def make_room(setting: str) -> tuple[Hint, ...]:

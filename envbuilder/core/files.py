@@ -74,8 +74,8 @@ def explained(
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
-        raise failure(f"{path}: cannot be {done}: {why}", hint) from error
+        reason = error.strerror or error
+        raise failure(f"{path}: cannot be {done}: {reason}", hint) from error
 
 
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
@@ -117,8 +117,8 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
     `mode` is subject to the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with staged(path, content, mode) as part:
-        part.replace(path)
+    with staged(path, content, mode) as temporary:
+        temporary.replace(path)
 
 
 class _Parsed(Struct, frozen=True):
@@ -160,17 +160,17 @@ def staged(
 
     It is removed if the caller fails. `mode` is subject to the umask, `final_mode` is not.
     """
-    part = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
+    temporary = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(content)
             if final_mode is not None:
                 os.fchmod(out.fileno(), final_mode)
-        yield part
+        yield temporary
     except BaseException:
         with suppress(OSError):
-            part.unlink()
+            temporary.unlink()
         raise
 
 
@@ -201,8 +201,8 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
                 mode = _mode(path)
                 first = 0o666 if mode is None else PRIVATE
                 parts[path] = stack.enter_context(staged(path, content, first, mode))
-            for path, part in parts.items():
-                stack.enter_context(_replaced(path, part))
+            for path, temporary in parts.items():
+                stack.enter_context(_replaced(path, temporary))
     except OSError as error:
         raise InvalidError(f"{path}: cannot be written: {error.strerror or error}", hint) from error
 
@@ -210,26 +210,26 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
     """Create a folder with those above it; remove what was created if the caller fails."""
-    created = [each for each in (folder, *folder.parents) if not each.exists()]
+    created = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
         with suppress(OSError):
-            for each in created:
-                each.rmdir()
+            for parent in created:
+                parent.rmdir()
         raise
 
 
 @contextmanager
-def _replaced(path: Path, part: Path) -> Iterator[None]:
+def _replaced(path: Path, temporary: Path) -> Iterator[None]:
     """Rename a file into place; restore the earlier one if the caller fails."""
     mode = _mode(path)
     earlier: bytes | None = None
     with suppress(OSError):
         earlier = path.read_bytes()
     try:
-        part.replace(path)
+        temporary.replace(path)
         yield
     except BaseException:
         with suppress(OSError):
@@ -425,8 +425,8 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
     top = root.parent.resolve() / root.name
     with ExitStack() as opened:
         parent = _open_folder(str(top), None, opened)
-        for part in above:
-            parent = _open_folder(part, parent, opened)
+        for component in above:
+            parent = _open_folder(component, parent, opened)
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=parent)
             return
@@ -502,8 +502,8 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
     behind = environ.get("SUDO_UID", "")
     if uid == 0 and behind.isascii() and behind.isdecimal() and len(behind) < 11:
         uids.add(int(behind))
-    named = map(Path, environ.get(TRUSTED_VARIABLE, "").split(os.pathsep))
-    return Trust(uids=frozenset(uids), folders=frozenset(f for f in named if f.is_absolute()))
+    folders = map(Path, environ.get(TRUSTED_VARIABLE, "").split(os.pathsep))
+    return Trust(uids=frozenset(uids), folders=frozenset(f for f in folders if f.is_absolute()))
 
 
 def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
@@ -549,9 +549,9 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
         return
     modes = _keeps_modes(path, look)
     below = (_objection(entry, trusted, look, modes=modes) for entry in path.rglob("*"))
-    if why := objection(path, trusted, look) or next(filter(None, below), ""):
+    if reason := objection(path, trusted, look) or next(filter(None, below), ""):
         raise InvalidError(
-            f"{path} is not used: {why}",
+            f"{path} is not used: {reason}",
             "Make it your own, or move it away. To use it as it is:"
             f" {TRUSTED_VARIABLE}={path if path.is_dir() else path.parent}",
         )
@@ -623,9 +623,9 @@ def _user(uid: int) -> str:
         return f"uid {uid}"
 
 
-def ignored_note(folder: Path, why: str) -> str:
+def ignored_note(folder: Path, reason: str) -> str:
     """Return the message about a project's folder whose files are ignored."""
     return escaped(
-        f"ignored the settings and profiles in {folder}: {why}. To use them:"
+        f"ignored the settings and profiles in {folder}: {reason}. To use them:"
         f" {TRUSTED_VARIABLE}={folder}"
     )

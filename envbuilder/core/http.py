@@ -313,8 +313,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if inner is None:
             return
         yield inner
-        stated = (getattr(inner, "reason", None), *inner.args)
-        wrapped = (e for e in stated if isinstance(e, BaseException))
+        reasons = (getattr(inner, "reason", None), *inner.args)
+        wrapped = (e for e in reasons if isinstance(e, BaseException))
         context = None if inner.__suppress_context__ else inner.__context__
         inner = next(wrapped, None) or inner.__cause__ or context
 
@@ -327,8 +327,8 @@ def _why(causes: Sequence[BaseException]) -> str:
     last = str(causes[-1])
     if isinstance(causes[-1], LimitError):
         return last
-    if stated := next(filter(None, map(_of_system, causes)), ""):
-        return stated
+    if text := next(filter(None, map(_of_system, causes)), ""):
+        return text
     if isinstance(causes[-1], HTTPException):  # its text is what the server sent
         return "not a valid HTTP response"
     # requests reports a timeout within the body as a ConnectionError.
@@ -469,5 +469,5 @@ def _is_elsewhere(response: requests.Response, have: int) -> bool:
     """Return whether a partial response does not continue where the partial file ends."""
     if response.status_code != 206:
         return False
-    stated = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-    return stated is None or int(stated[1]) != have
+    matched = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+    return matched is None or int(matched[1]) != have

@@ -22,8 +22,8 @@ def files(
     environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None
 ) -> tuple[Path, ...]:
     """Return the paths where pip, installed in `prefix`, looks for its files; later ones win."""
-    named = environ.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:
+    setting = environ.get("PIP_CONFIG_FILE", "")
+    if setting == os.devnull:
         return ()
     home = home or Path.home()
     if sys.platform == "darwin":
@@ -35,10 +35,10 @@ def files(
         shared = [Path(f) / "pip/pip.conf" for f in folders if f] + [Path("/etc/pip.conf")]
         user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf"
     result = list(shared)
-    if not (named and Path(named).exists()):
+    if not (setting and Path(setting).exists()):
         result += [home / ".pip/pip.conf", user]
     result.append((prefix or Path(sys.prefix)) / "pip.conf")
-    return (*result, Path(named)) if named else tuple(result)
+    return (*result, Path(setting)) if setting else tuple(result)
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
@@ -119,12 +119,12 @@ def require_parsed(locations: Mapping[str, str]) -> None:
 
     The error names where it is set, not the URL, which may contain a token.
     """
-    for where, location in locations.items():
+    for setting, location in locations.items():
         try:
             parsed_url(location)
         except ValueError:
             raise InvalidError(
-                f"the URL in {where} cannot be parsed",
+                f"the URL in {setting} cannot be parsed",
                 "It is scheme://host or scheme://host:port, an IPv6 address in brackets.",
             ) from None  # the cause may repeat a part of the URL
 
@@ -147,12 +147,12 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
 def sources(environ: Mapping[str, str] = os.environ) -> Sources:
     """Return pip's configuration on this machine; unreadable files are skipped."""
     configuration = pip_sources(environ, texts(environ))
-    named = {"pip's index-url": configuration.index_url, "pip's proxy": configuration.proxy}
+    locations = {"pip's index-url": configuration.index_url, "pip's proxy": configuration.proxy}
     for number, url in enumerate(configuration.extra_index_urls, 1):
-        named[f"pip's extra-index-url ({number})"] = url
+        locations[f"pip's extra-index-url ({number})"] = url
     for number, url in enumerate(links(configuration, environ), 1):
-        named[f"find-links ({number})"] = url
-    require_parsed({where: u for where, u in named.items() if "://" in u})
+        locations[f"find-links ({number})"] = url
+    require_parsed({setting: u for setting, u in locations.items() if "://" in u})
     return configuration
 
 

@@ -468,8 +468,8 @@ def _located(location: str) -> str:
         return location
     from pathlib import Path
 
-    named = _NAMED.match(location)
-    name = named[0] if named else ""
+    matched = _NAMED.match(location)
+    name = matched[0] if matched else ""
     return f"{name}{Path(location.removeprefix(name)).absolute()}"
 
 
@@ -578,9 +578,9 @@ def require_runnable(path: Path) -> None:
 _HEAD = 64
 
 
-def _not_executed(program: str, why: str) -> CommandError:
+def _not_executed(program: str, reason: str) -> CommandError:
     hint = f"Name the program that runs it, too, such as: python {program}"
-    return CommandError(f"{program}: cannot be executed: {why}", hint, run_code=NOT_EXECUTABLE)
+    return CommandError(f"{program}: cannot be executed: {reason}", hint, run_code=NOT_EXECUTABLE)
 
 
 @contextmanager
@@ -760,8 +760,8 @@ def install_stop_handlers(*, owns_process: bool) -> None:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in handled:
-            signal.signal(each, _ignore)
+        for signal_number in handled:
+            signal.signal(signal_number, _ignore)
         _raise(number, frame)
 
     for number in handled:

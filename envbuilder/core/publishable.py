@@ -27,15 +27,15 @@ _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
 """Content that marks a folder as an environment, a cache, or made by envbuilder."""
 
 
-def is_litter(place: Path) -> bool:
+def is_litter(path: Path) -> bool:
     """Return whether a file is made anew on each machine, or may hold a login or a key."""
-    name = place.name
+    name = path.name
     if name in LITTER or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True
     if name.startswith(".env.") and name not in _TEMPLATES:
         return True
-    is_folder = place.is_dir() and not place.is_symlink()
-    return is_folder and any((place / mark).exists() for mark in _MARKS)
+    is_folder = path.is_dir() and not path.is_symlink()
+    return is_folder and any((path / mark).exists() for mark in _MARKS)
 
 
 def require_public(name: str, content: bytes) -> None:

@@ -419,9 +419,9 @@ def load(
     for path in paths:
         if path.is_file():
             text = files.read_text(path)
-            stated, definition = decoded(text, path)
-            configuration = _over(configuration, _located(stated, path.parent))
-            read.append(_File(where=str(path), text=text, read=stated))
+            file_configuration, definition = decoded(text, path)
+            configuration = _over(configuration, _located(file_configuration, path.parent))
+            read.append(_File(where=str(path), text=text, read=file_configuration))
     return Settings(
         project=project,
         config_dir=config_dir,
@@ -447,8 +447,8 @@ def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
     rest = {key: value for key, value in data.items() if key not in keys}
     definition = read_definition(rest, where, text, keys) if rest else None
     configuration = {key: value for key, value in data.items() if key in keys}
-    stated = decode(configuration, ProjectConfiguration, where, text)
-    for name, url in stated.indexes.items():
+    decoded_file = decode(configuration, ProjectConfiguration, where, text)
+    for name, url in decoded_file.indexes.items():
         if url.startswith("http://") and urlsplit(url).hostname not in _THIS_MACHINE:
             raise error_at(
                 where,
@@ -458,7 +458,7 @@ def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
                 " sent",
                 "Write https://, or write the key into config.yaml in your configuration folder.",
             )
-    return Configuration(**asdict(stated)), definition
+    return Configuration(**asdict(decoded_file)), definition
 
 
 def read_definition(
@@ -554,34 +554,34 @@ def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -
     for folder in files.folders_above(start, home):
         if not (folder / PROJECT_FILE).is_file():
             continue
-        why = files.objection(folder / PROJECT_FILE, trusted)
-        if not why:
+        reason = files.objection(folder / PROJECT_FILE, trusted)
+        if not reason:
             for name in ("profiles", LOCKS):
                 files.require_own(folder / name, trusted)
             files.require_unlinked(folder / LOCKS)
             return folder
-        note(f"note: {files.ignored_note(folder, why)}")
+        note(f"note: {files.ignored_note(folder, reason)}")
     return None
 
 
-def _located(stated: Configuration, folder: Path) -> Configuration:
+def _located(configuration: Configuration, folder: Path) -> Configuration:
     """Return a file's configuration with the paths of keys made absolute."""
     keys = {
         kind: paths and tuple([_key(path, folder) for path in paths])
-        for kind, paths in asdict(stated.signatures).items()
+        for kind, paths in asdict(configuration.signatures).items()
     }
-    return replace(stated, signatures=Signatures(**keys))
+    return replace(configuration, signatures=Signatures(**keys))
 
 
-def is_key_text(named: str) -> bool:
+def is_key_text(key: str) -> bool:
     """Return whether a key is given as PEM text instead of the path of a file."""
-    return named.lstrip().startswith("-----BEGIN ")
+    return key.lstrip().startswith("-----BEGIN ")
 
 
-def _key(named: str, folder: Path) -> str:
-    if is_key_text(named):
-        return named
-    return str(folder / Path(named).expanduser())
+def _key(key: str, folder: Path) -> str:
+    if is_key_text(key):
+        return key
+    return str(folder / Path(key).expanduser())
 
 
 def _over(below: Configuration, above: Configuration) -> Configuration:
@@ -609,9 +609,9 @@ def require_own(settings: Settings) -> None:
 
 def require_unexposed(folder: Path) -> None:
     """Raise `InvalidError` if another user can put files into one of envbuilder's folders."""
-    if why := files.exposure(folder, files.current_trust()):
+    if reason := files.exposure(folder, files.current_trust()):
         raise InvalidError(
-            f"{folder} cannot be used: {why}, and what they put there would be used as yours",
+            f"{folder} cannot be used: {reason}, and what they put there would be used as yours",
             "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders of your own. Another"
             f" user's downloads can be used with {SHARED_STORE}. To use the folder nevertheless:"
             f" {files.TRUSTED_VARIABLE}={folder.parent}",

@@ -137,15 +137,15 @@ def read_private_key(
     return PrivateKey(key, where)
 
 
-def read_public_key(named: str) -> PublicKey:
+def read_public_key(text: str) -> PublicKey:
     """Return a public key from the path of a PEM file, or from the PEM text itself.
 
     Raise `InvalidError` if it is not a usable public key.
     """
     (serialization,) = _modules("serialization")
-    inline = is_key_text(named)
-    where = "the key in the configuration" if inline else named
-    content = named.strip().encode() if inline else files.read_named(Path(named), _LARGEST_KEY)
+    inline = is_key_text(text)
+    where = "the key in the configuration" if inline else text
+    content = text.strip().encode() if inline else files.read_named(Path(text), _LARGEST_KEY)
     label = _label(content, where)
     if label != "PUBLIC KEY":
         hint = "Give the public key."
@@ -159,9 +159,9 @@ def read_public_key(named: str) -> PublicKey:
     return PublicKey(key, where)
 
 
-def read_public_keys(named: Iterable[str]) -> tuple[PublicKey, ...]:
+def read_public_keys(keys: Iterable[str]) -> tuple[PublicKey, ...]:
     """Return public keys, each once."""
-    return tuple({key.id: key for key in map(read_public_key, named)}.values())
+    return tuple({key.id: key for key in map(read_public_key, keys)}.values())
 
 
 def _label(content: bytes, where: str) -> str:
@@ -310,18 +310,18 @@ def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> Publ
     for key in trusted:
         if _signs(envelope, key):
             return key
-    named = {s.keyid or "" for s in envelope.signatures}
-    if changed := sorted(named & {key.id for key in trusted}):
+    key_ids = {s.keyid or "" for s in envelope.signatures}
+    if changed := sorted(key_ids & {key.id for key in trusted}):
         raise ChangedPayloadError(
             f"{where}: the signed content was changed: the signature of key {changed[0]} does not"
             " match it",
             "Get it again from where it was signed, with its signature.",
         )
-    listed = ", ".join(printable(n, 64) for n in sorted(named - {""})) or "a key that is not named"
+    shown = ", ".join(printable(n, 64) for n in sorted(key_ids - {""})) or "a key that is not named"
     trusted_ids = ", ".join(key.id for key in trusted) or "none"
     raise UnknownKeyError(
-        f"{where}: signed by {listed}, but not by a trusted key ({trusted_ids})"
-        + ("" if named - {""} else "; or it was changed after it was signed"),
+        f"{where}: signed by {shown}, but not by a trusted key ({trusted_ids})"
+        + ("" if key_ids - {""} else "; or it was changed after it was signed"),
         "Compare the key ids with those of the maker, over another channel.",
     )
 

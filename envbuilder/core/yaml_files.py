@@ -121,18 +121,18 @@ class _Document:
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Any] = []
             while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-                place = (*path, str(len(items)))
-                self.lines[place] = event.start_mark.line + 1
-                items.append(self._value(event, place))
+                below = (*path, str(len(items)))
+                self.lines[below] = event.start_mark.line + 1
+                items.append(self._value(event, below))
             return items
         data: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event)
             if key in data:
                 _refuse(event, f"key {shown(key)} appears twice: keep one of them")
-            place = (*path, key)
-            self.lines[place] = event.start_mark.line + 1
-            data[key] = self._value(next(self._events), place)
+            below = (*path, key)
+            self.lines[below] = event.start_mark.line + 1
+            data[key] = self._value(next(self._events), below)
         return data
 
     def _scalar(self, event: Any) -> Any:
@@ -177,8 +177,8 @@ def _require_plain(event: Any) -> None:
 
 def _syntax_hint(text: str, line: int) -> str:
     """Return what to look for in a line that cannot be parsed."""
-    stated = text.split("\n")[line - 1 : line]
-    if any("\t" in before for before in re.findall(r"\A\s*(?:- *)?\s*", "".join(stated))):
+    lines = text.split("\n")[line - 1 : line]
+    if any("\t" in before for before in re.findall(r"\A\s*(?:- *)?\s*", "".join(lines))):
         return "Indent with spaces instead of tabs."
     return "Check the indentation, quotes and brackets, in this line and the one above."
 
@@ -211,8 +211,8 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
     for key in path[:-1]:
         holder = holder[key]
     items = holder.setdefault(path[-1], [])
-    place = len(items) if index is None else index
-    items[place : place + 1] = [] if value is None else [value]
+    position = len(items) if index is None else index
+    items[position : position + 1] = [] if value is None else [value]
     try:
         file = _List(body, path)
         if index is None:
@@ -342,14 +342,16 @@ class _List:
             return _REST_OF_LINE.match(self._text, item.end_mark.index)
         return None
 
-    def _before(self, place: int) -> str:
-        return self._text[self._text.rfind("\n", 0, place) + 1 : place]
+    def _before(self, position: int) -> str:
+        return self._text[self._text.rfind("\n", 0, position) + 1 : position]
 
-    def _line_end(self, place: int) -> int:
+    def _line_end(self, position: int) -> int:
         """Return where the line of a value's end ends, without its line break."""
-        place = len(self._text[:place].rstrip("\r\n"))  # a block scalar ends with its line break
-        line = _LINE.match(self._text, place)
-        return line.end() if line else place
+        position = len(
+            self._text[:position].rstrip("\r\n")
+        )  # a block scalar ends with its line break
+        line = _LINE.match(self._text, position)
+        return line.end() if line else position
 
     def _lines(self, start: int, end: int) -> tuple[int, int]:
         """Return the whole lines of a part, with one line break."""

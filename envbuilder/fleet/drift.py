@@ -106,8 +106,8 @@ def sentences(drift: Drift) -> list[str]:
     nodes = counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]
     if number:
-        listed = ", ".join(f"{number[kind]} {label(kind)}" for kind in KINDS if number[kind])
-        shown = [f"{listed}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."]
+        numbers = ", ".join(f"{number[kind]} {label(kind)}" for kind in KINDS if number[kind])
+        shown = [f"{numbers}; {nodes} {'is' if drift.common == 1 else 'are'} in both runs."]
     if drift.ratio is None:
         shown.append("No node's speed was judged in both runs on the same device.")
     else:

@@ -162,20 +162,20 @@ def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
     has no share, and counts in no median.
     """
     groups: dict[tuple[object, ...], list[Judged]] = {}
-    for each in judged:
-        if each.kind is not None and each.entry.outcome == "verified":
-            groups.setdefault(each.kind, []).append(each)
+    for node in judged:
+        if node.kind is not None and node.entry.outcome == "verified":
+            groups.setdefault(node.kind, []).append(node)
     shares: dict[str, float] = {}
     for group in groups.values():
         if len(group) >= LEAST_EQUALS:
             shares |= _shares(group)
-    return tuple(_with_share(each.entry, shares.get(each.entry.node)) for each in judged)
+    return tuple(_with_share(node.entry, shares.get(node.entry.node)) for node in judged)
 
 
 def _shares(group: Iterable[Judged]) -> dict[str, float]:
-    seconds = {each.entry.node: each.warm for each in group}
+    seconds = {node.entry.node: node.warm for node in group}
     if None in seconds.values():
-        seconds = {each.entry.node: each.first for each in group}
+        seconds = {node.entry.node: node.first for node in group}
     usual = {node: value for node, value in seconds.items() if value is not None}
     median = 0.0
     if usual:
@@ -277,11 +277,11 @@ def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outc
     """Return the outcome of a node that passed with a wrong number of GPUs, else None."""
     if not promise.gpus_to_prove:
         return None
-    listed = counted(promise.gpus, "GPU")
+    gpus = counted(promise.gpus, "GPU")
     if given not in {None, promise.gpus}:
-        return "wrong", f"the scheduler lists {listed} there, and gave {given} to the job"
+        return "wrong", f"the scheduler lists {gpus} there, and gave {given} to the job"
     if covered != promise.gpus_to_prove:
-        return "wrong", f"the scheduler gave {listed} to the job, and {covered} trained"
+        return "wrong", f"the scheduler gave {gpus} to the job, and {covered} trained"
     return None
 
 

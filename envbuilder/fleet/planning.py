@@ -86,8 +86,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def conditions(self) -> str:
         """Return the conditions in words."""
-        named = (("feature", self.feature), ("gres", self.gres), ("node", self.node))
-        return ", ".join(f"{name} {value}" for name, value in named if value is not None)
+        conditions = (("feature", self.feature), ("gres", self.gres), ("node", self.node))
+        return ", ".join(f"{name} {value}" for name, value in conditions if value is not None)
 
     def applies(self, node: Node) -> bool:
         """Return whether a node meets all conditions."""

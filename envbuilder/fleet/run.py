@@ -48,10 +48,10 @@ class _Track:
             self.ended = None
             if now - self.submitted <= start_seconds:
                 return None
-            why = ""
+            reason = ""
             if state.reason:
-                why = f": {state.reason}"
-            return "pending", f"not started within {text.duration(start_seconds)}{why}"
+                reason = f": {state.reason}"
+            return "pending", f"not started within {text.duration(start_seconds)}{reason}"
         if state is not None and state.phase in {"running", "ending"}:
             self.running = now if self.running is None else self.running
             self.ended = None
@@ -153,10 +153,10 @@ class Run:
             if node not in self._verdicts:
                 track = self._tracks.get(node)
                 job = track.job if track else None
-                why = "it was not submitted"
+                reason = "it was not submitted"
                 if job:
-                    why = "its job was cancelled"
-                self._verdicts[node] = judge.unexamined(promise, "interrupted", why, job)
+                    reason = "its job was cancelled"
+                self._verdicts[node] = judge.unexamined(promise, "interrupted", reason, job)
         self._save()
         if jobs:
             self._scheduler.cancel(jobs)
@@ -218,11 +218,11 @@ class Run:
             for s in states.values()
             if s.job not in self._earlier and (s.phase, s.outcome) != ("ended", "broken")
         }
-        for name, why in self._refused.items():
+        for name, reason in self._refused.items():
             if job := new.get(name):
                 self._track(name, job)
             else:
-                self._give_up_on(name, "refused", why, None)
+                self._give_up_on(name, "refused", reason, None)
         self._refused.clear()
 
     def _collect(self) -> None:
@@ -250,8 +250,8 @@ class Run:
         if cancelled:
             self._scheduler.cancel(cancelled)
 
-    def _lose(self, why: str) -> None:
-        detail = f"the scheduler has not answered for {text.duration(SILENT_SECONDS)}: {why}"
+    def _lose(self, reason: str) -> None:
+        detail = f"the scheduler has not answered for {text.duration(SILENT_SECONDS)}: {reason}"
         for name, track in self._tracks.items():
             self._give_up_on(name, "lost", detail, track.job)
         self._tracks.clear()

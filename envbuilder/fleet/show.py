@@ -82,11 +82,11 @@ def _remark(terminal: Any, entry: Entry) -> None:
 def _counts(entries: Sequence[Entry]) -> str:
     """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
     number = Counter(entry.outcome for entry in entries)
-    each = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
+    numbers = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
     nothing = "; nothing was examined"
     if number.keys() - LEFT_OUT:
         nothing = ""
-    return f"{counted(len(entries), 'node')}: {each or 'none'}{nothing}"
+    return f"{counted(len(entries), 'node')}: {numbers or 'none'}{nothing}"
 
 
 def page(summary: Summary, drift: drifts.Drift | None = None) -> str:

@@ -259,8 +259,8 @@ def _split(text: str) -> list[str]:
 
 def _resources(text: str) -> Iterator[Resource]:
     """Yield the generic resources in a text such as `gpu:h100:8(S:0-1),nvme:2`."""
-    for part in _split(re.sub(r"\([^)]*\)", "", text)):
-        match = _RESOURCE.fullmatch(part)
+    for resource in _split(re.sub(r"\([^)]*\)", "", text)):
+        match = _RESOURCE.fullmatch(resource)
         if match:
             yield Resource(name=match[1], type=match[2] or "", count=int(match[3] or 1))
 

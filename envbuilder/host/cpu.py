@@ -66,9 +66,9 @@ def memory_limit(snapshot: Snapshot) -> int | None:
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
     """Return a file with limits that exists but cannot be read, and why."""
     names = set[str]().union(*_LIMITS.values())
-    for path, why in snapshot.unreadable.items():
+    for path, reason in snapshot.unreadable.items():
         if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
-            return path, why
+            return path, reason
     return None
 
 
@@ -209,9 +209,9 @@ def _processors(text: str) -> tuple[_Processor, ...]:
         socket = integer(_field(block, "physical id"))
         core = integer(_field(block, "core id"))
         maker = _field(block, "CPU implementer")
-        part = _field(block, "CPU part")
+        part_number = _field(block, "CPU part")
         cores = integer(_field(block, "cpu cores"))
-        kind = (integer(maker, 16), integer(part, 16))
+        kind = (integer(maker, 16), integer(part_number, 16))
         processors.append(_Processor(number, socket, core, cores, kind))
     return tuple(processors)
 

@@ -108,10 +108,10 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
     Like any client, this starts an engine whose socket systemd holds. `full` waits longer and
     requests more. `home` is the user's home folder, relative to the root.
     """
-    named = environ.get(NAMED, "")
+    docker_host = environ.get(NAMED, "")
     answers: dict[str, Answer] = {}
     identities = set()
-    for path in _places(environ.get("XDG_RUNTIME_DIR", "").strip("/"), home, named):
+    for path in _places(environ.get("XDG_RUNTIME_DIR", "").strip("/"), home, docker_host):
         # JSON needs valid text; environment variables may contain any bytes.
         key = os.fsencode(path).decode(errors="replace")
         try:
@@ -125,7 +125,7 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
         if stat.S_ISSOCK(status.st_mode) and identity not in identities:
             identities.add(identity)
             answers[key] = _answer(f"/{path}", full=full)
-    if named and not named.startswith("unix:///"):
+    if docker_host and not docker_host.startswith("unix:///"):
         answers[NAMED] = Answer(error="it is not a Unix socket, so it was not queried")
     return msgspec.json.encode(answers).decode()
 
@@ -148,15 +148,15 @@ def parse(text: str | None) -> dict[str, Answer]:
     return answers
 
 
-def _places(session: str, home: str, named: str) -> Iterator[str]:
+def _places(session: str, home: str, docker_host: str) -> Iterator[str]:
     """Yield the sockets where engines listen, relative to the root."""
     yield from (*DOCKERS, _PODMAN)
     for folder, names in ((session, _SESSION), (home, _HOME)):
         if folder:
             for name in names:
                 yield f"{folder}/{name}"
-    if named.startswith("unix:///"):
-        yield named.removeprefix("unix:").lstrip("/")
+    if docker_host.startswith("unix:///"):
+        yield docker_host.removeprefix("unix:").lstrip("/")
 
 
 def _answer(path: str, *, full: bool) -> Answer:
@@ -192,8 +192,8 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
         link.connect(path)
         # HTTP/1.0: the response ends with the connection, and is not chunked.
         link.sendall(f"GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
-        while part := link.recv(1 << 16):
-            answer += part
+        while received := link.recv(1 << 16):
+            answer += received
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError("timed out")
@@ -312,14 +312,14 @@ def _judged(path: str, answer: Answer) -> tuple[State, str]:
     if "connection refused" in error:
         return "present", "Nothing listens on it: the engine is not running."
     if error or not answer.version:
-        why = clean(answer.error) or "it names no version"
-        return "unknown", f"No usable answer: {why}."
+        reason = clean(answer.error) or "it names no version"
+        return "unknown", f"No usable answer: {reason}."
     return "usable", ""
 
 
 def _has_buildx(snapshot: Snapshot) -> bool | None:
     known = {**snapshot.unreadable, **dict.fromkeys(snapshot.files, "")}
-    plugins = [why for path, why in known.items() if path.endswith(f"/{_BUILDX}")]
+    plugins = [text for path, text in known.items() if path.endswith(f"/{_BUILDX}")]
     if "" in plugins:
         return True
     # A live machine may have no /opt at all; a recorded tree does not show which home applies.

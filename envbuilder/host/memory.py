@@ -110,8 +110,8 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
         return None
     options: list[str] | None = None
     for line in lines(mounts):
-        place, _, kind = line.partition(" - ")
-        if place.split(" ")[4:5] == [_SHM]:
+        mount_point, _, kind = line.partition(" - ")
+        if mount_point.split(" ")[4:5] == [_SHM]:
             options = kind.split(" ")  # the last mount hides the others
     if options is None:
         # Without a mount of its own, the folder is as large as the file system that contains it.
@@ -154,12 +154,12 @@ def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
         return _from_firmware(table.devices)
     if _TABLE in snapshot.blobs:
         return Memory(detail=_DAMAGED)
-    why = snapshot.unreadable.get(_TABLE)
-    if why is None:
+    reason = snapshot.unreadable.get(_TABLE)
+    if reason is None:
         return Memory(detail=_HIDDEN)
-    if why in {"Permission denied", "Operation not permitted"}:
+    if reason in {"Permission denied", "Operation not permitted"}:
         return Memory(detail=_ROOT)
-    return Memory(detail=f"/{_TABLE} could not be read ({why}).")
+    return Memory(detail=f"/{_TABLE} could not be read ({reason}).")
 
 
 def _from_firmware(devices: Sequence[Slot]) -> Memory:
@@ -176,22 +176,22 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
         names = channels_of(devices)
     used = [name for name, device in zip(names, devices, strict=True) if device.populated]
     certain = all(device.populated is not None for device in devices)
-    named = certain and None not in used
+    is_known = certain and None not in used
     speed: int | None = min(device.speed or 0 for device in filled)
     if (speed or 0) < _SLOWEST.get(kind or "", 1):
         speed = None
     detail = ""
     if len(kinds) > 1:
         detail = _MIXED
-    elif not named:
+    elif not is_known:
         detail = _NAMELESS
     elif speed is None:
         detail = _SPEEDLESS
     return Memory(
         kind=kind,
         speed=speed,
-        channels=len(set(used)) if named else None,
-        channels_available=len(set(names)) if named and None not in names else None,
+        channels=len(set(used)) if is_known else None,
+        channels_available=len(set(names)) if is_known and None not in names else None,
         modules=len(filled) if certain else None,
         slots=len(devices),
         bandwidth=None if detail else _bandwidth(used, filled, speed),
@@ -300,15 +300,15 @@ def parse(table: bytes) -> Table | None:
     if not everything or everything[-1].kind != _END:
         return None
     foreign = {
-        each.number(0x02, 2)
-        for each in everything
-        if each.kind == _ARRAY and each.number(0x05, 1) != _SYSTEM_MEMORY
+        structure.number(0x02, 2)
+        for structure in everything
+        if structure.kind == _ARRAY and structure.number(0x05, 1) != _SYSTEM_MEMORY
     }
     return Table(
         devices=tuple(
-            _slot(each)
-            for each in everything
-            if each.kind == _MEMORY_DEVICE and each.number(0x04, 2) not in foreign
+            _slot(structure)
+            for structure in everything
+            if structure.kind == _MEMORY_DEVICE and structure.number(0x04, 2) not in foreign
         ),
         # Bit 4 of the second extension byte: "SMBIOS table describes a virtual machine".
         virtual=any(s.kind == _BIOS and s.number(0x13, 1) & 0x10 for s in everything),

@@ -118,7 +118,7 @@ def _assume(selected: Host, text: str) -> Host:
     vendor, _, rest = text.lower().partition(":")
     if text.lower() == "none":
         return replace(selected, gpus=())
-    values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    values = dict(field.partition("=")[::2] for field in rest.split(",") if field)
     row = accelerators.of_vendor(vendor)
     for key, value in values.items():
         pattern = row.assumable.get(key) if row else None
@@ -134,8 +134,8 @@ def _assume(selected: Host, text: str) -> Host:
 
 def _hint() -> str:
     examples = [row.example for row in accelerators.of_gpus() if row.example]
-    stated = " or ".join(examples)
-    return f"{GPU_VARIABLE} is none, or like {stated}; what is left out is unknown."
+    choices = " or ".join(examples)
+    return f"{GPU_VARIABLE} is none, or like {choices}; what is left out is unknown."
 
 
 # What the host is, from a snapshot
@@ -181,11 +181,11 @@ def decide(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
     if snapshot.system == "macos":
         return _mac(snapshot)
     if snapshot.system == "other":
-        where = "this system" if snapshot.live else "the recorded tree (no proc/, no sysctl.txt)"
+        subject = "this system" if snapshot.live else "the recorded tree (no proc/, no sysctl.txt)"
         return Host(
             os="other",
             machine=snapshot.machine or "unknown",
-            notes=(f"Nothing could be read: {where} is neither Linux nor macOS.",),
+            notes=(f"Nothing could be read: {subject} is neither Linux nor macOS.",),
         )
     return _linux(snapshot, environ)
 
@@ -314,11 +314,11 @@ def _notes(snapshot: Snapshot) -> list[str]:
         ("dev", "device nodes"),
     ):
         if snapshot.has(path) is not True:
-            why = snapshot.unreadable.get(path, "not there")
-            notes.append(f"/{path} could not be read ({why}): {subject} may be unknown.")
+            reason = snapshot.unreadable.get(path, "not there")
+            notes.append(f"/{path} could not be read ({reason}): {subject} may be unknown.")
     if hidden := cpu.unreadable_limit(snapshot):
-        path, why = hidden
-        notes.append(f"/{path} could not be read ({why}): there may be limits that are unknown.")
+        path, reason = hidden
+        notes.append(f"/{path} could not be read ({reason}): there may be limits that are unknown.")
     if is_wsl1(_kernel(snapshot)):
         notes.append(
             "This is WSL 1, where no program can use a GPU;"
@@ -363,8 +363,8 @@ def _mac(snapshot: Snapshot) -> Host:
     sysctl = snapshot.fields("sysctl.txt")
     notes = []
     if not sysctl:
-        why = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
-        notes.append(f"sysctl could not be read ({why}): nothing is known about this Mac.")
+        reason = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
+        notes.append(f"sysctl could not be read ({reason}): nothing is known about this Mac.")
     arm = apple.is_apple_silicon(snapshot)
     translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
     machine = "unknown"

@@ -123,17 +123,17 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
     }
     if taken.machine:
         files.setdefault("proc/sys/kernel/arch", f"{taken.machine}\n")
-    closed = {path for path, why in taken.unreadable.items() if why != "not there"}
+    closed = {path for path, reason in taken.unreadable.items() if reason != "not there"}
     tops = {path.partition("/")[0] for path in taken.absent if "/" in path}
-    listed = set()
+    paths = set()
     for folder, names in taken.folders.items():
         if folder not in {"dev", "sys/bus", _DEVICES}:
-            listed |= {f"{folder}/{name}" for name in names}
+            paths |= {f"{folder}/{name}" for name in names}
     planted = [*files, *taken.links, *taken.nodes, *taken.blobs]
     # What only had to be there is "", also where it is a folder of something else.
     above = _above(planted)
     files = {path: text for path, text in files.items() if text or path not in above}
-    folders = set(map(place, (*taken.folders, *closed, *listed, *tops)))
+    folders = set(map(place, (*taken.folders, *closed, *paths, *tops)))
     for path in planted:
         folders = {folder for folder in folders if not f"{path}/".startswith(f"{folder}/")}
     return {
@@ -160,12 +160,14 @@ def nameless(table: bytes) -> bytes:
     UUID.
     """
     parts = []
-    for each in memory.structures(table):
-        device = each.kind == _MEMORY_DEVICE
-        named = {each.number(0x10, 1), each.number(0x11, 1)} if device else set()
-        strings = [s if i + 1 in named else b"x" for i, s in enumerate(each.strings) if s]
-        data = each.data
-        if each.kind not in _READ_KINDS:
+    for structure in memory.structures(table):
+        device = structure.kind == _MEMORY_DEVICE
+        slot_strings = {structure.number(0x10, 1), structure.number(0x11, 1)} if device else set()
+        strings = [
+            s if i + 1 in slot_strings else b"x" for i, s in enumerate(structure.strings) if s
+        ]
+        data = structure.data
+        if structure.kind not in _READ_KINDS:
             data = data[:4] + bytes(len(data) - 4)
         parts.append(data + b"".join(s + b"\0" for s in strings or [b""]) + b"\0")
     return b"".join(parts)
@@ -182,7 +184,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
         if any(folder.iterdir()):
             raise InvalidError(f"{folder}: is not empty", "Name a folder that does not exist yet.")
         plant(folder, data)
-    return sum(len(data[part]) for part in PLANTED if part != "folders")
+    return sum(len(data[key]) for key in PLANTED if key != "folders")
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
@@ -225,6 +227,6 @@ def _facts(value: Any, path: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {path: value}
     facts: dict[str, Any] = {}
-    for name, part in value.items():
-        facts |= _facts(part, f"{path}.{name}".lstrip("."))
+    for name, item in value.items():
+        facts |= _facts(item, f"{path}.{name}".lstrip("."))
     return facts

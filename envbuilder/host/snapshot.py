@@ -227,9 +227,9 @@ def _kept_out(path: Path) -> bool:
 
 def _content(descriptor: int, limit: int) -> bytes:
     parts = []
-    while limit > 0 and (part := os.read(descriptor, min(limit, 1 << 16))):
-        parts.append(part)
-        limit -= len(part)
+    while limit > 0 and (block := os.read(descriptor, min(limit, 1 << 16))):
+        parts.append(block)
+        limit -= len(block)
     return b"".join(parts)
 
 
@@ -280,8 +280,8 @@ def fields(value: str | None) -> dict[str, str]:
 def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
     """Parse a kernel CPU list such as "0-3,8"; return None if it is not one."""
     cpus: set[int] = set()
-    for part in (value or "").strip().split(","):
-        first, _, last = part.partition("-")
+    for numbers in (value or "").strip().split(","):
+        first, _, last = numbers.partition("-")
         low = integer(first)
         high = integer(last or first)
         if low is None or high is None or not low <= high < most:

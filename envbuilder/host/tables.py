@@ -234,8 +234,8 @@ def cudnn_sm(release: str) -> str:
 def distribution_glibc(release: str | None) -> str | None:
     """Return the glibc of a distribution release by PRETTY_NAME; None if no source states it."""
     for row in _rows("distribution-glibc.csv"):
-        named, found, rest = (release or "").partition(row["release"])
-        if found and not named and not rest[:1].isdigit():
+        before, found, rest = (release or "").partition(row["release"])
+        if found and not before and not rest[:1].isdigit():
             return row["glibc"]
     return None
 

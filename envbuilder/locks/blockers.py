@@ -111,24 +111,24 @@ class Diagnosis:
         """
         blockers: dict[str, Blocker | None] = {}
         rest: UnresolvableError | None = refusal
-        where = {**(places or {})}
+        lines = {**(places or {})}
         for _ in range(_MOST_QUESTIONS):
             new = sorted(rest.named - blockers.keys()) if rest else []
             if not new or rest is None:
                 break
-            stated: list[str] = []
+            requirements: list[str] = []
             with self._lock:
                 self.index(profile.resolution.as_of).prefetch(new)
                 for name in new:
-                    blocker = self._blocker(name, profile, target, rest, where)
+                    blocker = self._blocker(name, profile, target, rest, lines)
                     blockers[name] = blocker
                     if blocker is None or blocker.kind != "source":
                         continue
                     exact = SpecifierSet(f"=={blocker.version}")
                     for line in self.required_by_source(name, exact, profile.resolution.as_of):
-                        where[line] = f"{name} {blocker.version}"
-                        stated.append(line)
-            profile = replace(profile, requirements=(*profile.requirements, *stated))
+                        lines[line] = f"{name} {blocker.version}"
+                        requirements.append(line)
+            profile = replace(profile, requirements=(*profile.requirements, *requirements))
             answer = ask(without(profile, [name for name in blockers if blockers[name]]))
             rest = answer if isinstance(answer, UnresolvableError) else None
         return tuple(filter(None, blockers.values())), rest
@@ -162,7 +162,10 @@ class Diagnosis:
         fitting: list[dict[str, str]] = []
         for name in filter(newer.get, old):
             limit = SpecifierSet(newer[name])
-            if any(name not in each or limit.contains(each[name]) for each in fitting):
+            if any(
+                name not in versions_of_release or limit.contains(versions_of_release[name])
+                for versions_of_release in fitting
+            ):
                 continue  # what was taken within another limit is within this one
             limited = replace(profile, constraints=(*profile.constraints, f"{name}{limit}"))
             answer = ask(limited)
@@ -172,9 +175,9 @@ class Diagnosis:
             if not answer.named:
                 continue
             standing, rest = self.blockers(limited, target, answer, ask, places)
-            for each in () if rest else standing:
-                before = blockers.get(each.name, each).instead
-                blockers[each.name] = replace(each, instead=(*before, f"{name} {old[name]}"))
+            for blocker in () if rest else standing:
+                before = blockers.get(blocker.name, blocker).instead
+                blockers[blocker.name] = replace(blocker, instead=(*before, f"{name} {old[name]}"))
         return tuple(blockers.values())
 
     def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
@@ -186,11 +189,11 @@ class Diagnosis:
         """
         accepted = ranks(*target)
         fitting = []
-        for each, release in self.fitting(profile, target, name).items():
+        for each_version, release in self.fitting(profile, target, name).items():
             is_for_others = upstream.pythons([release], target[0])
             usable = release.sdist or release.usable(accepted) or not is_for_others
             if usable and release.is_for(target[1]):
-                fitting.append(each)
+                fitting.append(each_version)
         chosen = Version(version)
         if fitting and chosen.major < fitting[-1].major:
             # Up to the newest: uv would take a later pre-release for what has no wheel.
@@ -244,10 +247,10 @@ class Diagnosis:
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
-        stated = {specifier for _, specifier in _needs(name, proof)}
-        bounds = {*filter(None, stated)}
+        specifiers = {specifier for _, specifier in _needs(name, proof)}
+        bounds = {*filter(None, specifiers)}
         if len(bounds) != 1:
-            bounds = stated or {versions}
+            bounds = specifiers or {versions}
         every: dict[Version, upstream.Release] = {}
         for bound in bounds:
             every |= index.fitting(name, versions & bound)
@@ -309,8 +312,10 @@ def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
 
     It cannot if a package has neither a wheel nor a source.
     """
-    versions = {*chain.from_iterable(each.instead for each in blockers if each.kind == "wheel")}
-    return tuple(each for each in blockers if not versions.issuperset(each.instead))
+    versions = {
+        *chain.from_iterable(blocker.instead for blocker in blockers if blocker.kind == "wheel")
+    }
+    return tuple(blocker for blocker in blockers if not versions.issuperset(blocker.instead))
 
 
 class OutdatedError(UnresolvableError):
@@ -345,7 +350,7 @@ def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
         )
     old = set(chain.from_iterable(blocker.instead for blocker in blockers))
     if old:
-        lines = sorted(each.replace(" ", "==") for each in old)
+        lines = sorted(line.replace(" ", "==") for line in old)
         items.append(f"To take what is that old, require it: {', '.join(lines)}")
     return reason(f"{count} {verb} in the way", items)
 
@@ -359,14 +364,14 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     if blocker.kind == "absent":
         near = nearest(name)
         perhaps = f"; perhaps {near} is meant" if near else ""
-        why = f"no index has it{perhaps}"
+        problem = f"no index has it{perhaps}"
         edit = "Correct the name"
         if not near and is_popular(name):
             edit = "Name an index that has it"
         if blocker.problem:
-            why = blocker.problem
+            problem = blocker.problem
             edit = "To go on: a later as_of"
-        return f"{name} ({by}): {why}. {edit}, or exclude: [{name}]"
+        return f"{name} ({by}): {problem}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
         return f"{name} ({by}): {blocker.problem}. Once it can be reached, lock again"
     if blocker.kind == "source":

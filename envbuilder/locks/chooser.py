@@ -218,7 +218,7 @@ class Chooser:
                 having = self._having(fitting)
                 if self._settled:
                     having &= {self._settled}
-                if any(each.sdist for each in fitting) and not having:
+                if any(release.sdist for release in fitting) and not having:
                     more.add(name)
             if build is not True:
                 more &= {*(build or ())}
@@ -232,7 +232,7 @@ class Chooser:
         self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
         """Return the question with the requirements of packages that must be built."""
-        stated: list[str] = []
+        requirements: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
             as_of = profile.resolution.as_of
@@ -242,8 +242,10 @@ class Chooser:
                 need = Requirement(line)
                 if any(applies(need.marker, *target, extra) for extra in extras):
                     need.marker = None  # uv is asked for this target, and for no extra of it
-                    stated.append(str(need))
-        others = [line for line in stated if distribution(line) not in question.resolution.exclude]
+                    requirements.append(str(need))
+        others = [
+            line for line in requirements if distribution(line) not in question.resolution.exclude
+        ]
         return replace(question, requirements=(*question.requirements, *others))
 
     def _asked(
@@ -273,13 +275,15 @@ class Chooser:
     def _never_built(self, profile: Profile) -> frozenset[str]:
         """Return packages to build for which no release that fits has any wheel."""
         build = profile.resolution.build
-        listed = tuple(map(distribution, profile.requirements))
-        names = listed if build is True else build or ()
+        required = tuple(map(distribution, profile.requirements))
+        names = required if build is True else build or ()
         self._diagnosis.index(profile.resolution.as_of).prefetch(names)
         alone = set[str]()
         for name in names:
             fitting = self._fitting(profile, name)
-            if any(each.sdist for each in fitting) and not any(each.wheels for each in fitting):
+            if any(release.sdist for release in fitting) and not any(
+                release.wheels for release in fitting
+            ):
                 alone.add(name)
         return frozenset(alone)
 
@@ -294,7 +298,7 @@ class Chooser:
         old = set[str]()
         for name in names:
             fitting = self._fitting(self._profile, name)
-            if fitting and not (self._having(fitting) or any(each.sdist for each in fitting)):
+            if fitting and not (self._having(fitting) or any(release.sdist for release in fitting)):
                 old.add(name)
         return frozenset(old)
 
@@ -310,8 +314,8 @@ class Chooser:
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
         """Return the Pythons to try, the best one first."""
         of_builds = set[str]()
-        for each in self._profile.choices().values():
-            of_builds.update(each.pythons)
+        for choice in self._profile.choices().values():
+            of_builds.update(choice.pythons)
         possible = [v for v in upstream.PYTHONS if v in of_builds or not of_builds]
         day = date.fromisoformat(self._profile.resolution.as_of or date.today().isoformat())
 
@@ -406,15 +410,15 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     it, like the parts of the framework.
     """
     framework = FRAMEWORKS[profile.framework]
-    listed = {line.name: line.text for line in lines}
+    texts = {line.name: line.text for line in lines}
     every = [*profile.choices()] or [profile.release or "0"]
     newest = profile.release  # what nothing asks for is not newer than usual
-    if framework.names & listed.keys():
+    if framework.names & texts.keys():
         newest = every[0]
     free = _without_release(profile, (), f">={every[-1]},<={newest}")
     needs = {distribution(text): Requirement(text) for text in free.requirements}
     own = min(framework.names & needs.keys(), default="")
-    for name, text in listed.items():
+    for name, text in texts.items():
         asking = own if name in framework.names else name
         if name in framework.builds and asking in needs:
             needs[asking].specifier = Requirement(text).specifier
@@ -426,20 +430,23 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
     limits = (
         c
         for c in free.constraints
-        if distribution(c) in framework.names or distribution(c) not in listed
+        if distribution(c) in framework.names or distribution(c) not in texts
     )
     return replace(free, requirements=tuple(bounded), constraints=tuple(limits))
 
 
 def _lower(specifiers: SpecifierSet) -> Iterator[str]:
     """Yield the lower bounds of specifiers, including pins."""
-    for each in specifiers:
-        if each.operator in {"==", "===", "~="}:
-            yield f">={each.version.removesuffix('.*').partition('+')[0]}"
-        elif each.operator in {">=", ">", "!="}:
-            yield str(each)
+    for specifier in specifiers:
+        if specifier.operator in {"==", "===", "~="}:
+            yield f">={specifier.version.removesuffix('.*').partition('+')[0]}"
+        elif specifier.operator in {">=", ">", "!="}:
+            yield str(specifier)
 
 
 def is_pin(requirement: str) -> bool:
     """Return whether a requirement allows one version only, or one series of versions."""
-    return any(each.operator in {"==", "===", "~="} for each in Requirement(requirement).specifier)
+    return any(
+        specifier.operator in {"==", "===", "~="}
+        for specifier in Requirement(requirement).specifier
+    )

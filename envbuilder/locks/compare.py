@@ -55,8 +55,8 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
             yield f"{platform}: {tool.name} {tool.version} {wrong}"
     for target in lock.targets:
         if target.interpreter and target.interpreter.source != SOURCE:
-            where = f"{target.platform} Python {target.python}"
-            yield f"{where}: its interpreter is from {target.interpreter.source}, not from {SOURCE}"
+            label = f"{target.platform} Python {target.python}"
+            yield f"{label}: its interpreter is from {target.interpreter.source}, not from {SOURCE}"
         wheels = target.of_kind("wheel")
         present = {file.name for file in wheels} & compilers
         for file in wheels:
@@ -65,8 +65,8 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
             if present and file.name in foreign:
                 wrong = f"is {min(present)} for other hardware: both install the same modules"
             if wrong:
-                where = f"{target.platform} Python {target.python}"
-                yield f"{where}: {file.name} {file.version} {wrong}"
+                label = f"{target.platform} Python {target.python}"
+                yield f"{label}: {file.name} {file.version} {wrong}"
 
 
 def _objection(
@@ -116,8 +116,10 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
         moved.append(f"Python {earlier.python} → {after.python}")
     limits = {*after.limits}
     reasons = {"no longer": {*earlier.limits} - limits, "now": limits.difference(earlier.limits)}
-    why = [f"{word} {', '.join(sorted(lines))}" for word, lines in reasons.items() if lines]
-    return f"{', '.join(moved)}: {'; '.join(why)}" if moved else ""
+    changes_by_kind = [
+        f"{word} {', '.join(sorted(lines))}" for word, lines in reasons.items() if lines
+    ]
+    return f"{', '.join(moved)}: {'; '.join(changes_by_kind)}" if moved else ""
 
 
 def later_day(decided: Decided | None) -> str:
@@ -201,9 +203,9 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
             versions[environment, label] = _versions(lock, of_python=True)
             for name, version in versions[environment, label].items():
                 counts.setdefault((environment, name), Counter())[version] += 1
-    for (environment, label), each in versions.items():
+    for (environment, label), versions_of_lock in versions.items():
         others = []
-        for name, version in sorted(each.items()):
+        for name, version in sorted(versions_of_lock.items()):
             usual = counts[environment, name].most_common(1)[0][0]
             if version != usual and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
                 others.append(f"{name} {version} ({usual})")
@@ -245,7 +247,7 @@ def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
         for file in target.packages if of_python else target.fetched(managed=True):
             if not file.role:
                 versions.setdefault(file.name, set()).add(_version(file))
-    return {name: ", ".join(sorted(each)) for name, each in versions.items()}
+    return {name: ", ".join(sorted(found_versions)) for name, found_versions in versions.items()}
 
 
 def _version(file: File) -> str:
@@ -278,7 +280,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
     reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]
     for target in lock.targets:
-        where = f"{target.platform} Python {target.python}"
+        target_name = f"{target.platform} Python {target.python}"
         pins = {types.canonical(f.name): f.version for f in target.packages}
         for line in profile.requirements:
             need = Requirement(line)
@@ -286,10 +288,10 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
                 continue
             pin = pins.get(types.canonical(need.name))
             if pin is None:
-                reasons.append(f"{where}: {need.name} is missing")
+                reasons.append(f"{target_name}: {need.name} is missing")
             elif not need.specifier.contains(Version(pin), prereleases=True):
-                reasons.append(f"{where}: {need.name} {pin} does not satisfy {need}")
-        reasons += (f"{where}: {problem}" for problem in dependency_problems(profile, target))
+                reasons.append(f"{target_name}: {need.name} {pin} does not satisfy {need}")
+        reasons += (f"{target_name}: {problem}" for problem in dependency_problems(profile, target))
         if not is_current(profile, target):
-            reasons.append(f"{where}: the base image is not the profile's")
+            reasons.append(f"{target_name}: the base image is not the profile's")
     return tuple(reasons)

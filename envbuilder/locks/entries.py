@@ -93,14 +93,14 @@ def entries(
             yield replace(entry, path=output_dir / entry.path.name) if output_dir else entry
         return
     folders = profile_files.search_path(settings.project, settings.config_dir)
-    for each in (name,) if name else profile_files.names(folders):
-        profile = profile_files.load(each, folders)
-        path = place(each, settings, output_dir)
+    for profile_name in (name,) if name else profile_files.names(folders):
+        profile = profile_files.load(profile_name, folders)
+        path = place(profile_name, settings, output_dir)
         shipped = None if output_dir else library.matching_shipped(profile, folders)
         yield Entry(
-            name=each,
+            name=profile_name,
             profile=profile,
-            earlier=profile_lock.path_for(each, folders),
+            earlier=profile_lock.path_for(profile_name, folders),
             path=path,
             shipped=shipped[0] if shipped and shipped[0] != path else None,
             required=bool(name),
@@ -261,13 +261,13 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
 
 def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
     """Return label → why a lock has another release than others; empty if all have the same."""
-    why = {}
+    result = {}
     releases = set[str]()
     for entry in chosen:
         if entry.decision:
             releases.add(entry.decision.chosen.release)
-            why[entry.label] = entry.decision.why
-    return why if len(releases) > 1 else {}
+            result[entry.label] = entry.decision.why
+    return result if len(releases) > 1 else {}
 
 
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
@@ -308,7 +308,7 @@ def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
     if settings.project is None or settings.definition is None:
         return
     available = environments.names(settings.definition)
-    listed = settings.definition.profiles
+    supported = settings.definition.profiles
     profiles = profile_files.names(profile_files.search_path(settings.project, settings.config_dir))
     folder = settings.project / LOCKS
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -318,18 +318,18 @@ def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
         environment = match[1]
         profile = match[2]
         if environment not in available:
-            why = f"{PROJECT_FILE} has no environment '{environment}'"
+            reason = f"{PROJECT_FILE} has no environment '{environment}'"
             excluded = True
-        elif listed is not None and profile not in listed:
-            why = f"profiles: in {PROJECT_FILE} does not list '{profile}'"
+        elif supported is not None and profile not in supported:
+            reason = f"profiles: in {PROJECT_FILE} does not list '{profile}'"
             excluded = True
         elif profile not in profiles:
-            why = f"there is no profile '{profile}' on this machine"
+            reason = f"there is no profile '{profile}' on this machine"
             excluded = False
         else:
             continue
         if types.is_name(environment) and _is_lock(path, profile):
-            yield UnusedLock(path=path, why=why, excluded=excluded)
+            yield UnusedLock(path=path, why=reason, excluded=excluded)
 
 
 def _is_lock(path: Path, profile: str) -> bool:
@@ -368,15 +368,15 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 
     Raises `InvalidError`.
     """
-    for each in (name,) if name else profile_files.names(library.folders):
-        profile = profile_files.load(each, library.folders)
+    for profile_name in (name,) if name else profile_files.names(library.folders):
+        profile = profile_files.load(profile_name, library.folders)
         if name or "conda" in profile.backends:
             yield CondaEntry(
-                label=each,
+                label=profile_name,
                 profile=profile,
                 origin=None,
-                earlier=conda_lock.path_for(each, library),
-                path=conda_lock.beside(folder / f"{each}.json"),
+                earlier=conda_lock.path_for(profile_name, library),
+                path=conda_lock.beside(folder / f"{profile_name}.json"),
                 required=True,
             )
 

@@ -126,11 +126,11 @@ def resolve(
     def require_recent(place: Place, wheels: Iterable[Found]) -> None:
         new = [w for w in wheels if f"{w.file.name} {w.file.version}" not in accepted]
         blockers = find_outdated(asked, place, new, ask_of(place))
-        for each in blockers:
-            if each.kind == "wheel":
-                lacks = f"{each.name} {each.version} has neither a wheel for it nor a source"
+        for blocker in blockers:
+            if blocker.kind == "wheel":
+                lacks = f"{blocker.name} {blocker.version} has neither a wheel for it nor a source"
                 target = f"{place[0]} with Python {place[1]}"
-                on_progress(f"note: {target} gets {', '.join(each.instead)}, since {lacks}")
+                on_progress(f"note: {target} gets {', '.join(blocker.instead)}, since {lacks}")
         if old := too_old(blockers):
             raise OutdatedError(old, place)
 
@@ -221,8 +221,8 @@ class _Offered(NamedTuple):
 
     def on(self, place: Place) -> tuple[Offer, ...]:
         """Return the offers for a target."""
-        named = (offer for source, offer in self.named.items() if source.serves(*place))
-        return (*self.indexes, *self.built, *named)
+        offers = (offer for source, offer in self.named.items() if source.serves(*place))
+        return (*self.indexes, *self.built, *offers)
 
 
 class _Solution(NamedTuple):
@@ -315,8 +315,8 @@ def _offers(
                     blocker.name, exact, pythons=[python], location=location
                 )
             except (BuildError, InvalidError) as error:
-                why = f"{error.message}. {error.hint}"
-                solution.failures[platform, python] = UnresolvableError(why, (platform, python))
+                message = f"{error.message}. {error.hint}"
+                solution.failures[platform, python] = UnresolvableError(message, (platform, python))
                 continue
             stem = candidate.offer.file.removesuffix("-any.whl")
             offers.append(replace(candidate.offer, file=f"{stem}-{_ANY_OF[platform]}.whl"))
@@ -389,14 +389,14 @@ def _targets(
         found = pool.map(lambda share: {place: answer(*place) for place in share}, shares)
         answers = dict(itertools.chain.from_iterable(each.items() for each in found))
     solution = _Solution((), {}, {}, {})
-    for place in places:
-        wheels = answers[place]
+    for target_place in places:
+        wheels = answers[target_place]
         if isinstance(wheels, UnresolvableError):
-            solution.failures[place] = wheels
+            solution.failures[target_place] = wheels
             continue
         solution.urls.update({wheel.file.sha256: wheel.url for wheel in wheels})
         files = [wheel.file for wheel in wheels]
-        target = debs.of(*place, files if in_project else ())
+        target = debs.of(*target_place, files if in_project else ())
         files += target.files
         files.sort(key=lambda f: (_KIND_ORDER[f.kind], f.name, f.file))
         target = replace(target, files=(*files,))
@@ -445,10 +445,10 @@ def _sized(
     requested = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
     if requested:
         on_progress(f"requesting the sizes of {len(requested)} files")
-    stated = measure(requested.values()) if requested else {}
+    measured = measure(requested.values()) if requested else {}
     before = previous.files if previous else ()
     sizes = {f.sha256: f.size for f in before if f.size is not None}
-    sizes |= {sha256: stated[url] for sha256, url in requested.items() if url in stated}
+    sizes |= {sha256: measured[url] for sha256, url in requested.items() if url in measured}
 
     def sized(file: File) -> File:
         size = sizes.get(file.sha256) if file.size is None else file.size
@@ -476,13 +476,13 @@ def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
     """
     if others := [*foreign]:
         others.append("To go on: an index with upstream's own files, or another framework_version")
-        why = reason("files of the indexes are not the hardware's own", others)
-        return replace(lock, targets=(), tools={}, missing={}, state="unlocked", obstacle=why)
-    named: list[tuple[File, str]] = [(tool, platform) for platform, tool in lock.tools.items()]
+        obstacle = reason("files of the indexes are not the hardware's own", others)
+        return replace(lock, targets=(), tools={}, missing={}, state="unlocked", obstacle=obstacle)
+    located: list[tuple[File, str]] = [(tool, platform) for platform, tool in lock.tools.items()]
     for target in lock.targets:
-        where = f"{target.platform}, Python {target.python}"
-        named += [(file, where) for file in target.fetched(managed=False)]
-    weak = sorted({f"{f.name} {f.version} ({w})" for f, w in named if f.provenance != "read"})
+        target_name = f"{target.platform}, Python {target.python}"
+        located += [(file, target_name) for file in target.fetched(managed=False)]
+    weak = sorted({f"{f.name} {f.version} ({w})" for f, w in located if f.provenance != "read"})
     if not weak:
         return lock
     return replace(

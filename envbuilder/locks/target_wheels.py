@@ -79,11 +79,11 @@ def left_out(profile: Profile) -> frozenset[str]:
 
     They are for other hardware, excluded by the project, or the same as one that it lists.
     """
-    listed = {*map(distribution, profile.requirements)}
+    names = {*map(distribution, profile.requirements)}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
     foreign |= for_other_hardware(profile.accelerator)
-    same = (family - listed for family in map(frozenset, SAME) if family & listed)
-    return frozenset().union(foreign - listed, profile.resolution.exclude, *same)
+    same = (family - names for family in map(frozenset, SAME) if family & names)
+    return frozenset().union(foreign - names, profile.resolution.exclude, *same)
 
 
 def without(profile: Profile, names: Collection[str]) -> Profile:
@@ -116,8 +116,8 @@ def resolver(
             options += ["--exclude-newer", f"{resolution.as_of}T23:59:59Z"]
             # No index states when these were uploaded; their release is chosen by its own day.
             offered = {types.canonical(offer.distribution) for offer in uv.index.offers.values()}
-            for each in sorted({*offered, *map(types.canonical, profile.indexes)}):
-                options += ["--exclude-newer-package", f"{each}=false"]
+            for name in sorted({*offered, *map(types.canonical, profile.indexes)}):
+                options += ["--exclude-newer-package", f"{name}=false"]
         yield replace(uv, options=tuple(options))
 
 
@@ -246,12 +246,12 @@ def compared(
     }
     conflict = wheel_conflicts.clash(remaining)
     if conflict:
-        why, edit = wheel_conflicts.explained(*conflict, [w.file for w in wheels])
+        sentence, edit = wheel_conflicts.explained(*conflict, [w.file for w in wheels])
         first = conflict[1].name
         second = conflict[2].name
         needed = [w.file.requires for w in wheels if frameworks.of_name(w.file.name)]
         raise ClashError(
-            f"{escaped(why)}. {edit}",
+            f"{escaped(sentence)}. {edit}",
             (platform, python),
             frozenset({first, second}),
             chain.from_iterable(needed),
@@ -354,9 +354,9 @@ def _of_indexes(
     # Where the project names the source of a package, no index's release of its name is meant.
     source_of = profile.resolution.source_of
     offers = uv.index.offers.values()
-    named = [o for o in offers if source_of(o.distribution, platform, python)]
-    sources |= {offer.distribution: offer.source for offer in named}
-    exact = [f"{offer.distribution}=={offer.version}" for offer in named]
+    of_indexes = [o for o in offers if source_of(o.distribution, platform, python)]
+    sources |= {offer.distribution: offer.source for offer in of_indexes}
+    exact = [f"{offer.distribution}=={offer.version}" for offer in of_indexes]
     excluded: list[str] = []
     foreign: list[File] = []
     while len(excluded) <= _MOST_EXCLUDED:

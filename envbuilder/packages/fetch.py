@@ -92,16 +92,16 @@ def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
-    listed: list[Place] = []
+    result: list[Place] = []
     flat: list[Place] = []
     for line in printed.splitlines():
         flag, _, url = line.partition(" ")
         if flag == "--find-links":
             flat.append(Place(url=url, flat=True))
         elif flag.endswith("index-url") and not no_index:
-            listed.append(Place(url=url))
+            result.append(Place(url=url))
     flat += [Place(url=url, flat=True) for url in pip.links(configuration, os.environ)]
-    return tuple(dict.fromkeys(listed + flat))
+    return tuple(dict.fromkeys(result + flat))
 
 
 def compiled(
@@ -234,10 +234,12 @@ def _locate(
             by_source.setdefault((file.source, file.kind == "tool"), []).append(file)
     for (source, tools), group in by_source.items():
         # A tool runs on the machine that builds, whose platform may differ from the target's.
-        listed = _ask_uv(None if tools else target.platform, target.python, source, group, settings)
+        located = _ask_uv(
+            None if tools else target.platform, target.python, source, group, settings
+        )
         for file in group:
-            if file.basename in listed:
-                urls[file.sha256] = (listed[file.basename],)
+            if file.basename in located:
+                urls[file.sha256] = (located[file.basename],)
     return urls
 
 
@@ -296,9 +298,9 @@ def _ask_uv(
     done, printed = compiled(requirements, "pylock.toml", with_macos, options, seconds=300)
     if done.returncode != 0:
         if lacking := [f for f in files if _is_lacking(f, done.last_words)]:
-            named = ", ".join(f"{f.name} {f.version}" for f in lacking)
+            shown = ", ".join(f"{f.name} {f.version}" for f in lacking)
             raise LackingError(
-                f"'{source}' no longer has what is locked: {named}:\n{done.last_words}",
+                f"'{source}' no longer has what is locked: {shown}:\n{done.last_words}",
                 _AGAIN,
                 names=[f.name for f in lacking],
             )

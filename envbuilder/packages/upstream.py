@@ -161,14 +161,14 @@ def _html_links(text: str, url: str) -> list[Listed]:
         except ValueError:
             continue
         algorithm, _, digest = fragment.partition("=")
-        stated = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata")
+        metadata_hash = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata")
         files.append(
             Listed(
                 file=unquote(location.rpartition("/")[2]),
                 location=location,
                 sha256=digest if algorithm == "sha256" else "",
                 requires_python=anchor.get("data-requires-python", ""),
-                core_metadata=bool(stated),
+                core_metadata=bool(metadata_hash),
                 yanked="data-yanked" in anchor,
             )
         )
@@ -221,10 +221,10 @@ def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
 def admits(link: Listed, python: str) -> bool:
     """Return whether a file's index allows it for a Python."""
     try:
-        stated = SpecifierSet(link.requires_python)
+        specifier = SpecifierSet(link.requires_python)
     except InvalidSpecifier:
         return True
-    return any(stated.contains(f"{python}.{patch}") for patch in (0, 30))
+    return any(specifier.contains(f"{python}.{patch}") for patch in (0, 30))
 
 
 def files_of(
@@ -366,11 +366,11 @@ def merge(
     Claims are offers only if the index lists nothing. Raise `InvalidError` for a local file that
     contradicts the upstream index or a claim.
     """
-    stated = {o.file: o for o in claimed}
+    by_file = {o.file: o for o in claimed}
     notes = []
     result: dict[str, Offer] = {}
     for offer in upstream:
-        claim = stated.get(offer.file)
+        claim = by_file.get(offer.file)
         if not offer.sha256:
             # This index states no hash for some of its files.
             if claim is None:
@@ -386,9 +386,9 @@ def merge(
             offer = replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
         result[offer.file] = offer
     if not result:
-        result = {**stated}
+        result = {**by_file}
     for offer in local:
-        existing = result.get(offer.file) or stated.get(offer.file)
+        existing = result.get(offer.file) or by_file.get(offer.file)
         if existing and existing.sha256 != offer.sha256:
             raise InvalidError(
                 f"{offer.location}: sha256 is {offer.sha256},"
@@ -496,7 +496,7 @@ def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str,
     having = []
     for python in PYTHONS:
         accepted = ranks(platform, python)
-        if any(each.usable(accepted) for each in every):
+        if any(release.usable(accepted) for release in every):
             having.append(python)
     return tuple(having)
 
@@ -535,9 +535,9 @@ class Index:
             problems: dict[str, OSError] = {}
             every: list[tuple[Version, Listed]] = []
             late: list[str] = []
-            for place in self._places:
-                for version, link in files_of(name, [place.page(name)], self._read, problems):
-                    if self._had(link, place.flat):
+            for index in self._places:
+                for version, link in files_of(name, [index.page(name)], self._read, problems):
+                    if self._had(link, index.flat):
                         every.append((version, link))
                     else:
                         late.append(link.upload_time[:10] or "9")
@@ -559,10 +559,10 @@ class Index:
         A yanked one fits only if it is pinned (PEP 592).
         """
         every = {**self.releases(name)}
-        for each in allowed:
-            if each.operator == "==" and not each.version.endswith("*"):
-                yanked = self._yanked[name].get(Version(each.version))
-                every |= {Version(each.version): yanked} if yanked else {}
+        for version_text in allowed:
+            if version_text.operator == "==" and not version_text.version.endswith("*"):
+                yanked = self._yanked[name].get(Version(version_text.version))
+                every |= {Version(version_text.version): yanked} if yanked else {}
         return {version: every[version] for version in sorted(allowed.filter(every))}
 
     def _had(self, link: Listed, flat: bool) -> bool:
@@ -570,11 +570,11 @@ class Index:
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
 
-    def _grouped(self, listed: Iterable[tuple[Version, Listed]]) -> dict[Version, Release]:
+    def _grouped(self, links: Iterable[tuple[Version, Listed]]) -> dict[Version, Release]:
         # By name: a folder that also has a file of an index does not say which Pythons it is for.
         wheels: dict[Version, dict[str, Listed]] = defaultdict(dict)
         sdists: dict[Version, Listed] = {}
-        for version, link in listed:
+        for version, link in links:
             if link.file.endswith(".whl"):
                 known = wheels[version].get(link.file)
                 wheels[version][link.file] = known if known and known.requires_python else link

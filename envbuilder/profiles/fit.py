@@ -310,8 +310,8 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     """
     limits = {}
     usual = set[releases.Build]()
-    for chosen, why in offers:
-        limits[chosen.release] = why
+    for chosen, obstacle in offers:
+        limits[chosen.release] = obstacle
         usual.update(chosen.builds)
     platform = _platform_of_framework(host)
     target = profile_lock.first(lock, platform)
@@ -333,10 +333,10 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
 
         Of what is ruled out, prefer the nearest release, and a newer one to an older one.
         """
-        place = age[build.release]
+        rank = age[build.release]
         if limits[build.release]:
-            return 1, place > present, abs(place - present), build not in usual
-        return 0, build not in usual, place != present, place
+            return 1, rank > present, abs(rank - present), build not in usual
+        return 0, build not in usual, rank != present, rank
 
     new, *others = sorted(better, key=cost)
     text = f"{FRAMEWORKS[profile.framework].title} {new.release} ({new.build})"
@@ -494,10 +494,10 @@ def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
 
 
 def _missing_flags(
-    profile: Profile, host: Host, named: Sequence[str], level: Level
+    profile: Profile, host: Host, flags: Sequence[str], level: Level
 ) -> list[Finding]:
     # x86 flags do not apply to other processors, which a profile may also support.
-    needed = [flag for flag in named if flag not in X86_FLAGS or host.machine == "x86_64"]
+    needed = [flag for flag in flags if flag not in X86_FLAGS or host.machine == "x86_64"]
     if not needed:
         return []
     if host.cpu.flags is None:

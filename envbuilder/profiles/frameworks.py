@@ -114,8 +114,8 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
                 "jax-metal",
                 "jax-mps",
                 *(
-                    f"jax-{runtime}-{part}"
-                    for runtime, part in itertools.product(
+                    f"jax-{runtime}-{suffix}"
+                    for runtime, suffix in itertools.product(
                         ("cuda12", "cuda13", "rocm60", "rocm7", "oneapi"), ("plugin", "pjrt")
                     )
                 ),

@@ -274,9 +274,9 @@ LOCK_TYPE = "urn:envbuilder:lock:v1"
 
 def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
     """Return the first signature file of a lock, if it has one."""
-    for place in _signature_places(path, folders):
-        if place.is_file():
-            return place
+    for candidate in _signature_places(path, folders):
+        if candidate.is_file():
+            return candidate
     return None
 
 

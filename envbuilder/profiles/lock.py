@@ -124,13 +124,13 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 def problem(files: Iterable[File]) -> str:
     """Return the problem with the files of one target; empty if there is none."""
-    listed: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
             return f"{file.file}: {wrong}"
-        if (file.kind, file.name) in listed:
+        if (file.kind, file.name) in seen:
             return f"{file.file}: {file.kind} {file.name} is listed twice"
-        listed.add((file.kind, file.name))
+        seen.add((file.kind, file.name))
     return ""
 
 
@@ -354,10 +354,10 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     @property
     def files(self) -> tuple[File, ...]:
         """All files that images need; a file of several targets is repeated for each."""
-        listed = [*self.tools.values()]
+        result = [*self.tools.values()]
         for target in self.targets:
-            listed += target.fetched(managed=False)
-        return tuple(listed)
+            result += target.fetched(managed=False)
+        return tuple(result)
 
     def tool(self, platform: types.Platform | None) -> File:
         """Return the locked uv that runs on a platform.
@@ -488,8 +488,10 @@ def _interpreter(target: Target) -> str:
         if target.base and target.base.gets_python:
             return "interpreter: missing, and the base image needs it"
         return ""
-    named = re.fullmatch(rf"cpython-({re.escape(target.python)}\.\d+)\+.+\.tar\.gz", file.basename)
-    if file.kind == "python" and named and named[1] == file.version:
+    matched = re.fullmatch(
+        rf"cpython-({re.escape(target.python)}\.\d+)\+.+\.tar\.gz", file.basename
+    )
+    if file.kind == "python" and matched and matched[1] == file.version:
         return ""
     return f"interpreter: {file.file}: no build of Python {target.python}"
 
@@ -523,8 +525,8 @@ def dump(lock: Struct, entries: str = "files") -> str:
         head += f',\n "tools": {{{",".join(each)}' + ("\n }" if each else "}")
     blocks = []
     for target in targets:
-        listed = target.pop(entries)
-        lines = ",\n".join("   " + json.dumps(e, ensure_ascii=False) for e in listed)
+        files = target.pop(entries)
+        lines = ",\n".join("   " + json.dumps(e, ensure_ascii=False) for e in files)
         block = json.dumps(target, indent=2, ensure_ascii=False).removesuffix("\n}")
         blocks.append(f'{block},\n  "{entries}": [\n{lines}\n  ]}}')
     return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
@@ -539,8 +541,8 @@ def select(lock: Lock, platform: str, python: str) -> Target:
         return target
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
-    if why := lock.missing.get(f"{platform} {python}"):
-        raise InvalidError(f"{what}: {why.printed()}", f"It covers: {have}")
+    if cause := lock.missing.get(f"{platform} {python}"):
+        raise InvalidError(f"{what}: {cause.printed()}", f"It covers: {have}")
     raise InvalidError(what, f"It covers: {have}. {OTHER_PYTHON}")
 
 
@@ -596,6 +598,6 @@ def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = Fa
             f"the lock of '{profile.name}' is stale: {what} changed after it was made", hint
         )
     if lock.state == "unlocked":
-        why = f": {lock.obstacle.printed()}" if lock.obstacle else ""
-        raise InvalidError(f"profile '{profile.name}' is not locked{why}", hint)
+        obstacle = f": {lock.obstacle.printed()}" if lock.obstacle else ""
+        raise InvalidError(f"profile '{profile.name}' is not locked{obstacle}", hint)
     return lock

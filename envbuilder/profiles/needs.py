@@ -194,14 +194,14 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
     judged.sort(key=lambda pair: row.capability(pair[0]), reverse=True)
     best = min((worst(findings) for _, findings in judged), key=LEVELS.index)
     used = []
-    listed = []
+    result = []
     for gpu, findings in judged:
         if worst(findings) == best:
             if best not in _WORKS:
                 return findings
             used.append(gpu)
-            listed += findings
-    return [*listed, *code_findings(used, needs.packages), *_left_out(row, gpus, used)]
+            result += findings
+    return [*result, *code_findings(used, needs.packages), *_left_out(row, gpus, used)]
 
 
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:

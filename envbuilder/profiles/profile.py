@@ -324,13 +324,13 @@ class Profile(_Strict, frozen=True):
     def notes(self, cpu_flags: Collection[str] | None = None) -> tuple[str, ...]:
         """Return the warnings about its release, on a CPU with these flags, or on any."""
         notes = list[str]()
-        for each in self.warnings:
-            if isinstance(each, str):
-                notes.append(each)
-            elif each.release == self.release and (
-                cpu_flags is None or set(cpu_flags).issuperset(each.cpu_flags)
+        for warning in self.warnings:
+            if isinstance(warning, str):
+                notes.append(warning)
+            elif warning.release == self.release and (
+                cpu_flags is None or set(cpu_flags).issuperset(warning.cpu_flags)
             ):
-                notes.append(each.text)
+                notes.append(warning.text)
         return tuple(notes)
 
     def takes_lock(self, backend: str) -> bool:

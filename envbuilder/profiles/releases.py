@@ -118,13 +118,13 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
     """Format releases in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
     order = [*dict.fromkeys(build.release for build in every(framework))]
     spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
-    for place, release in enumerate(order):
+    for position, release in enumerate(order):
         if release not in chosen:
             continue
-        if spans and spans[-1][1] == place - 1:
-            spans[-1] = (spans[-1][0], place)
+        if spans and spans[-1][1] == position - 1:
+            spans[-1] = (spans[-1][0], position)
         else:
-            spans.append((place, place))
+            spans.append((position, position))
     texts = []
     for newest, oldest in spans:
         if newest == oldest:
@@ -292,10 +292,12 @@ def choices(
     for name, rows in taken.items():
         rows.sort(key=lambda b: (b.index != "default", builds.index(b.build)))
         best = {row.platform: row for row in reversed(rows)}
-        listed = [best[platform] for platform in platforms if platform in best]
+        found_builds = [best[platform] for platform in platforms if platform in best]
         # Another version of CUDA is another environment; a Mac's build may be the CPU's.
-        kind = _kind(listed[0])
-        result[name] = Chosen(release=name, builds=tuple(b for b in listed if _kind(b) == kind))
+        kind = _kind(found_builds[0])
+        result[name] = Chosen(
+            release=name, builds=tuple(b for b in found_builds if _kind(b) == kind)
+        )
     if unknown(framework, release):
         for chosen in choices(framework, builds, platforms).values():
             if chosen.is_older(release):

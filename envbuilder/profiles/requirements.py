@@ -221,16 +221,16 @@ def _require_new(
     added: Sequence[str], before: Sequence[str], spot: Callable[[list[str]], str], parent: str
 ) -> None:
     """Raise `InvalidError` if a package is listed twice."""
-    listed = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
+    origins = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
-        earlier = listed.get(distribution(line))
+        earlier = origins.get(distribution(line))
         if earlier:
             raise InvalidError(
                 f"{spot([ADD])}: {ADD}: {line}: {earlier[1]} already list {earlier[0]}",
                 f"Remove it here. For another version than that of '{parent}', write the whole list"
                 f" under '{_REPLACE}', which replaces the inherited one.",
             )
-        listed[distribution(line)] = (line, f"the lines above under '{ADD}'")
+        origins[distribution(line)] = (line, f"the lines above under '{ADD}'")
 
 
 def _require_complete(
@@ -242,9 +242,9 @@ def _require_complete(
     """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
     remaining = {*map(distribution, data[_REPLACE])}
     needed = set[str]()
-    for each in _expected(data, inherited):
-        if not each & remaining:
-            needed |= each
+    for alternatives in _expected(data, inherited):
+        if not alternatives & remaining:
+            needed |= alternatives
     lost = [line for line in _listed(inherited.get(_REPLACE)) if distribution(line) in needed]
     if lost:
         names = " and no ".join(dict.fromkeys(map(distribution, lost)))

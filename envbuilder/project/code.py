@@ -51,7 +51,9 @@ def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
     """
     taken = "\n".join(("", *lists))
     foreign = tuple(
-        named[1] for named in map(_LIST.fullmatch, files) if named and f"\n{named[1]}" not in taken
+        matched[1]
+        for matched in map(_LIST.fullmatch, files)
+        if matched and f"\n{matched[1]}" not in taken
     )
     return [file for file in files if not file.startswith(foreign)]
 
@@ -75,8 +77,8 @@ def imports(
     own = without_projects(files, lists)
     others = dict.fromkeys(f for f in own if f in code and not _ASIDE.fullmatch(f))
     started = [*filter(_SCRIPT.fullmatch, others)]
-    named = (_program_file(words, code) for words in programs)
-    started += [file for file in named if file in others]
+    start_files = (_program_file(words, code) for words in programs)
+    started += [file for file in start_files if file in others]
     started = started or [f for f in others if not (lists and _EXAMPLE.fullmatch(f))]
     uses: dict[str, list[Use]] = {}
     read = set[str]()
@@ -180,5 +182,5 @@ def program_arguments(
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
     """Return the file with which a command starts Python; empty if the repository lacks it."""
     module = words[-1].replace(".", "/")
-    named = map("".join, product(("", "src/"), [module], _STARTS))
-    return next((path for path in (words[0], *named) if path in present), "")
+    paths = map("".join, product(("", "src/"), [module], _STARTS))
+    return next((path for path in (words[0], *paths) if path in present), "")

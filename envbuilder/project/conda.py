@@ -366,8 +366,8 @@ class _Reader:
         packages = Packages(self._channels())
         for text, where in self._specs():
             packages.take(text, where)
-        listed = packages.listed(self._where, read_lines(self._project, self._file, self._pip))
-        return replace(listed, notes=(*self._notes, *listed.notes))
+        merged = packages.listed(self._where, read_lines(self._project, self._file, self._pip))
+        return replace(merged, notes=(*self._notes, *merged.notes))
 
     def _place(self, *path: object) -> str:
         return decoding.place(self._where, self._text, [*map(str, path)])
@@ -463,31 +463,33 @@ def read_pixi(
     if file.endswith("pyproject.toml"):
         data = mapping(mapping(data.get("tool")).get("pixi"))
     about = mapping(data.get("workspace") or data.get("project"))
-    features = {types.canonical(name): each for name, each in mapping(data.get("feature")).items()}
+    features = {
+        types.canonical(name): feature for name, feature in mapping(data.get("feature")).items()
+    }
     chosen = sorted(chosen_names("group", groups, features, file))
     parts = [data, *map(mapping, map(features.get, chosen))]
     of_pypi = RequirementTables(file, lines_of_keys(text))
-    stated = about.get("channels")
-    channels = stated if isinstance(stated, list) else []
-    names = [str(mapping(each).get("channel", each)) for each in channels]
+    channels_value = about.get("channels")
+    channels = channels_value if isinstance(channels_value, list) else []
+    names = [str(mapping(channel).get("channel", channel)) for channel in channels]
     packages = Packages(name for name in names if lines.is_valid(name, types.Source))
-    for part in parts:
-        for marker, each in _parts(part):
+    for table in parts:
+        for marker, target in _parts(table):
             of_pypi.marker = marker
-            of_pypi.take("pypi-dependencies", each.get("pypi-dependencies"))
-            for name, spec in mapping(each.get("dependencies")).items():
-                place = of_pypi.lines.get(name, ": dependencies")
-                packages.take(_pixi_spec(name, spec), f"{where}{place}", marker)
+            of_pypi.take("pypi-dependencies", target.get("pypi-dependencies"))
+            for name, spec in mapping(target.get("dependencies")).items():
+                line = of_pypi.lines.get(name, ": dependencies")
+                packages.take(_pixi_spec(name, spec), f"{where}{line}", marker)
     return packages.listed(where, of_pypi.listed())
 
 
-def _parts(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the tables of a feature, each with the marker of its platform."""
-    yield "", part
-    for platform, each in mapping(part.get("target")).items():
+    yield "", table
+    for platform, target in mapping(table.get("target")).items():
         for begin, system in _SYSTEMS.items():
             if platform.startswith(begin):
-                yield (f'sys_platform == "{system}"' if system else ""), mapping(each)
+                yield (f'sys_platform == "{system}"' if system else ""), mapping(target)
 
 
 def _pixi_spec(name: str, spec: Any) -> str:

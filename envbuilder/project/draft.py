@@ -157,8 +157,8 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
         elif _lists_something(source, sources):
             if not sources and file not in hints.files:
                 source = _including(folder, file, usable, hints) or source
-            why = _reason(source.main.file, ordered, hints)
-            sources.append(msgspec.structs.replace(source, why=why))
+            reason = _reason(source.main.file, ordered, hints)
+            sources.append(msgspec.structs.replace(source, why=reason))
         elif "/" not in file:
             notes += map(Needed, source.listed.notes)
     if not (sources or hints.files) and _has_scripts(folder, files, hints):
@@ -221,14 +221,14 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
                 parts.append(read_lines(folder, "", [(where, text)]))
         except InvalidError as error:
             notes.append(Needed(f"{error.message}. {error.hint}"))
-    stated = (*before.requirements, *before.constraints)
-    bounded = {_family(line.name) for line in stated if is_bounded(line)}
+    known_lines = (*before.requirements, *before.constraints)
+    bounded = {_family(line.name) for line in known_lines if is_bounded(line)}
     have = {line.name for line in before.requirements} | TOOLS
     builds = tuple(map("{}-".format, hints.names))  # such as thing-nightly
     lines = dict[str, Line]()
-    listed = conda.listed("README", joined(parts))
-    hints.system.update(dict.fromkeys(listed.system, "README"))
-    for line in listed.requirements:
+    requirements = conda.listed("README", joined(parts))
+    hints.system.update(dict.fromkeys(requirements.system, "README"))
+    for line in requirements.requirements:
         parts_of_itself = {line.name.rpartition("-")[2], line.name, line.name.replace("-", "_")}
         is_part = any((folder / part / "pyproject.toml").is_file() for part in parts_of_itself)
         is_part = is_part or line.name.startswith(builds)
@@ -238,14 +238,16 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
         is_new = NOWHERE not in line.text and (is_bounded(line) or line.name not in have)
         if is_new and not (is_own or is_missing) and _family(line.name) not in bounded:
             lines.setdefault(line.name, line)
-    notes += listed.notes
-    return msgspec.structs.replace(listed, requirements=tuple(lines.values()), notes=tuple(notes))
+    notes += requirements.notes
+    return msgspec.structs.replace(
+        requirements, requirements=tuple(lines.values()), notes=tuple(notes)
+    )
 
 
 def _written(line: Line) -> str:
     """Return a requirement with its source, as written in files."""
     location = f" @ {line.source}" if line.source else ""
-    return re.sub(r"\A[^;]*", lambda named: f"{named[0]}{location}", line.text)
+    return re.sub(r"\A[^;]*", lambda matched: f"{matched[0]}{location}", line.text)
 
 
 def _family(name: str) -> str:
@@ -261,11 +263,11 @@ def is_bounded(line: Line) -> bool:
 
 def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
     """Return whether a file lists enough that is not in other files already."""
-    listed = source.listed
+    requirements = source.listed
     have = {line.name for line in joined(source.listed for source in sources).requirements}
-    names = {line.name for line in listed.requirements}
+    names = {line.name for line in requirements.requirements}
     is_new = source.main.file in forms.OWN or 2 * len(names & have) <= len(names)
-    return is_new and bool(names or listed.constraints or listed.conda)
+    return is_new and bool(names or requirements.constraints or requirements.conda)
 
 
 def _is_stub(source: Source) -> bool:
@@ -308,9 +310,9 @@ def _candidates(
         above = path.parts[:-1]
         stem = path.name.partition(".")[0]
         # Of several packages in one repository, the one that is installed first.
-        place = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
+        depth = next((n for n, p in enumerate(packages) if above and p.endswith(above[-1])), 999)
         # Where the README names another list, such as one for each hardware, it needs more.
-        is_installed = place < 999 if above else hints.by_readme and not hints.files
+        is_installed = depth < 999 if above else hints.by_readme and not hints.files
         is_aside = bool(_ASIDE.fullmatch(stem)) or any(map(_NEVER.fullmatch, above))
         rank = (
             is_aside,
@@ -320,7 +322,7 @@ def _candidates(
             file not in order and not (is_installed and path.name in _OF_ITSELF),
             len(above),
             forms.FORMS.index(form),
-            order.get(file, place),
+            order.get(file, depth),
             file,
         )
         ranked.append((rank, file))
@@ -359,16 +361,18 @@ def _read(folder: Path, file: str, hints: InstallHints) -> Source:
     main, optional = _entries(folder, file, hints)
     notes = list[str]()
     try:
-        listed = forms.read(folder, file, main.extras, main.groups)
+        requirements = forms.read(folder, file, main.extras, main.groups)
     except InvalidError as error:
         if not main.extras:
             raise
         notes.append(f"{error.message}, which the README installs. {error.hint}")
         main = RequirementFile(file=file, groups=main.groups)
-        listed = forms.read(folder, file, (), main.groups)
+        requirements = forms.read(folder, file, (), main.groups)
     if file == "pyproject.toml":
         notes += forms.unread(folder, forms.LOCKS)
-    return Source(main=main, optional=optional, listed=listed, notes=tuple(map(Needed, notes)))
+    return Source(
+        main=main, optional=optional, listed=requirements, notes=tuple(map(Needed, notes))
+    )
 
 
 def _entries(
@@ -383,9 +387,9 @@ def _entries(
     main = RequirementFile(file=file, extras=tuple(_valid(names, Extra)))
     if path.name not in {"pyproject.toml", "uv.lock"}:
         return main, None
-    stated = (path.parent / "pyproject.toml").as_posix()
+    beside = (path.parent / "pyproject.toml").as_posix()
     try:
-        tables = pyproject(read_text(folder, stated), stated)
+        tables = pyproject(read_text(folder, beside), beside)
     except InvalidError:
         return main, None
     extras = tuple(_valid(tables.extras, Extra))
@@ -399,9 +403,9 @@ def _entries(
         usual = installed
     taken = tuple(g for g in groups if g in usual or "--all-groups" in names or g in names)
     others = {*groups, "--all-groups", "--all-extras"}
-    named = [name for name in names if name not in others]
+    chosen = [name for name in names if name not in others]
     main = RequirementFile(
-        file=file, extras=extras if "--all-extras" in names else tuple(named), groups=taken
+        file=file, extras=extras if "--all-extras" in names else tuple(chosen), groups=taken
     )
     return main, optional if (extras or groups) and main != optional else None
 
@@ -418,8 +422,10 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
             names = (*getattr(main, f"{kind}s"), name)
             more = msgspec.structs.replace(main, **{f"{kind}s": names})
             with suppress(InvalidError):
-                listed = forms.read(folder, main.file, more.extras, more.groups)
-                if found := sorted(brought.intersection(li.name for li in listed.requirements)):
+                requirements = forms.read(folder, main.file, more.extras, more.groups)
+                if found := sorted(
+                    brought.intersection(li.name for li in requirements.requirements)
+                ):
                     yield (
                         f"code also imports {first(found, 8)}: {kind} `{name}` of {main.file} has"
                         f" it. To take it: requirements_from: [{_entry(more)}]"
@@ -483,7 +489,7 @@ def text(choice: Choice, draft: Draft) -> str:
     chosen = draft.definition(choice)
     parts = [_HEAD, *_requirements(choice)]
     built = _items(chosen.build_from_source) if isinstance(chosen.build_from_source, tuple) else ""
-    why = "; ".join(dict.fromkeys(draft.exclude.values()))
+    reasons = "; ".join(dict.fromkeys(draft.exclude.values()))
     written = {
         "install_project": "true  # importable from any folder, with its commands",
         "build_from_source": f"{built}  # their own code runs while they are built",
@@ -491,15 +497,17 @@ def text(choice: Choice, draft: Draft) -> str:
         "framework": f"{chosen.framework}  # others are ordinary packages",
         "framework_version": f'"{chosen.framework_version}"  # {draft.version_why}',
         "python": f'"{chosen.python}"  # {draft.python_why}',
-        "exclude": f"{_items(chosen.exclude)}  # {why}",
+        "exclude": f"{_items(chosen.exclude)}  # {reasons}",
         "system_packages": f"{_items(chosen.system_packages)}  # in images",
     }
     parts += [f"{key}: {value}\n" for key, value in written.items() if getattr(chosen, key)]
     parts += _mappings(draft)
     if draft.suggested:
         parts.append("# Suggested; uncomment what is needed:\n# requirements:\n")
-    for each in draft.suggested:
-        parts.append(f"#   - {scalar(each.requirement, in_flow=False)}  # {each.source}\n")
+    for suggestion in draft.suggested:
+        parts.append(
+            f"#   - {scalar(suggestion.requirement, in_flow=False)}  # {suggestion.source}\n"
+        )
     if draft.system:
         names = _items(dict(draft.system))
         parts.append(f"# system_packages: {names}  # {draft.system[0][1]}\n")
@@ -511,8 +519,8 @@ def text(choice: Choice, draft: Draft) -> str:
 def _mappings(draft: Draft) -> Iterator[str]:
     if draft.overrides:
         yield "overrides:  # whatever packages require of each other\n"
-    for name, (text, why) in draft.overrides.items():
-        yield f'  {name}: "{text}"  # {why}\n'
+    for name, (text, reason) in draft.overrides.items():
+        yield f'  {name}: "{text}"  # {reason}\n'
     if draft.indexes:
         yield "indexes:  # where the list's channels are\n"
     for name, url in draft.indexes.items():

@@ -69,14 +69,14 @@ class _File:
     def places(self, name: str) -> list[int]:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
-    def change(self, change: str, value: str | None, place: int | None = None) -> None:
+    def change(self, change: str, value: str | None, index: int | None = None) -> None:
         """Edit the list, and check the result like any file; `change` describes the edit.
 
         `value` is put at a place of the list, by default the last; None removes the item there.
         """
         above = () if self.environment == DEFAULT else ("environments", self.environment)
         try:
-            self._text = yaml_files.edit_list(self._text, (*above, "requirements"), value, place)
+            self._text = yaml_files.edit_list(self._text, (*above, "requirements"), value, index)
         except yaml_files.EditError as error:
             raise InvalidError(f"{self._path}: {error}", _BY_HAND) from error
         self._changes.append(change)
@@ -102,8 +102,8 @@ def added(
     """
     file = _File(text, path, environment)
     notes = []
-    for each in lines:
-        line, note = _written(each, exact=exact)
+    for requirement in lines:
+        line, note = _written(requirement, exact=exact)
         name = distribution(line)
         notes += [*filter(None, [note, _of_profile(name, line, file.definition)])]
         if frameworks.of_name(name):
@@ -111,7 +111,7 @@ def added(
         if name == "python":
             version = re.search(r"3\.[0-9]+", line)
             raise InvalidError(
-                f"{_ADD}: {shown(each)}: Python is not among the packages",
+                f"{_ADD}: {shown(requirement)}: Python is not among the packages",
                 f'Write python: "{version[0] if version else "3.12"}" into {PROJECT_FILE}.',
             )
         places = file.places(name)
@@ -244,8 +244,8 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
                     f"{name} is listed in {line.where}, not in {PROJECT_FILE}",
                     Hint("Remove it there, then lock", ("lock",)),
                 )
-    listed = [*filter(None, map(_name, file.listed))]
-    hint = f"It lists: {', '.join(listed)}." if listed else "No file of the project lists it."
+    packages = [*filter(None, map(_name, file.listed))]
+    hint = f"It lists: {', '.join(packages)}." if packages else "No file of the project lists it."
     raise InvalidError(f"{file.where} does not list {shown(name)}", hint)
 
 

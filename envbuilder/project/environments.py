@@ -115,22 +115,22 @@ def contents(
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
         every.append(_read_named(project, named_file(item), where, read))
-    listed = joined(every)
-    pythons = listed.pythons
+    merged_lists = joined(every)
+    pythons = merged_lists.pythons
     notes = list[str]()
     for text, where in entries(definition, name, project, "python"):
         # Of two, the environment's own counts, which comes last; `managed` alone says no version.
         if version := text.removeprefix("managed").strip():
             pythons = (Line(f"=={version}.*", where),)
             notes = []
-            for line in listed.pythons:
+            for line in merged_lists.pythons:
                 if not release.allowed([version], [line]):
                     notes.append(
                         f"{line.where} asks for Python {line.text}; {where} decides: {version}"
                     )
-    lines = listed.requirements
+    lines = merged_lists.requirements
     replacing = _overrides(definition, project)
-    overrides = {line.name: line for line in listed.overrides} | replacing
+    overrides = {line.name: line for line in merged_lists.overrides} | replacing
     resolution = _resolution(definition, lines, overrides)
     left = tuple(_replaced(lines, overrides, resolution.exclude))
     same = _doubled(left)
@@ -139,27 +139,27 @@ def contents(
         environment=merged(definition, name),
         resolution=resolution,
         requirements=tuple(line for line in left if line.name not in same),
-        constraints=tuple(_left(listed.constraints, replacing, ())),
+        constraints=tuple(_left(merged_lists.constraints, replacing, ())),
         pythons=pythons,
-        conda=listed.conda,
-        channels=tuple(dict.fromkeys(listed.channels)),
-        notes=tuple(dict.fromkeys((*notes, *_idle(overrides, lines), *listed.notes))),
-        read_from=tuple(sorted({*listed.read_from})),
+        conda=merged_lists.conda,
+        channels=tuple(dict.fromkeys(merged_lists.channels)),
+        notes=tuple(dict.fromkeys((*notes, *_idle(overrides, lines), *merged_lists.notes))),
+        read_from=tuple(sorted({*merged_lists.read_from})),
     )
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
     """Return package → its replacement in the project's own file."""
-    stated = entries(definition, DEFAULT, project, "overrides")
-    return {types.canonical(package): Line(text, where) for (package, text), where in stated}
+    overrides = entries(definition, DEFAULT, project, "overrides")
+    return {types.canonical(package): Line(text, where) for (package, text), where in overrides}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
     """Return packages that another listed package replaces, and the replacements."""
-    listed = {line.name for line in lines}
+    present = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
-        names = [name for name in family if name in listed]
+        names = [name for name in family if name in present]
         doubled |= dict.fromkeys(names[1:], "".join(names[:1]))
     return doubled
 
@@ -176,10 +176,10 @@ def _replaced(
     for name, line in overrides.items():
         markers = [_marker(one) for one in lines if one.name == name]
         is_other = name != line.name
-        place = _marker(line)
-        if line.name in excluded or not (markers or (is_other and not place)):
+        marker = _marker(line)
+        if line.name in excluded or not (markers or (is_other and not marker)):
             continue
-        if is_other or place or not all(markers):
+        if is_other or marker or not all(markers):
             yield line
         else:  # another version is required where the package was, and no further
             places = " or ".join(map("({})".format, dict.fromkeys(markers)))

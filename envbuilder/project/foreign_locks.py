@@ -102,11 +102,11 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
             return (types.canonical(left[1:-1]) in sets[right]) == (operator == "in")
         return f"{left} {operator} {right}"
     alternatives: list[list[str | bool]] = [[]]
-    for each in part:
-        if each == "or":
+    for item in part:
+        if item == "or":
             alternatives.append([])
-        elif each != "and":
-            alternatives[-1].append(_reduced(each, chosen))
+        elif item != "and":
+            alternatives[-1].append(_reduced(item, chosen))
     every = [_joined("and", parts, decisive=False) for parts in alternatives]
     return _joined("or", every, decisive=True)
 
@@ -218,9 +218,9 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
         raise InvalidError(f"{name}: more than {MOST} packages")
     reader = _UvLockReader(lock, name, extras, groups)
     texts = []
-    for each in lock.manifest.overrides:
-        located = f"{each.name} @ {each.location}"
-        texts.append(located if each.location else each.text(each.marker))
+    for override in lock.manifest.overrides:
+        located = f"{override.name} @ {override.location}"
+        texts.append(located if override.location else override.text(override.marker))
     overrides, notes = of_uv("override", texts, file)
     return Listed(
         requirements=tuple(reader.requirements()),
@@ -276,12 +276,12 @@ class _UvLockReader:
 
     def _named_extras(self) -> set[str]:
         """Return the extras that the chosen ones include through the project itself."""
-        named = set[str]()
+        extras = set[str]()
         for entry in self._entries:
             parsed = self._parsed(entry) if entry.name == self._root.name else None
             if parsed and is_itself(parsed, self._root.name, self._where(entry.name)):
-                named.update(map(types.canonical, entry.extras))
-        return named
+                extras.update(map(types.canonical, entry.extras))
+        return extras
 
     def _parsed(self, entry: _Entry) -> Requirement | None:
         """Return a requirement; None if it does not apply."""
@@ -291,23 +291,25 @@ class _UvLockReader:
 
     def requirements(self) -> Iterator[Line]:
         """Yield the project's own requirements, and packages that are not from an index."""
-        listed = set[str]()
+        locations = set[str]()
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
-                listed.add(entry.name)
+                locations.add(entry.name)
                 yield from self._from(line(parsed, self._where(entry.name)), entry.location)
         for name, packages in sorted(self._forks.items()):
-            if name not in listed and any(_location(package.source) for package, _ in packages):
+            if name not in locations and any(_location(package.source) for package, _ in packages):
                 yield from self._from(Line(name, self._where(name)))
 
-    def _from(self, required: Line, stated: str = "") -> Iterator[Line]:
+    def _from(self, required: Line, named_location: str = "") -> Iterator[Line]:
         """Yield a requirement, once for each source of its package in the lock.
 
         `stated`: the location in the requirement itself, for which the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
-        locations = [(_location(package.source) or stated, marker) for package, marker in forks]
-        locations = locations or [(stated, "")]
+        locations = [
+            (_location(package.source) or named_location, marker) for package, marker in forks
+        ]
+        locations = locations or [(named_location, "")]
         if frameworks.of_build(required.name) or not any(location for location, _ in locations):
             yield required
             return
@@ -388,7 +390,7 @@ def _location(source: dict[str, Any]) -> str:
         return location_of(source)
     address, _, commit = git.partition("#")
     address, _, query = address.partition("?")
-    values = dict(part.partition("=")[::2] for part in query.split("&"))
+    values = dict(field.partition("=")[::2] for field in query.split("&"))
     if commit:
         values["rev"] = commit
     return location_of({**values, "git": address})
@@ -453,8 +455,10 @@ def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) ->
     if marker is None or _is_itself(package) or frameworks.is_runtime(package.name):
         return None
     if (location := _pylock_location(package)) and not frameworks.of_build(package.name):
-        named = with_marker(package.name, marker)
-        required, note = sourced(named, location, package.name, where, posixpath.dirname(file))
+        requirement = with_marker(package.name, marker)
+        required, note = sourced(
+            requirement, location, package.name, where, posixpath.dirname(file)
+        )
         notes += filter(None, [note])
         return required
     if package.version is None:
@@ -502,8 +506,8 @@ def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequen
             f"{escaped(file)}: not valid JSON: {escaped(str(error), 200)}"
         ) from error
     reader = RequirementTables(file, {} if is_lock else lines_of_keys(text))
-    stated = mapping(mapping(data).get("_meta")) if is_lock else mapping(data)
-    python = mapping(stated.get("requires"))
+    table = mapping(mapping(data).get("_meta")) if is_lock else mapping(data)
+    python = mapping(table.get("requires"))
     for key in ("python_version", "python_full_version"):
         if isinstance(version := python.get(key), str):
             exact = f"=={version}.*" if key == "python_version" and version != "*" else version

@@ -130,31 +130,38 @@ def read(
     `InvalidError`.
     """
     with recorded() as files:
-        listed = _read(project, file, extras, groups)
-        if listed.itself is not None and PurePosixPath(file).name not in OWN:
-            listed = _with_own(project, listed)
-    listed = replace(listed, read_from=tuple(sorted(files)))
-    if not (listed.requirements or listed.constraints or listed.conda or listed.notes):
-        return replace(listed, notes=(Dropped(f"{escaped(file)}: it lists no requirements."),))
-    return listed
+        requirements = _read(project, file, extras, groups)
+        if requirements.itself is not None and PurePosixPath(file).name not in OWN:
+            requirements = _with_own(project, requirements)
+    requirements = replace(requirements, read_from=tuple(sorted(files)))
+    if not (
+        requirements.requirements
+        or requirements.constraints
+        or requirements.conda
+        or requirements.notes
+    ):
+        return replace(
+            requirements, notes=(Dropped(f"{escaped(file)}: it lists no requirements."),)
+        )
+    return requirements
 
 
-def _with_own(project: Path, listed: Listed) -> Listed:
+def _with_own(project: Path, requirements: Listed) -> Listed:
     """Return a file's list with the project's own requirements."""
     for name in OWN:
         if (project / name).is_file():
             try:
-                more = _read(project, name, listed.itself or (), ())
+                more = _read(project, name, requirements.itself or (), ())
             except InvalidError as error:
                 note = f"{error.message}, so what the project itself requires is left out."
-                return replace(listed, notes=(*listed.notes, Needed(note)))
+                return replace(requirements, notes=(*requirements.notes, Needed(note)))
             more = Listed(
                 requirements=more.requirements,
                 pythons=more.pythons,
                 notes=more.notes,
             )
-            return joined([listed, more])
-    return listed
+            return joined([requirements, more])
+    return requirements
 
 
 def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
@@ -184,11 +191,11 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
     for name in names:
         if (project / name).is_file():
             try:
-                listed = read(project, name)
+                requirements = read(project, name)
             except InvalidError as error:
                 yield f"{error.message}. {error.hint}"
             else:
-                if listed.requirements or listed.conda:
+                if requirements.requirements or requirements.conda:
                     yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
 
 

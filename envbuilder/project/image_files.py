@@ -106,27 +106,27 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
     pending = [path]
     while pending:
         current = pending.pop()
-        place = project / current
-        named = any(part in LITTER for part in current.parts)
-        if named or is_litter(place) or _leads_to_litter(root / current, root):
+        absolute = project / current
+        is_litter_name = any(part in LITTER for part in current.parts)
+        if is_litter_name or is_litter(absolute) or _leads_to_litter(root / current, root):
             omitted.append(current.as_posix())
-        elif place.is_dir() and not place.is_symlink():
+        elif absolute.is_dir() and not absolute.is_symlink():
             if len(current.parts) >= _DEEPEST:
                 raise InvalidError(f"{shown(current.as_posix())}: folders are nested too deeply")
-            names = sorted((entry.name for entry in os.scandir(place)), reverse=True)
+            names = sorted((entry.name for entry in os.scandir(absolute)), reverse=True)
             pending += [current / name for name in names]
         else:
-            _require_inside(place, current, root)
+            _require_inside(absolute, current, root)
             yield current
 
 
-def _leads_to_litter(place: Path, root: Path) -> bool:
+def _leads_to_litter(path: Path, root: Path) -> bool:
     """Return whether a link on a path leads to, or into, a file that is never copied."""
-    target = Path(os.path.realpath(place))
-    if place == target or not target.is_relative_to(root):
+    target = Path(os.path.realpath(path))
+    if path == target or not target.is_relative_to(root):
         return False
     below = target.relative_to(root)
-    return any(is_litter(root / each) for each in (below, *below.parents[:-1]))
+    return any(is_litter(root / folder) for folder in (below, *below.parents[:-1]))
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:

@@ -108,8 +108,8 @@ class Listed(Struct, frozen=True, kw_only=True):
 def joined(parts: Iterable[Listed]) -> Listed:
     """Merge the lists of several files, in their order."""
     values: dict[str, Any] = {}
-    for part in parts:
-        for field, value in msgspec.structs.asdict(part).items():
+    for item in parts:
+        for field, value in msgspec.structs.asdict(item).items():
             before = values.get(field)
             values[field] = value if before is None else (*before, *(value or ()))
     return Listed(**values)
@@ -268,11 +268,11 @@ def with_marker(requirement: str, marker: Marker | str | None) -> str:
 
 def narrowed(requirement: str, marker: str) -> str:
     """Return a requirement that also needs another marker to be true."""
-    named, _, before = requirement.partition(";")
+    before_marker, _, before = requirement.partition(";")
     before = before.strip()
     if before and marker:
         marker = f"({before}) and ({marker})"
-    return with_marker(named.strip(), marker or before)
+    return with_marker(before_marker.strip(), marker or before)
 
 
 def is_location(text: str) -> bool:
@@ -369,10 +369,10 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
             any_version = " in any version"
         requirement.name = other
         notes.append(f"{shown}: taken as {other}{any_version}.")
-    marker, why = needed_where(name)
+    marker, reason = needed_where(name)
     if marker and requirement.marker is None:
         requirement.marker = Marker(marker)
-        notes.append(f"{shown}: {why}.")
+        notes.append(f"{shown}: {reason}.")
     return notes
 
 
@@ -395,21 +395,23 @@ def split_marker(text: str) -> tuple[str, str]:
     return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
 
 
-def sourced(named: str, location: str, text: str, where: str, folder: str = "") -> tuple[Line, str]:
+def sourced(
+    requirement: str, location: str, text: str, where: str, folder: str = ""
+) -> tuple[Line, str]:
     """Return a package from a location, and a note if another source is used instead.
 
     `named`: its name, perhaps with extras and a marker; `folder`: the base of relative paths.
     Raises `InvalidError` for locations that cannot be locked. A login of git is removed.
     """
     require_public(location, where)
-    required = line(parse(named, where), where)
+    required = line(parse(requirement, where), where)
     framework = of_host(location) or frameworks.of_build(required.name)
     bare = re.sub(_LOGIN, r"\1", location)
     text = re.sub(_LOGIN, r"\1", text)
     if not framework and not re.match(_ELSEWHERE, location):
         source = _source(bare, f"{where}: {escaped(text, SHOWN)}", folder)
         if not source:
-            required = line(parse(narrowed(named, NOWHERE), where), where)
+            required = line(parse(narrowed(requirement, NOWHERE), where), where)
             return required, Needed(
                 f"{where}: {escaped(text, SHOWN)}: {escaped(bare, SHOWN)} leads out of the project,"
                 f" so {required.name} is left out. Copy the folder into the project."
@@ -421,12 +423,12 @@ def sourced(named: str, location: str, text: str, where: str, folder: str = "") 
             f"{where}: {required.name}: its URL has a login, which is left out: git asks its"
             " credential helper for one."
         )
-    why = profile_decides(framework) if framework else "its location is of another machine"
+    reason = profile_decides(framework) if framework else "its location is of another machine"
     if version := of_file(location)[1]:
         name, _, marker = required.text.partition(";")
         exact = re.sub(_BUILD, "", f"{name}=={version}")
         required = line(parse(with_marker(exact, marker), where), where)
-    return required, f"{where}: {escaped(text, SHOWN)}: taken as {required.text}, since {why}."
+    return required, f"{where}: {escaped(text, SHOWN)}: taken as {required.text}, since {reason}."
 
 
 def location_of(table: Mapping[str, Any]) -> str:

@@ -166,9 +166,9 @@ def needed_where(name: str) -> tuple[str, str]:
 
     Both are empty for all other packages.
     """
-    for each in _imports().limited:
-        if name in each.names:
-            return each.where, each.why
+    for limited in _imports().limited:
+        if name in limited.names:
+            return limited.where, limited.why
     return "", ""
 
 

@@ -52,20 +52,20 @@ class Package(Struct, frozen=True, kw_only=True):
     @property
     def programs(self) -> list[tuple[str, ...]]:
         """The arguments of `python` that start its commands."""
-        return [("-m", place.partition(":")[0]) for place in self.commands.values()]
+        return [("-m", target.partition(":")[0]) for target in self.commands.values()]
 
     @property
     def texts(self) -> dict[str, str]:
         """The files that make it an installed package, by their paths below the project."""
         info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
-        entries = "".join(f"{name} = {place}\n" for name, place in self.commands.items())
+        entries = "".join(f"{name} = {target}\n" for name, target in self.commands.items())
         texts = {
             f"{info}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {self.name}\n"
             f"Version: {self.version}\n",
             f"{info}.dist-info/entry_points.txt": f"[console_scripts]\n{entries}",
         }
-        for name, place in self.commands.items():
-            module, _, value = place.partition(":")
+        for name, target in self.commands.items():
+            module, _, value = target.partition(":")
             texts[f"{FOLDER}/bin/{name}"] = (
                 "#!/usr/bin/env python\nimport sys\n\n"
                 f"import {module}\n\nsys.exit(sys.modules[{module!r}].{value}())\n"
@@ -101,11 +101,11 @@ def of(settings: Settings) -> Package:
 
 def read(project: Path) -> Package:
     """Return a project's metadata from its files. Raise `InvalidError` if there is none."""
-    stated = list[_Stated]()
+    values = list[_Stated]()
     for file, reader in _READERS.items():
-        if (project / file).is_file() and (part := reader(project)):
-            stated.append(part)
-    if not stated:
+        if (project / file).is_file() and (value := reader(project)):
+            values.append(value)
+    if not values:
         raise InvalidError(
             f"install_project: {' and '.join(FILES)} say nothing of a package",
             "To import from folders of the project, write python_path: [.]",
@@ -114,26 +114,26 @@ def read(project: Path) -> Package:
     folders = list[str]()
     commands = dict[str, str]()
     odd = list[str]()
-    for part in stated:
-        if not name and isinstance(part.name, str) and re.fullmatch(_NAME, part.name):
-            name = part.name
-        folders += [folder for folder in _strings(part.folders) if _is_folder(project, folder)]
-        for entry in part.commands:
-            command, _, place = entry.partition("=")
+    for value in values:
+        if not name and isinstance(value.name, str) and re.fullmatch(_NAME, value.name):
+            name = value.name
+        folders += [folder for folder in _strings(value.folders) if _is_folder(project, folder)]
+        for entry in value.commands:
+            command, _, target = entry.partition("=")
             command = command.strip()
-            place = re.sub(r"\s*\[.*\]\s*\Z|\s", "", place)
+            target = re.sub(r"\s*\[.*\]\s*\Z|\s", "", target)
             if (
                 re.fullmatch(_COMMAND, command)
-                and re.fullmatch(_OBJECT, place)
+                and re.fullmatch(_OBJECT, target)
                 and len(commands) < _MOST
             ):
-                commands.setdefault(command, place)
+                commands.setdefault(command, target)
             else:
                 odd.append(escaped(entry, 60))
     folders = list(dict.fromkeys(folders)) or [_usual_folder(project)]
-    versions = (_version(project, folders, part.version) for part in stated)
+    versions = (_version(project, folders, value.version) for value in values)
     notes = [f"no command can be made of {first(odd, 3)}"] if odd else []
-    if any(part.has_extensions for part in stated):
+    if any(value.has_extensions for value in values):
         notes.append("extensions of the project are not built")
     return Package(
         name=name or types.canonical(re.sub(r"[^A-Za-z0-9]+", "-", project.name).strip("-") or "x"),
@@ -141,7 +141,7 @@ def read(project: Path) -> Package:
         folders=tuple(folders),
         commands=commands,
         notes=tuple(notes),
-        is_installed=all(part.is_installed for part in stated),
+        is_installed=all(value.is_installed for value in values),
     )
 
 
@@ -149,8 +149,8 @@ def _is_folder(project: Path, text: str) -> bool:
     path = PurePosixPath(text)
     inside = not path.is_absolute() and ".." not in path.parts and len(text) < _MOST
     try:
-        place = (project / path).resolve()
-        return inside and place.is_dir() and place.is_relative_to(project.resolve())
+        folder = (project / path).resolve()
+        return inside and folder.is_dir() and folder.is_relative_to(project.resolve())
     except (OSError, ValueError, RuntimeError):
         return False
 
@@ -168,9 +168,9 @@ def _usual_folder(project: Path) -> str:
 
 def _strings(value: Any) -> Iterator[str]:
     """Yield the texts in a list, or a single text."""
-    for each in as_list(value):
-        if isinstance(each, str) and each:
-            yield str(PurePosixPath(each))
+    for item in as_list(value):
+        if isinstance(item, str) and item:
+            yield str(PurePosixPath(item))
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
@@ -187,12 +187,12 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
     for file in (*modules, *_strings(places.get("file"))):
         if _is_folder(project, str(PurePosixPath(file).parent)) and (project / file).is_file():
             with suppress(InvalidError):
-                stated = read_text(project, file).strip()
+                text = read_text(project, file).strip()
                 if file in modules:
                     from envbuilder.project.setup_files import read_python, text_of
 
-                    stated = text_of(read_python(project, file).names.get(name or "__version__"))
-                return _version(project, (), stated)
+                    text = text_of(read_python(project, file).names.get(name or "__version__"))
+                return _version(project, (), text)
     return ""
 
 
@@ -209,10 +209,10 @@ def _table(data: Any, *keys: str) -> Any:
 def _pyproject(project: Path) -> _Stated | None:
     """Return the values in pyproject.toml."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
-    stated = mapping(data.get("project"))
+    metadata = mapping(data.get("project"))
     tool = mapping(data.get("tool"))
     poetry = mapping(tool.get("poetry"))
-    if not stated and not poetry:
+    if not metadata and not poetry:
         return None
     wheel = _table(tool, "hatch", "build", "targets", "wheel", "packages")
     backend = str(_table(data, "build-system", "build-backend") or "")
@@ -226,17 +226,17 @@ def _pyproject(project: Path) -> _Stated | None:
         _table(tool, "uv", "build-backend", "module-root")
         or ("src" if "uv_build" in backend else ""),
     ]
-    version = stated.get("version") or poetry.get("version")
+    version = metadata.get("version") or poetry.get("version")
     dynamic = _table(tool, "setuptools", "dynamic", "version") or _table(tool, "hatch", "version")
     commands = dict[str, str]()
-    for scripts in (poetry.get("scripts"), stated.get("gui-scripts"), stated.get("scripts")):
+    for scripts in (poetry.get("scripts"), metadata.get("gui-scripts"), metadata.get("scripts")):
         for name, value in mapping(scripts).items():
             table = mapping(value)  # as Poetry may write it
-            place = table.get("reference", table.get("callable", value))
-            if isinstance(place, str):
-                commands[name] = f"{name} = {place}"
+            target = table.get("reference", table.get("callable", value))
+            if isinstance(target, str):
+                commands[name] = f"{name} = {target}"
     return _Stated(
-        name=stated.get("name") or poetry.get("name"),
+        name=metadata.get("name") or poetry.get("name"),
         version=version or dynamic,
         folders=folders,
         commands=list(commands.values()),
@@ -254,12 +254,12 @@ def _setup_cfg(project: Path) -> _Stated | None:
         return None
     metadata = sections.get("metadata", {})
     options = sections.get("options", {})
-    kind, _, place = metadata.get("version", "").partition(":")
+    kind, _, target = metadata.get("version", "").partition(":")
     roots = re.findall(r"^\s*=([^\n,]*)", options.get("package_dir", ""), re.MULTILINE)
     scripts = sections.get("options.entry_points", {}).get("console_scripts", "")
     return _Stated(
         name=metadata.get("name"),
-        version={kind: place.strip()} if place else kind,
+        version={kind: target.strip()} if target else kind,
         folders=[*map(str.strip, roots), sections.get("options.packages.find", {}).get("where")],
         commands=scripts.strip().splitlines(),
     )
@@ -279,8 +279,8 @@ def _setup_py(project: Path) -> _Stated | None:
     version = {"file": version.path} if isinstance(version, FileReference) else text_of(version)
     entries = keywords.get("entry_points")
     if isinstance(entries, Text):  # as in setup.cfg, but in the section of its name
-        part = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries.text)
-        commands = part[1] if part else ""
+        section = re.search(r"\[\s*console_scripts\s*\]([^\[]*)", entries.text)
+        commands = section[1] if section else ""
     else:
         scripts = as_list(mapping(entries).get("console_scripts"))
         commands = "\n".join(map(text_of, scripts))

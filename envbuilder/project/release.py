@@ -129,13 +129,13 @@ def _goes_with(
     if releases.unknown(framework, release):
         return True
     table = releases.table_of(framework)
-    stated = table[release].companions.get(name)
-    if stated:
-        return specifier.contains(stated, True)
+    version = table[release].companions.get(name)
+    if version:
+        return specifier.contains(version, True)
     pins = [
-        each.version.removesuffix(".*")
-        for each in specifier
-        if each.operator in {"==", "===", "~="}
+        bound.version.removesuffix(".*")
+        for bound in specifier
+        if bound.operator in {"==", "===", "~="}
     ]
     made = table[release].range_of(name)
     if made is not None:
@@ -284,17 +284,17 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
-        stated = [f"{line.where}: Python {line.text}" for line in limits.pythons]
+        pythons_stated = [f"{line.where}: Python {line.text}" for line in limits.pythons]
         versions = set[str]().union(*(pythons(profile, (), c) for c in admitted.values()))
         for_pythons = " for Python " + ", ".join(sorted(versions, key=_minor))
     else:
         obstacles = filter(None, map(limits.obstacle, every.values()))
-        stated = [f"{line.where}: {line.text}" for line in obstacles]
+        pythons_stated = [f"{line.where}: {line.text}" for line in obstacles]
         for_pythons = ""
     has = releases.ranges(profile.framework, admitted or every)
     profile_has = f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title} {has}"
     return InvalidError(
-        f"{', '.join(dict.fromkeys(stated))}: {profile_has}{for_pythons}",
+        f"{', '.join(dict.fromkeys(pythons_stated))}: {profile_has}{for_pythons}",
         "Allow what it has. To support only profiles that fit, list them, as in profiles:"
         " [cpu, cuda]",
     )

@@ -216,10 +216,10 @@ def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
             read = notebooks.code if file.endswith(".ipynb") else read_text
             with contextlib.suppress(InvalidError):
                 commands = [*islice(_commands(read(folder, file), file), _MOST_COMMANDS)]
-                part = [c for c in commands if _INSTALLING.search(c.section)] or commands
+                recipe = [c for c in commands if _INSTALLING.search(c.section)] or commands
                 is_main = kind is _README and "/" not in file.removeprefix("docs/")
                 for command in commands:
-                    taker.take(command, is_recipe=is_main and command in part)
+                    taker.take(command, is_recipe=is_main and command in recipe)
     return taker.hints
 
 
@@ -306,8 +306,8 @@ class _Taker:
         if kind == "env" and is_recipe:
             self._environments.update(_ENVIRONMENT.findall(arguments))
         self._is_recipe = is_recipe and len(self._environments) < 2
-        named = arguments if kind == "own" else _CHOOSING.sub(" ", arguments)
-        words = _words(_OPTION.sub(" ", named))
+        text = arguments if kind == "own" else _CHOOSING.sub(" ", arguments)
+        words = _words(_OPTION.sub(" ", text))
         if kind == "clone":
             self._clone(arguments)
         elif kind == "cd":
@@ -393,8 +393,8 @@ class _Taker:
 
     def _take_folder(self, text: str) -> None:
         """Add a package from a folder, perhaps the repository itself with extras."""
-        named, bracket, extras = text.partition("[")
-        path = self._path(named)
+        folder, bracket, extras = text.partition("[")
+        path = self._path(folder)
         if clone := self._clone_of(path):
             inside = path[len(clone) + 1 :]
             self._note("#subdirectory=".join(filter(None, [self._clones[clone], inside])))

@@ -93,8 +93,8 @@ def read_cog(project: Path, file: str) -> Listed:
     text = read_text(project, file)
     build = mapping(decoding.parse_yaml(text, where).get("build"))
     pairs = [
-        (decoding.place(where, text, ["build", "python_packages", str(number)]), each)
-        for number, each in enumerate(texts_of(build.get("python_packages")))
+        (decoding.place(where, text, ["build", "python_packages", str(number)]), package)
+        for number, package in enumerate(texts_of(build.get("python_packages")))
     ]
     if isinstance(included := build.get("python_requirements"), str):
         place = decoding.place(where, text, ["build", "python_requirements"])
@@ -219,8 +219,8 @@ class _Reader:
         if not re.match(r"[a-z+]+:/|git\+|[/~\\]", path, re.IGNORECASE):
             location = self._existing(file, path)
             if location == ".":
-                named = map(str.strip, brackets[1:-1].split(","))
-                self._itself = [*(self._itself or ()), *filter(None, named)]
+                extras = map(str.strip, brackets[1:-1].split(","))
+                self._itself = [*(self._itself or ()), *filter(None, extras)]
                 return None, (
                     f"{where}: {escaped(text, SHOWN)}: the project itself, whose requirements are"
                     " read; install_project: true makes it importable everywhere."
@@ -230,8 +230,8 @@ class _Reader:
                     f"{where}: {escaped(text, SHOWN)}: no package is in this folder. If it is a"
                     " submodule: git submodule update --init --recursive"
                 )
-            stated = self._name(location)  # always: a bundle then has a file there, too
-            name = name or stated
+            name_of_folder = self._name(location)  # always: a bundle then has a file there, too
+            name = name or name_of_folder
         elif not name and (name := _repository(path)):
             note = f"{where}: {escaped(text, SHOWN)}: taken as {name}, by its location."
         if not name:
@@ -268,8 +268,8 @@ class _Reader:
                     text = text[text.rfind("setup(") :]
             except InvalidError:
                 continue
-            if stated := pattern.search(text):
-                return stated[1]
+            if matched := pattern.search(text):
+                return matched[1]
         return types.canonical(posixpath.basename(path))
 
 
@@ -330,8 +330,8 @@ def _of_option(option: str, value: str, text: str, where: str) -> str:
     """Return the note for a line with an option; raise `InvalidError` for an unknown one."""
     shown = f"{where}: {escaped(text, SHOWN)}"
     if option in _WITHOUT_EFFECT:
-        why = _WITHOUT_EFFECT[option]
-        return Dropped(f"{shown}: left out: {why}.") if why else ""
+        reason = _WITHOUT_EFFECT[option]
+        return Dropped(f"{shown}: left out: {reason}.") if reason else ""
     if option not in _INDEXES:
         raise InvalidError(
             f"{shown}: the option {escaped(option, 40)} is not supported", "Delete the line."

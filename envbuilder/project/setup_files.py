@@ -58,20 +58,20 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
     """
     chosen_names("group", groups, (), file)
     is_python = file.endswith(".py")
-    stated = _of_python(project, file, extras) if is_python else _of_cfg(project, file)
+    values = _of_python(project, file, extras) if is_python else _of_cfg(project, file)
     beside = posixpath.join(posixpath.dirname(file), "setup.cfg")
     other = _Stated()
     if is_python and (project / beside).is_file():
         other = _of_cfg(project, beside)
-        if stated.requires is None:
-            stated.requires = other.requires
-        stated.extras = stated.extras or other.extras
-        stated.python = stated.python or other.python
-    of_extra = {types.canonical(name): lines for name, lines in stated.extras.items()}
-    lines = list(stated.requires or ())
+        if values.requires is None:
+            values.requires = other.requires
+        values.extras = values.extras or other.extras
+        values.python = values.python or other.python
+    of_extra = {types.canonical(name): lines for name, lines in values.extras.items()}
+    lines = list(values.requires or ())
     for name in sorted(chosen_names("extra", extras, of_extra, file)):
         lines += of_extra[name]
-    about = Listed(pythons=python_versions(stated.python, file), notes=tuple(stated.notes))
+    about = Listed(pythons=python_versions(values.python, file), notes=tuple(values.notes))
     return replace(joined([about, read_lines(project, file, lines)]), itself=None)
 
 
@@ -84,9 +84,9 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
     tables = pyproject(text, file)
     if tables.tool.pixi and not (tables.project and tables.project.dependencies is not None):
         return read_pixi(project, file, extras, groups)
-    stated = partial(read_pyproject, tables, project, file, text)
+    read_tables = partial(read_pyproject, tables, project, file, text)
     if not tables.leaves_open(extras):
-        return stated(extras, groups)
+        return read_tables(extras, groups)
     of_extras = {*map(types.canonical, tables.about.optional_dependencies)}
     static = [each for each in extras if types.canonical(each) in of_extras]
     others = [each for each in extras if each not in static]
@@ -96,8 +96,8 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
     elif setup := _setup_beside(project, file):
         open_parts = read_setup(project, setup, others, ())
     else:
-        return stated(extras, groups)
-    return replace(joined([stated(static, groups, is_open=True), open_parts]), itself=None)
+        return read_tables(extras, groups)
+    return replace(joined([read_tables(static, groups, is_open=True), open_parts]), itself=None)
 
 
 def _dynamic_lines(
@@ -118,8 +118,8 @@ def _dynamic_lines(
         if types.canonical(name) in map(types.canonical, extras):
             sources[f"optional-dependencies.{name}"] = files
     for key, files in sources.items():
-        for each in as_list(files or []):
-            yield f"{escaped(file)}: {escaped(key, 80)}", f"-r {shlex.quote(str(each))}"
+        for path in as_list(files or []):
+            yield f"{escaped(file)}: {escaped(key, 80)}", f"-r {shlex.quote(str(path))}"
 
 
 def _setup_beside(project: Path, file: str) -> str:
@@ -406,9 +406,9 @@ def _forget(statement: ast.stmt, names: Names) -> None:
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
-            for part in [value, *(value.values() if isinstance(value, dict) else ())]:
-                if isinstance(part, list):
-                    part.append(Unknown(node.lineno))
+            for value_part in [value, *(value.values() if isinstance(value, dict) else ())]:
+                if isinstance(value_part, list):
+                    value_part.append(Unknown(node.lineno))
             if isinstance(value, dict):
                 value[REST] = Unknown(node.lineno)
             grows = isinstance(statement, ast.AugAssign) and isinstance(value, list)
@@ -492,24 +492,24 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
     of_extras = keywords.get("extras_require", rest or {})
     if not isinstance(of_extras, dict):
         of_extras = {REST: of_extras}
-    stated = _Stated(python=text_of(keywords.get("python_requires")))
+    values = _Stated(python=text_of(keywords.get("python_requires")))
     if requires is not None:
-        stated.requires = _python_lines(reader, requires, "install_requires", stated.notes)
+        values.requires = _python_lines(reader, requires, "install_requires", values.notes)
     chosen = {"", *map(types.canonical, extras)}
     computed = of_extras.pop(REST, None)
     for key, value in of_extras.items():
         # `:marker` stands for what everybody needs where the marker is true.
         name, _, marker = key.partition(":")
-        lines = stated.extras.setdefault(name, [])
+        lines = values.extras.setdefault(name, [])
         if types.canonical(name) in chosen:
             what = f"extras_require {escaped(key, 60)}"
-            for where, text in _python_lines(reader, value, what, stated.notes):
+            for where, text in _python_lines(reader, value, what, values.notes):
                 lines.append((where, "; ".join(filter(None, (text, marker)))))
-    if computed is not None and chosen - {"", *map(types.canonical, stated.extras)}:
+    if computed is not None and chosen - {"", *map(types.canonical, values.extras)}:
         reader.refuse(getattr(computed, "line", 1), "extras_require is computed while it runs")
-    if everywhere := stated.extras.pop("", None):
-        stated.requires = [*(stated.requires or ()), *everywhere]
-    return stated
+    if everywhere := values.extras.pop("", None):
+        values.requires = [*(values.requires or ()), *everywhere]
+    return values
 
 
 def _python_lines(

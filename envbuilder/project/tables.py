@@ -61,15 +61,15 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
     except RecursionError as error:
         raise InvalidError(f"{escaped(file)}: not valid TOML: nested too deeply") from error
     except ValueError as error:
-        place = re.search(_TOML_PLACE, str(error))
-        line = f":{place[1]}" if place and place[1] else ""
+        position = re.search(_TOML_PLACE, str(error))
+        line = f":{position[1]}" if position and position[1] else ""
         problem = escaped(re.sub(_TOML_PLACE, "", str(error)), 200)
         raise InvalidError(f"{escaped(file)}{line}: not valid TOML: {problem}") from error
 
 
 def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) -> NoReturn:
     """Raise `InvalidError` for an extra or group that is not in a file."""
-    possible = ", ".join(escaped(each, 60) for each in sorted(available)[:20])
+    possible = ", ".join(escaped(name, 60) for name in sorted(available)[:20])
     raise InvalidError(
         f"{escaped(file)}: no {kind} {escaped(name, 60)}",
         f"It has: {possible}." if possible else f"It has no {kind}s at all.",
@@ -317,8 +317,8 @@ def _required(
                     todo += product(["extra"], sorted(parsed.extras))
                     continue
             required, note = parse_lenient(item, where)
-            stated = sources.get(required.name, ())
-            every = stated if isinstance(stated, tuple) else (stated,)
+            locations = sources.get(required.name, ())
+            every = locations if isinstance(locations, tuple) else (locations,)
             counting = [source for source in every if source and _is_for(source, kind, chosen)]
             if counting:
                 yield from _from_sources(required, counting, where, project_folder, folder, members)
@@ -388,10 +388,10 @@ def _member(project: Path, folder: str, members: Sequence[str], name: str) -> st
         for path in islice((project / folder).glob(pattern), _MOST_MEMBERS):
             file = f"{path.relative_to(project).as_posix()}/pyproject.toml"
             try:
-                stated = pyproject(read_text(project, file), file).project
+                project_table = pyproject(read_text(project, file), file).project
             except InvalidError:
                 continue
-            if stated and types.canonical(stated.name) == name:
+            if project_table and types.canonical(project_table.name) == name:
                 return posixpath.dirname(file)
     return ""
 
@@ -449,14 +449,14 @@ def translated(
                 "Write it like this: >=1.2",
             )
         extras = ",".join(filter(None, texts_of(table.get("extras"))))
-        named = f"{name}[{extras}]" if extras else name
+        requirement = f"{name}[{extras}]" if extras else name
         marker = " and ".join(f"({each})" for each in (*_table_markers(table), extra) if each)
         if location := location_of(table):
-            text = f"{named} @ {location}"
-            yield sourced(with_marker(named, marker), location, text, where, folder)
+            text = f"{requirement} @ {location}"
+            yield sourced(with_marker(requirement, marker), location, text, where, folder)
         else:
             versions = specifier(str(table.get("version", "*")))
-            yield parse_lenient(with_marker(f"{named}{versions}", marker), where)
+            yield parse_lenient(with_marker(f"{requirement}{versions}", marker), where)
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
@@ -521,13 +521,13 @@ class RequirementTables(Struct):
         folder = posixpath.dirname(self.file)
         for name, value in mapping(table).items():
             where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
-            stated = mapping(value)
-            if stated.get("optional") is True and types.canonical(name) not in (only or ()):
+            spec = mapping(value)
+            if spec.get("optional") is True and types.canonical(name) not in (only or ()):
                 continue
             if name == "python":
-                self.python(str(stated.get("version", value)), where)
-            elif stated.get("path") in {".", "./"}:
-                self.itself = [*(self.itself or ()), *texts_of(stated.get("extras"))]
+                self.python(str(spec.get("version", value)), where)
+            elif spec.get("path") in {".", "./"}:
+                self.itself = [*(self.itself or ()), *texts_of(spec.get("extras"))]
                 self.notes.append(
                     f"{where}: the project itself, whose requirements are read; install_project:"
                     " true makes it importable everywhere."

@@ -94,9 +94,9 @@ class ProjectProfiles:
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the profiles that the project lists, else all that differ from each other."""
-        listed = self._definition.profiles
-        if listed is not None:
-            return tuple(sorted(listed))
+        profiles = self._definition.profiles
+        if profiles is not None:
+            return tuple(sorted(profiles))
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
@@ -136,11 +136,11 @@ class ProjectProfiles:
         Raise `InvalidError` if the profile is not listed, has another framework than the project,
         or cannot be combined with one of its lines.
         """
-        listed = self._definition.profiles
-        if listed is not None and profile.name not in listed:
+        profiles = self._definition.profiles
+        if profiles is not None and profile.name not in profiles:
             raise InvalidError(
                 f"the project does not support profile '{profile.name}'",
-                f"Add it to profiles: in {PROJECT_FILE}, which has {', '.join(listed)}.",
+                f"Add it to profiles: in {PROJECT_FILE}, which has {', '.join(profiles)}.",
             )
         name, reason = self.framework
         if profile.framework != name:
@@ -209,12 +209,12 @@ class ProjectProfiles:
             row = ended.get(line.name)
             if row and parse(line.text, line.where).specifier.contains(row.version):
                 lines.append(Line(row.last, f"{line.where} ({line.name})"))
-        stated = {line.text for line in lines}
-        stated.update(f"python {line.text}" for line in contents.pythons)
+        of_files = {line.text for line in lines}
+        of_files.update(f"python {line.text}" for line in contents.pythons)
         replaced = framework.names.intersection(map(distribution, contents.resolution.overrides))
         for day, where in self._stated("as_of"):
             newest = releases.newest(name, day.isoformat())
-            stated.add(f"as_of {day}")
+            of_files.add(f"as_of {day}")
             if not replaced:  # an override holds whoever requires the package, and on any day
                 lines.append(Line(f"{name}<={newest}", where))
         pythons = self._options.pythons.get(self.environment, ())
@@ -226,7 +226,7 @@ class ProjectProfiles:
             pythons=(*contents.pythons, *pythons),
             preferred=release.of_lock(every, framework.names),
             required=required,
-            stated=tuple(sorted(stated)),
+            stated=tuple(sorted(of_files)),
             packages=hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest(),
             by_packages=bool(pythons or required),
         )

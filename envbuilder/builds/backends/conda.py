@@ -241,8 +241,8 @@ class CondaEnvironment(NativeEnvironment):
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
         """Return the variable that tells the activation what to restore."""
-        stated = " ".join(names)
-        return {_STATED: stated} if stated else {}
+        text = " ".join(names)
+        return {_STATED: text} if text else {}
 
 
 def _bash() -> str:

@@ -316,9 +316,9 @@ class DockerEnvironment:
             inherited = dict(pair.split("=", 1) for pair in self._engine.variables(image))
             rest = inherited.get(variables.PATH, "").removeprefix(f"{conventions.PATH}:")
             first[variables.PATH] = [conventions.PATH, *map(str, programs), rest]
-        place = Place(given={"HOME": _SCRATCH, **_CACHES}, first=first, sets_profile=True)
+        environment = Place(given={"HOME": _SCRATCH, **_CACHES}, first=first, sets_profile=True)
         return variables.of_command(
-            self.profile, place, self.device_variables, access, {**caller, variables.PATH: ""}
+            self.profile, environment, self.device_variables, access, {**caller, variables.PATH: ""}
         )
 
     def become(
@@ -374,7 +374,7 @@ class DockerEnvironment:
             limits=self._engine.limits,
             arguments=tuple(argv),
             network=True,
-            variables={n: each.value for n, each in decided.items() if n not in passed},
+            variables={n: variable.value for n, variable in decided.items() if n not in passed},
             passed=passed,
             project=(str(folder), str(project.target)),
             workdir=str(project.workdir),

@@ -79,8 +79,8 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
             if base is None or is_made:
                 image_base.require_maker()
                 return ""
-            named = request.base_image or base.ref in settings.configuration.base_images
-            if named or engine.image(image_base.base_ref(base, request, settings)):
+            is_chosen = request.base_image or base.ref in settings.configuration.base_images
+            if is_chosen or engine.image(image_base.base_ref(base, request, settings)):
                 return ""
     except ToolError as error:
         return error.message
@@ -192,8 +192,8 @@ def plan(
         WritePayload(what="add the payload", path=str(context / "payload.pyz")),
     ]
     if project:
-        place = str(context / project_layer.CONTEXT / "files")
-        steps.append(CopyProject(what="copy the project's files", project=project, folder=place))
+        folder = str(context / project_layer.CONTEXT / "files")
+        steps.append(CopyProject(what="copy the project's files", project=project, folder=folder))
     contexts = []
     for name in linked:
         contexts += ["--build-context", f"{name}={work / name}"]

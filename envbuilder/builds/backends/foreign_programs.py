@@ -160,7 +160,7 @@ def _module(arguments: Sequence[str]) -> list[str]:
 def advice(profile: str) -> list[Hint]:
     """Return how to add packages to an environment of this profile."""
     shipped = (resources.profiles_dir() / f"{profile}.yaml").is_file()
-    where = (
+    project_hint = (
         f"add_requirements: in profiles/mine.yaml, a profile of yours that extends {profile},"
         if shipped
         else f"add_requirements: (or requirements:) in profiles/{profile}.yaml,"
@@ -168,7 +168,7 @@ def advice(profile: str) -> list[Hint]:
     then = ("lock", "--profile", "mine" if shipped else profile)
     return [
         Hint(f"{_BY_HAND} Add packages to a project", ("add", "NAME")),
-        Hint(f"Without a project, add them to {where} then lock", then),
+        Hint(f"Without a project, add them to {project_hint} then lock", then),
     ]
 
 

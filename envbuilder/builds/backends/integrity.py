@@ -116,10 +116,10 @@ def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -
     def read() -> tuple[str, ...]:
         return tuple(chain.from_iterable(process.in_batches(of_share, files, _SHARE)))
 
-    stated = (
+    remembered = (
         store.remembered(f"hashes 1 {listed(entries)}", tuple[str, ...], read) if store else read()
     )
-    hashes = dict(zip(files, stated, strict=True))
+    hashes = dict(zip(files, remembered, strict=True))
     return tuple(Entry(e.path, e.kind, hashes[e.path]) if _is_file(e) else e for e in entries)
 
 

@@ -344,7 +344,7 @@ class NativeEnvironment(Environment):
         executable = str(self.prefix / self.python)
         bytecode = str(scratch / "bytecode")
         base = {**isolation.payload_environment(os.environ), **self.device_variables}
-        set_values = {name: each.value for name, each in self.variables(base).items()}
+        set_values = {name: variable.value for name, variable in self.variables(base).items()}
         start = Start(
             as_found=False,
             prefix=str(self.prefix),
@@ -408,14 +408,14 @@ class NativeEnvironment(Environment):
                 f"{argv[0]}: not found in the environment or on PATH", run_code=NOT_FOUND
             )
         variables.report(decided)
-        values = {name: each.value for name, each in decided.items()}
+        values = {name: variable.value for name, variable in decided.items()}
         # A script that activates puts the profile's libraries before others.
         is_last = {variables.PATH, *([variables.PRELOAD] if values.get(variables.PRELOAD) else ())}
-        stated = {*access.passed, *access.variables, variables.PYTHONPATH} & values.keys()
+        names = {*access.passed, *access.variables, variables.PYTHONPATH} & values.keys()
         self.stay_in_use()
         command = self.command([program, *argv[1:]])
         return (start or process.exec_program)(
-            command, {**values, **self.after_activation(sorted(stated - is_last))}
+            command, {**values, **self.after_activation(sorted(names - is_last))}
         )
 
 

@@ -222,8 +222,10 @@ class Assembly:
         if self._compiler:
             modules = {wheel.sha256: self._wheel(wheel).modules for wheel in wheels}
             compiled = compile_modules(modules, Path(self._step.unpacked), self._compiler)
-            for each in compiled.values():
-                self._bytecode |= {f.path: each.folder / f.path for f in each.contents.files}
+            for bytecode in compiled.values():
+                self._bytecode |= {
+                    f.path: bytecode.folder / f.path for f in bytecode.contents.files
+                }
 
     def _lower(self, added: Sequence[Added]) -> Layout:
         layout = self._image(self._work / f"lower{len(added)}", added, [self._step.ahead])
@@ -287,10 +289,10 @@ class Assembly:
 
     def _interpreter_files(self, file: File) -> Iterator[layer.Member]:
         folder = self._work / "interpreter"
-        where = conventions.PYTHON.lstrip("/")
+        prefix = conventions.PYTHON.lstrip("/")
         self._run(UnpackPython(what="unpack the interpreter", file=file, folder=str(folder)))
-        yield from layer.tree(folder, where)
-        yield layer.Member(path=where, kind="folder", mode=0o755)
+        yield from layer.tree(folder, prefix)
+        yield layer.Member(path=prefix, kind="folder", mode=0o755)
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
         """Return the layer of system packages, if any, and the root filesystem to build on."""
@@ -329,16 +331,16 @@ class Assembly:
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
         """Write a layer to the cache; `on_base`: parent folders keep the base's metadata."""
-        listed = list(members)
-        paths = {m.path for m in listed}
+        entries = list(members)
+        paths = {m.path for m in entries}
         parents = [f for f in layer.folders_above(paths) if f.path not in paths]
         if on_base:
             new = paths - self._base.root.entries.keys()
             changed = _TOUCHED | {p.rpartition("/")[0] for p in new}
             parents = [self._as_in_base(f, changed=f.path in changed) for f in parents]
-        listed += parents
+        entries += parents
         path = self._work / f"layer-{inputs['kind']}"
-        result = layer.write(listed, path, self._step.epoch, self._count)
+        result = layer.write(entries, path, self._step.epoch, self._count)
         return self._cache.keep(inputs, result, path)
 
     def _as_in_base(self, folder: layer.Member, *, changed: bool) -> layer.Member:

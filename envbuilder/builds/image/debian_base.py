@@ -219,10 +219,10 @@ def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
             f"{control}Filename: ./{file.basename}\nSize: {path.stat().st_size}\n"
             f"SHA256: {file.sha256}\n"
         )
-    listed = "\n".join(stanzas).encode()
-    (folder / "Packages").write_bytes(listed)
+    index = "\n".join(stanzas).encode()
+    (folder / "Packages").write_bytes(index)
     release = f"Suite: {base.suite}\nCodename: {base.suite}\nSHA256:\n"
-    release += f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n"
+    release += f" {hashlib.sha256(index).hexdigest()} {len(index)} Packages\n"
     (folder / "Release").write_text(release)
     return controls
 

@@ -110,8 +110,8 @@ def _unpacked(
             folder,
             Contents(
                 files=tuple(
-                    recorded(path, place, file_sha256(place), executable=True)
-                    for path, place in sorted(places.items())
+                    recorded(path, target, file_sha256(target), executable=True)
+                    for path, target in sorted(places.items())
                 )
             ),
         )

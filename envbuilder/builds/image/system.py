@@ -140,8 +140,8 @@ def built(
     }
 
     def make() -> layer.Layer:
-        for part in system.steps:
-            run(part)
+        for inner in system.steps:
+            run(inner)
         return cache.keep(inputs, _taken(step, system, base, work), work / _LAYER)
 
     packages = cache.ensure(inputs, make)
@@ -267,8 +267,8 @@ def unpacked_members(
             changed[member.path] = member
     if not changed:
         return ()
-    stated = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
-    changed[deb.STATUS] = layer.Member(path=deb.STATUS, content=stated.encode())
+    dpkg_status = "".join(stanzas[k] + "\n\n" for k in sorted(stanzas))
+    changed[deb.STATUS] = layer.Member(path=deb.STATUS, content=dpkg_status.encode())
     changed[f"{deb.STATUS}-old"] = layer.Member(path=f"{deb.STATUS}-old")
     for existing, entry in root.entries.items():
         if _OLD.fullmatch(existing) or existing in _LOCKS:
@@ -307,8 +307,8 @@ def _package(
                 yield from _placed(file, member, name, contents[name], root)
     same = fields.get("Multi-Arch") == "same"
     record = f"{_INFO}/{fields['Package']}" + (f":{fields['Architecture']}" if same else "")
-    listed = "".join(f"/{name}\n" for name in (".", *contents))
-    yield layer.Member(path=f"{record}.list", content=listed.encode())
+    file_list = "".join(f"/{name}\n" for name in (".", *contents))
+    yield layer.Member(path=f"{record}.list", content=file_list.encode())
     for kind, content in parts.items():
         yield layer.Member(path=f"{record}.{kind}", content=content, time=int(control[kind][1]))
 

@@ -383,7 +383,7 @@ def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFi
     """
     root = Path(step.unpacked)
     unpacked = [unpack(wheel, root, store) for wheel in step.files]
-    modules = {each.folder.parent.name: each.modules for each in unpacked}
+    modules = {wheel_files.folder.parent.name: wheel_files.modules for wheel_files in unpacked}
     compiler = Compiler(
         argv=(step.python,),
         identity=step.version,
@@ -394,8 +394,8 @@ def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFi
     folder = Path(step.folder)
     folder.mkdir()
     records: list[SharedFile] = []
-    for each in (*unpacked, *bytecode.values()):
-        records += each.link(folder)
+    for unpacked_files in (*unpacked, *bytecode.values()):
+        records += unpacked_files.link(folder)
     return unpacked, records
 
 
@@ -407,15 +407,15 @@ def add(step: ShareWheels, wheels: list[Unpacked], records: list[SharedFile]) ->
     env = Path(step.env)
     (site,) = Path(step.venv).glob("lib/python*/site-packages")
     _merge(step.folder, str(site))
-    for each in wheels:
-        if each.contents.rows:
-            record = site / each.contents.record
-            record.write_bytes(completed(record.read_text(encoding="utf-8"), each.contents.rows))
+    for wheel in wheels:
+        if wheel.contents.rows:
+            record = site / wheel.contents.record
+            record.write_bytes(completed(record.read_text(encoding="utf-8"), wheel.contents.rows))
     below = site.relative_to(env).as_posix()
     path = env / SHARED
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(
-        msgspec.json.encode([replace(each, path=f"{below}/{each.path}") for each in records])
+        msgspec.json.encode([replace(record, path=f"{below}/{record.path}") for record in records])
     )
 
 

@@ -117,8 +117,8 @@ def _end_on_signals(server: Any, folder: str) -> None:
     ]
 
     def end(number: int, frame: object) -> None:
-        for each in numbers:
-            signal.signal(each, lambda *_: None)
+        for received in numbers:
+            signal.signal(received, lambda *_: None)
         threading.Thread(target=insist, args=(number,), daemon=True).start()
         server.stop(from_signal=True)
 

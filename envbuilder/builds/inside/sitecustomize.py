@@ -41,9 +41,9 @@ def advice(name: str | None, facts: dict[str, Any]) -> str:
     package = facts["packages"].get(module, "")
     for left_out in (package, module):
         if left_out in facts["excluded"]:
-            why = f"exclude: in envbuilder.yaml{facts['excluded'][left_out]}"
+            advice_text = f"exclude: in envbuilder.yaml{facts['excluded'][left_out]}"
             again = "To have it, remove it there, and lock again:\n  envbuilder lock"
-            return f"{left_out} is left out by {why}. {again}"
+            return f"{left_out} is left out by {advice_text}. {again}"
     if package in facts["locked"]:
         return ""
     if not package:
@@ -71,8 +71,8 @@ def library_advice(text: str, facts: dict[str, Any]) -> str:
 def _folder_of(module: str, project: str) -> str:
     """Return the folder of the project's own module, from the project; empty if it has none."""
     for folder in (".", "src"):
-        place = os.path.join(project, folder, module)
-        if os.path.isfile(f"{place}.py") or os.path.isdir(place):
+        path = os.path.join(project, folder, module)
+        if os.path.isfile(f"{path}.py") or os.path.isdir(path):
             return folder
     for count, (folder, below, files) in enumerate(os.walk(project)):
         if f"{module}.py" in files or os.path.isfile(os.path.join(folder, module, "__init__.py")):

@@ -234,8 +234,8 @@ class DockerEngine(Engine):
 
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
         with _reported("the engine cannot list its volumes"):
-            listed = self._api.volumes(filters={"label": [label]}).get("Volumes")
-        return listed or ()
+            volumes = self._api.volumes(filters={"label": [label]}).get("Volumes")
+        return volumes or ()
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
@@ -283,10 +283,10 @@ class DockerEngine(Engine):
 
     def cdi_devices(self) -> frozenset[str]:
         """Return the CDI devices that Docker lists, or its files if that version lists none."""
-        listed = self._info.get("DiscoveredDevices")
-        if listed is None and self.socket:  # else its files are on another machine
+        devices = self._info.get("DiscoveredDevices")
+        if devices is None and self.socket:  # else its files are on another machine
             return cdi.devices(map(Path, self._info.get("CDISpecDirs") or ()))
-        return frozenset(str(d.get("ID")) for d in listed or () if d.get("Source") == "cdi")
+        return frozenset(str(d.get("ID")) for d in devices or () if d.get("Source") == "cdi")
 
     @cached_property
     def limits(self) -> Limits:

@@ -34,18 +34,18 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
         files.remove(target, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
-        part = Path(scratch) / "layout"
+        new_layout = Path(scratch) / "layout"
         try:
-            engine.save(image, part)
+            engine.save(image, new_layout)
         except InvalidError as error:  # of the engine's archive; the user's input is fine
             raise BuildError(error.message, error.hints) from error
-        if lost := Layout.open(part).missing():
+        if lost := Layout.open(new_layout).missing():
             name = image.tags[0] if image.tags else image.id
             raise BuildError(
                 f"{name}: the engine has lost {lost[0]}, a part of this image",
                 f"Remove the image and get it again: docker rmi {name}, then docker pull or load.",
             )
-        archive.move_into_place(part, target)
+        archive.move_into_place(new_layout, target)
     return Layout.open(target)
 
 
@@ -70,10 +70,10 @@ def load(
     The image gets `names`, or the names in the layout. Raise
     `BuildError` if the engine ends up with another image.
     """
-    listed = layout.index().manifests
-    manifest = layout.read_manifest(listed[0])
-    ids = (manifest.config.digest, listed[0].digest)
-    names = names or archive.names(listed)
+    descriptors = layout.index().manifests
+    manifest = layout.read_manifest(descriptors[0])
+    ids = (manifest.config.digest, descriptors[0].digest)
+    names = names or archive.names(descriptors)
     present = layers(engine, recorded, manifest, names, preload)
     try:
         engine.load(layout, names, present)
@@ -140,7 +140,7 @@ def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
     held: set[types.Digest] = set()
-    for listed in decode(data, Index, "an index").manifests:
-        if recorded.has(listed):
-            held |= {layer.digest for layer in recorded.read_manifest(listed).layers}
+    for descriptor in decode(data, Index, "an index").manifests:
+        if recorded.has(descriptor):
+            held |= {layer.digest for layer in recorded.read_manifest(descriptor).layers}
     return held

@@ -222,8 +222,8 @@ class Engine(abc.ABC):
     def used(self) -> frozenset[str]:
         """Return the image ids of running containers."""
         return frozenset(
-            f"sha256:{str(each['ImageID']).removeprefix('sha256:')}"
-            for each in self._list_containers()
+            f"sha256:{str(running['ImageID']).removeprefix('sha256:')}"
+            for running in self._list_containers()
         )
 
     @abc.abstractmethod

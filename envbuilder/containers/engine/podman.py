@@ -218,8 +218,8 @@ class PodmanEngine(Engine):
     def _listed(self, what: str, *arguments: str) -> Sequence[dict[str, Any]]:
         """Return the list that podman prints as JSON, which may be empty."""
         answer = self._answer(what, *arguments, "--format", "json")
-        listed: list[dict[str, Any]] | None = json.loads(answer or "[]")
-        return listed or ()
+        items: list[dict[str, Any]] | None = json.loads(answer or "[]")
+        return items or ()
 
     def _transfer(self, *arguments: str, cwd: Path | None = None) -> None:
         done = process.run([*self.command, *arguments], timeout=_TRANSFER_SECONDS, cwd=cwd)

@@ -41,19 +41,19 @@ def named(ref: str) -> dict[str, str]:
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
-def names(listed: Iterable[Descriptor]) -> list[str]:
+def names(descriptors: Iterable[Descriptor]) -> list[str]:
     """Return the names in entries of an index."""
-    return [d.annotations[NAME] for d in listed if NAME in d.annotations]
+    return [d.annotations[NAME] for d in descriptors if NAME in d.annotations]
 
 
 def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
     """Yield a layout's one image as a tar, without the blobs in `without`."""
-    listed = layout.index().manifests
-    manifest = layout.read_manifest(listed[0])
-    blobs = {d.digest for d in (listed[0], *manifest.blobs)} - set(without)
+    descriptors = layout.index().manifests
+    manifest = layout.read_manifest(descriptors[0])
+    blobs = {d.digest for d in (descriptors[0], *manifest.blobs)} - set(without)
     classic = {
         "Config": _path(manifest.config.digest),
-        "RepoTags": names(listed),
+        "RepoTags": names(descriptors),
         "Layers": [_path(d.digest) for d in manifest.layers],
     }
     members = [Member(path=_path(d), source=layout.blob(d)) for d in blobs]
@@ -83,21 +83,21 @@ def save(
 
 
 def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]) -> None:
-    listed = layout.index().manifests
-    manifest = layout.read_manifest(listed[0])
+    descriptors = layout.index().manifests
+    manifest = layout.read_manifest(descriptors[0])
     total = _size(layout)
     done = 0
-    for blob in (listed[0], *manifest.blobs):
+    for blob in (descriptors[0], *manifest.blobs):
         show(done, total)
         done += blob.size
         with suppress(BuildError):
             destination.checked(blob)
             continue
         place(layout.checked(blob), destination.blob(blob.digest), link=False)
-    replaced = {d.annotations.get(NAME) for d in listed}
+    replaced = {d.annotations.get(NAME) for d in descriptors}
     index = destination.index()
     others = tuple(d for d in index.manifests if d.annotations.get(NAME) not in replaced)
-    destination.write_index(replace(index, manifests=(*others, *listed)))
+    destination.write_index(replace(index, manifests=(*others, *descriptors)))
 
 
 def _size(layout: Layout) -> int:
@@ -149,8 +149,8 @@ def held(
                 raise WrongHashError(
                     f"{path}: damaged: its layers are not the ones that its configuration names"
                 )
-            listed = [d for d in layout.index().manifests if d.digest == descriptor.digest]
-            yield Held(manifest.config.digest, descriptor.digest, frozenset(names(listed)))
+            matching = [d for d in layout.index().manifests if d.digest == descriptor.digest]
+            yield Held(manifest.config.digest, descriptor.digest, frozenset(names(matching)))
 
 
 def identity(path: Path) -> types.Digest:

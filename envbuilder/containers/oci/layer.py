@@ -246,22 +246,26 @@ def _padding(size: int) -> bytes:
 
 def member(root: str, path: str, prefix: str) -> Member:
     """Return a path below `root` as a member below `prefix`: owned by root, with a plain mode."""
-    place = f"{root}/{path}"
-    mode = os.lstat(place).st_mode
-    where = f"{prefix}/{path}"
+    source_path = f"{root}/{path}"
+    mode = os.lstat(source_path).st_mode
+    member_name = f"{prefix}/{path}"
     if stat.S_ISREG(mode):
-        return Member(path=where, mode=0o755 if mode & stat.S_IXUSR else 0o644, source=Path(place))
+        return Member(
+            path=member_name, mode=0o755 if mode & stat.S_IXUSR else 0o644, source=Path(source_path)
+        )
     if stat.S_ISDIR(mode):
-        return Member(path=where, kind="folder", mode=0o755)
+        return Member(path=member_name, kind="folder", mode=0o755)
     if stat.S_ISLNK(mode):
-        return Member(path=where, kind="link", mode=0o777, target=str(Path(place).readlink()))
-    raise BuildError(f"{place}: neither a file nor a folder nor a link")
+        return Member(
+            path=member_name, kind="link", mode=0o777, target=str(Path(source_path).readlink())
+        )
+    raise BuildError(f"{source_path}: neither a file nor a folder nor a link")
 
 
 def tree(root: Path, prefix: str) -> Iterator[Member]:
     """Yield everything below a folder as members below `prefix`; links are not followed."""
-    for place in root.rglob("*"):
-        yield member(str(root), place.relative_to(root).as_posix(), prefix)
+    for path in root.rglob("*"):
+        yield member(str(root), path.relative_to(root).as_posix(), prefix)
 
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:

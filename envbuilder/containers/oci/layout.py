@@ -114,9 +114,11 @@ def oci_platform(ours: types.Platform) -> Platform:
     return Platform(architecture=architecture, os=os)
 
 
-def only_image(listed: Iterable[Descriptor], platform: types.Platform, where: str) -> Descriptor:
+def only_image(
+    descriptors: Iterable[Descriptor], platform: types.Platform, where: str
+) -> Descriptor:
     """Return the only image for a platform; raise `InvalidError` if there is none or several."""
-    images = {d.digest: d for d in listed if d.media_type in MANIFESTS and d.platform}
+    images = {d.digest: d for d in descriptors if d.media_type in MANIFESTS and d.platform}
     fitting = [d for d in images.values() if d.platform and d.platform.is_of(platform)]
     if len(fitting) == 1:
         return fitting[0]
@@ -322,10 +324,10 @@ def place(source: Path, target: Path, *, link: bool = True) -> None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:
-        part = Path(scratch) / "blob"
+        temporary = Path(scratch) / "blob"
         if link:
             with suppress(OSError):
-                os.link(source, part)
-        if not part.exists():
-            shutil.copyfile(source, part)
-        part.replace(target)
+                os.link(source, temporary)
+        if not temporary.exists():
+            shutil.copyfile(source, temporary)
+        temporary.replace(target)

@@ -102,14 +102,14 @@ def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Referenc
     `mirrors` maps registries to locations such as `mirror.example:5000/hub`. Raise `InvalidError`
     if such a location does not begin with a registry's host.
     """
-    place = mirrors.get(reference.host)
-    if place is None:
+    mirror = mirrors.get(reference.host)
+    if mirror is None:
         return (reference,)
     rest = str(reference).removeprefix(f"{reference.host}/")
-    other = parse(f"{place}/{rest}")
-    if other.host != place.partition("/")[0]:
+    other = parse(f"{mirror}/{rest}")
+    if other.host != mirror.partition("/")[0]:
         raise InvalidError(
-            f"mirrors: {reference.host}: {place!r} begins with no registry's host",
+            f"mirrors: {reference.host}: {mirror!r} begins with no registry's host",
             "For example: mirrors: {docker.io: 'mirror.example:5000/hub'}",
         )
     return (other, reference)
@@ -146,9 +146,9 @@ def _split(host: str) -> tuple[str, str]:
     return name, port
 
 
-def _invalid(text: str, why: str) -> InvalidError:
+def _invalid(text: str, reason: str) -> InvalidError:
     return InvalidError(
-        f"{text!r} is not an image reference: {why}",
+        f"{text!r} is not an image reference: {reason}",
         "For example: python:3.11-slim, ghcr.io/me/image:tag, 127.0.0.1:5000/image@sha256:…",
     )
 

@@ -85,23 +85,23 @@ class RootFs(Struct, frozen=True, kw_only=True):
     def resolve(self, path: str) -> str | None:
         """Return where a path leads after all links; None if it leads nowhere."""
         todo = list(reversed(PurePosixPath("/", path).parts[1:]))
-        place = PurePosixPath()
+        resolved = PurePosixPath()
         for _ in range(len(todo) + _LINKS * 8):
             if not todo:
-                return "" if place == PurePosixPath() else str(place)
-            part = todo.pop()
-            if part == "..":
-                place = place.parent
+                return "" if resolved == PurePosixPath() else str(resolved)
+            name = todo.pop()
+            if name == "..":
+                resolved = resolved.parent
                 continue
-            entry = self.entries.get(str(place / part))
+            entry = self.entries.get(str(resolved / name))
             if entry is None:
                 return None
             if entry.kind != "link":
-                place /= part
+                resolved /= name
                 continue
             target = PurePosixPath(entry.target)
             if target.is_absolute():
-                place = PurePosixPath()
+                resolved = PurePosixPath()
             todo += reversed([p for p in target.parts if p != "/"])
         return None
 

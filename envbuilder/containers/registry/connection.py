@@ -616,9 +616,9 @@ def stored_credential(
 
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the file in `REGISTRY_AUTH_FILE`, else those of Docker and podman that exist."""
-    named = environ.get("REGISTRY_AUTH_FILE")
-    if named:
-        return (Path(named),)
+    path = environ.get("REGISTRY_AUTH_FILE")
+    if path:
+        return (Path(path),)
     home = Path(environ.get("HOME") or Path.home())
     runtime = environ.get("XDG_RUNTIME_DIR")
     places = (

@@ -201,8 +201,8 @@ class _Upload(Struct):
                 if not data:
                     raise BuildError(f"{self._source}: shorter than its manifest states")
                 end = self._offset + len(data)
-                place = {"Content-Range": f"{self._offset}-{end - 1}"}
-                self._read(self._ask("PATCH", self._location, ACCEPTED, data, place), end)
+                headers = {"Content-Range": f"{self._offset}-{end - 1}"}
+                self._read(self._ask("PATCH", self._location, ACCEPTED, data, headers), end)
                 if self._offset != end:
                     raise BrokenOffError("the registry accepted only a part")
 
@@ -239,9 +239,9 @@ class _Upload(Struct):
                 self._blob.digest, "the registry did not state where to upload it"
             )
         self._location = self._connection.resolve(self._blob.digest, answer.url, location)
-        stated = _RANGE.fullmatch(answer.headers.get("Range", ""))
+        matched = _RANGE.fullmatch(answer.headers.get("Range", ""))
         # The last byte that is there; "0-0" can also mean that there is none.
-        self._offset = int(stated[1]) + 1 if stated and stated[1] != "0" else expected
+        self._offset = int(matched[1]) + 1 if matched and matched[1] != "0" else expected
 
     def _show(self, done: int) -> None:
         self._advance(done - self._shown)

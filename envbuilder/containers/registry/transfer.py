@@ -163,9 +163,9 @@ def push(
         )
     described = _below(layout, image, _DEPTH)
     parts: list[Descriptor] = []
-    for each in described:
-        if each.media_type not in INDEXES:
-            parts += layout.read_manifest(each).blobs
+    for descriptor in described:
+        if descriptor.media_type not in INDEXES:
+            parts += layout.read_manifest(descriptor).blobs
     blobs = _unique(parts)
     sent = _side_by_side(
         connection,
@@ -322,8 +322,8 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
         )
         if any(d.digest == attachment.digest for d in current.manifests):
             return
-        listed = replace(current, manifests=(*current.manifests, attachment))
-        connection.put_manifest(tag, INDEX, encode(listed))
+        extended = replace(current, manifests=(*current.manifests, attachment))
+        connection.put_manifest(tag, INDEX, encode(extended))
     raise connection.failure(tag, "the list of referrers loses what is added to it")
 
 
@@ -416,10 +416,10 @@ def has_base(digest: types.Digest, platform: types.Platform, settings: Settings)
 def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
     """Return a base image that is on this disk with the right bytes, the user's or a shared one."""
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
-        place = base_folder(root, digest, platform)
+        folder = base_folder(root, digest, platform)
         try:
-            if _base_damage(place, digest, platform) is None:
-                return Layout(place)
+            if _base_damage(folder, digest, platform) is None:
+                return Layout(folder)
         except OSError:  # another user's that cannot be read
             continue
     return None
@@ -440,20 +440,20 @@ def obtain_base(
     """
     from filelock import FileLock
 
-    place = base_folder(settings.cache_dir, digest, platform)
-    require_writable(place.parent)
+    folder = base_folder(settings.cache_dir, digest, platform)
+    require_writable(folder.parent)
     try:
-        with FileLock(f"{place}.lock"):
+        with FileLock(f"{folder}.lock"):
             if layout := _intact(digest, platform, settings):
                 return layout
-            if problem := _base_damage(place, digest, platform):
+            if problem := _base_damage(folder, digest, platform):
                 progress.note(f"warning: {problem}; it is fetched again")
-            (place / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
-            layout = Layout.create(place)
+            (folder / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
+            layout = Layout.create(folder)
             _pull_base(ref, digest, layout, platform, settings, progress)
             return layout
     except OSError as error:
-        raise full_or_broken(error, place) from error
+        raise full_or_broken(error, folder) from error
 
 
 def _pull_base(
@@ -466,9 +466,9 @@ def _pull_base(
 ) -> None:
     """Pull from a mirror, or else from the registry itself; the digest verifies either."""
     problems: list[str] = []
-    for place in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
+    for location in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
         try:
-            pull(connect(place, settings), digest, layout, platform, progress)
+            pull(connect(location, settings), digest, layout, platform, progress)
         except BuildError as error:
             problems.append(error.message)
             last = error
@@ -477,12 +477,12 @@ def _pull_base(
     raise type(last)("; ".join(problems), (*last.hints, Hint(WAY_OUT)))
 
 
-def _base_damage(place: Path, digest: types.Digest, platform: types.Platform) -> str | None:
+def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -> str | None:
     """Return the damage of a base image: None if intact, empty if it was never complete."""
-    if not (place / MARK).is_file():
+    if not (folder / MARK).is_file():
         return ""
     try:
-        layout = Layout.open(place)
+        layout = Layout.open(folder)
         if not layout.index().manifests:
             return ""
         image = layout.find(platform)
@@ -503,6 +503,6 @@ def _require_listed(
     if not path.is_file():
         raise BuildError(f"{path}: missing")
     index = Descriptor(media_type=INDEX, digest=digest, size=path.stat().st_size)
-    listed = decode(layout.read(index), Index, str(path))
-    if only_image(listed.manifests, platform, str(path)).digest != image.digest:
+    descriptors = decode(layout.read(index), Index, str(path))
+    if only_image(descriptors.manifests, platform, str(path)).digest != image.digest:
         raise InvalidError(f"{path}: does not list {image.digest}")

@@ -189,7 +189,9 @@ def _hidden(snapshot: Snapshot) -> set[str]:
 
     Function kfd_devcgroup_check_permission; a file's mode causes another error.
     """
-    return {path for path, why in snapshot.unreadable.items() if why == os.strerror(errno.EPERM)}
+    return {
+        path for path, reason in snapshot.unreadable.items() if reason == os.strerror(errno.EPERM)
+    }
 
 
 def _nodes(snapshot: Snapshot) -> list[_Node]:
@@ -213,8 +215,8 @@ def _is_of(node: _Node, address: str) -> bool:
     location = node.properties.get("location_id")
     if None in parts or location is None:
         return False
-    place = (parts[1] or 0) << 8 | (parts[2] or 0) << 3
-    return (node.properties.get("domain", 0), location & _CARD) == (parts[0], place)
+    bus_location = (parts[1] or 0) << 8 | (parts[2] or 0) << 3
+    return (node.properties.get("domain", 0), location & _CARD) == (parts[0], bus_location)
 
 
 def _target(number: int | None) -> str | None:
@@ -332,7 +334,7 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
     """Return the fixes for AMD GPUs that do not work."""
-    stated = {
+    fixes_by_obstacle = {
         "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
         " --profile cpu.",
         "wsl": "Use --profile cpu, or Linux itself instead of WSL.",
@@ -343,9 +345,9 @@ def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
         missing = "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
         if host.container:
             missing = f"Start the container with --device /{KFD} --device /dev/dri."
-        stated["node-missing"] = missing
-        stated["node-closed"] = pci.join_group(gpu, host, f"/{KFD}")
-    return stated
+        fixes_by_obstacle["node-missing"] = missing
+        fixes_by_obstacle["node-closed"] = pci.join_group(gpu, host, f"/{KFD}")
+    return fixes_by_obstacle
 
 
 def _other_wheels(gpu: Gpu) -> str:

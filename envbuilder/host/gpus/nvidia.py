@@ -87,8 +87,8 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
     reported = {device.bus: device for device in answer.devices if device.bus} if answer else {}
     unplaced = [device for device in answer.devices if not device.bus] if answer else []
     shown = {device.bus: device for device in devices if device.vendor == pci.NVIDIA}
-    named = (clean(bus) or "?" for bus in snapshot.names(_GPUS))
-    buses = sorted({*shown, *named, *reported})
+    addresses = (clean(bus) or "?" for bus in snapshot.names(_GPUS))
+    buses = sorted({*shown, *addresses, *reported})
     reached = {bus: _bound(shown[bus], access) if bus in shown else access for bus in buses}
     if not place.wsl:
         minors = {
@@ -409,7 +409,7 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
 
 def _serves(kernels: Iterable[str], capability: str) -> bool:
     major, minor = sm_of(capability)
-    return any(each[0] == major and each[1] <= minor for each in map(sm_of, kernels))
+    return any(sm[0] == major and sm[1] <= minor for sm in map(sm_of, kernels))
 
 
 def sm_of(text: str) -> tuple[int, int]:

@@ -83,7 +83,7 @@ def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> pci.Access | No
 def of_cards(
     snapshot: Snapshot,
     minors: Mapping[str, int | None],
-    listed: frozenset[str],
+    by_nvml: frozenset[str],
     *,
     container: bool,
 ) -> dict[str, pci.Access]:
@@ -99,7 +99,7 @@ def of_cards(
     unclaimed = present - {minor for minor in minors.values() if minor is not None}
     return {
         bus: _of_unnamed(
-            snapshot, unclaimed, len(unnamed), listed=bool(listed), container=container
+            snapshot, unclaimed, len(unnamed), by_nvml=bool(by_nvml), container=container
         )
         if minor is None
         else _of_named(snapshot, minor, others=bool(present - {minor}), container=container)
@@ -119,7 +119,7 @@ def _of_named(snapshot: Snapshot, minor: int, *, others: bool, container: bool) 
 
 
 def _of_unnamed(
-    snapshot: Snapshot, unclaimed: Iterable[int], cards: int, *, listed: bool, container: bool
+    snapshot: Snapshot, unclaimed: Iterable[int], cards: int, *, by_nvml: bool, container: bool
 ) -> pci.Access:
     """Return the access to a card whose own node is unknown.
 
@@ -131,7 +131,7 @@ def _of_unnamed(
     closed = [path for path in paths if not snapshot.nodes[path]]
     if len(closed) == len(paths) and closed:
         return _closed(closed[0])
-    if not closed and paths and (len(paths) >= cards or listed):
+    if not closed and paths and (len(paths) >= cards or by_nvml):
         return pci.USABLE
     return pci.Access("unknown", "Which /dev/nvidia* is its node could not be read.", "node-unread")
 

@@ -122,11 +122,11 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 def inputs_digest(profile: Profile) -> str:
     """Return the sha256 of the parts of a profile that determine the solution."""
-    stated: dict[str, Any] = msgspec.to_builtins(profile.conda)
+    data: dict[str, Any] = msgspec.to_builtins(profile.conda)
     # Under the name that it has in the digests of locks that were made.
-    stated["torch"] = stated.pop("framework")
+    data["torch"] = data.pop("framework")
     decides = {
-        "conda": stated,
+        "conda": data,
         "python": profile.python.supported,
         "platforms": profile.platforms,
     }
@@ -175,22 +175,22 @@ def _check(lock: Lock, path: Path) -> None:
     if not pairs or len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: none, or a platform and Python twice")
     for target in lock.targets:
-        where = f"{path}: {target.platform} Python {target.python}"
+        label = f"{path}: {target.platform} Python {target.python}"
         names = Counter(p.name for p in target.packages)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            raise InvalidError(f"{where}: {twice[0]} appears twice")
+            raise InvalidError(f"{label}: {twice[0]} appears twice")
         for package in target.packages:
             stem = package.file.removesuffix(".conda").removesuffix(".tar.bz2")
             if stem != f"{package.name}-{package.version}-{package.build}":
                 raise InvalidError(
-                    f"{where}: {package.file}: the file name does not match name, version and build"
+                    f"{label}: {package.file}: the file name does not match name, version and build"
                 )
             if package.subdir not in {target.subdir, "noarch"}:
-                raise InvalidError(f"{where}: {package.file} is a package for {package.subdir}")
+                raise InvalidError(f"{label}: {package.file} is a package for {package.subdir}")
         python = next((p.version for p in target.packages if p.name == "python"), "")
         if not python.startswith(f"{target.python}."):
-            raise InvalidError(f"{where}: its Python is {python or 'missing'}")
+            raise InvalidError(f"{label}: its Python is {python or 'missing'}")
 
 
 def dump(lock: Lock) -> str:
@@ -204,10 +204,10 @@ def select(lock: Lock, platform: str, python: str) -> Target:
         if (target.platform, target.python) == (platform, python):
             return target
     covered = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets)
-    why = lock.missing.get(f"{platform} {python}")
+    reason = lock.missing.get(f"{platform} {python}")
     raise InvalidError(
         f"the conda lock of '{lock.profile}' has no packages for {platform} with Python {python}"
-        + (f": {why.printed()}" if why else ""),
+        + (f": {reason.printed()}" if reason else ""),
         f"It covers: {covered}. {profile_lock.OTHER_PYTHON}",
     )
 
@@ -334,17 +334,19 @@ def _linux(host: Host, required: str) -> Finding | None:
 
 
 def _archspec(host: Host, wanted: str) -> Finding | None:
-    named = wanted.partition("=")[2]
-    flags = _LEVELS.get(named)
-    if named in _ANY or not named:
+    required = wanted.partition("=")[2]
+    flags = _LEVELS.get(required)
+    if required in _ANY or not required:
         return None
     if flags is None or host.cpu.flags is None:
-        return Finding("warning", f"whether the CPU can do what {named} can is not known", "unread")
+        return Finding(
+            "warning", f"whether the CPU can do what {required} can is not known", "unread"
+        )
     missing = sorted(flags - set(host.cpu.flags))
     if missing:
         return Finding(
             "no",
-            f"the CPU is not {named}, which the conda packages are locked for: no {missing[0]}",
+            f"the CPU is not {required}, which the conda packages are locked for: no {missing[0]}",
             "cpu-flags",
         )
     return None
@@ -463,8 +465,8 @@ def virtual_text(virtual: Mapping[str, str]) -> str:
 
 def cuda(profile: Profile) -> str:
     """Return the CUDA version that the profile declares for the driver; empty if none."""
-    stated = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
-    return next(filter(None, stated), "")
+    versions = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
+    return next(filter(None, versions), "")
 
 
 def explicit_name(target: Target) -> str:

@@ -117,8 +117,8 @@ class Installed(Struct, frozen=True):
     @property
     def paths(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of the paths that it installed."""
-        stated = self.data.get("paths_data")
-        paths = stated.get("paths") if isinstance(stated, dict) else None
+        data = self.data.get("paths_data")
+        paths = data.get("paths") if isinstance(data, dict) else None
         if isinstance(paths, list):
             yield from (p for p in paths if isinstance(p, dict))
 
@@ -377,9 +377,9 @@ def write_activation(step: WriteActivation) -> tuple[str, ...]:
         "package_variables": _pairs({**conda, **package_variables(env)}),
     }
     for path, template in SCRIPTS.items():
-        place = env / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(resources.filled(template, context), encoding="utf-8")
+        target = env / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(resources.filled(template, context), encoding="utf-8")
     return tuple(SCRIPTS)
 
 

@@ -41,9 +41,9 @@ _CHANNEL_SECONDS = 900
 class UnsolvableError(Exception):
     """No choice of packages satisfies a target."""
 
-    def __init__(self, why: Reason, hint: str) -> None:
-        super().__init__(str(why))
-        self.reason = why
+    def __init__(self, reason: Reason, hint: str) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
         self.hint = hint
 
 
@@ -115,19 +115,21 @@ async def _targets(
     for platform in profile.platforms:
         for python in profile.python.supported:
             on_progress(f"{profile.name}: solving {platform} with Python {python}")
-            where = f"{platform} with Python {python}"
+            target_name = f"{platform} with Python {python}"
             locked = before.get((platform, python), ())
             try:
                 packages = await solver.packages(platform, python, locked)
             except UnsolvableError as problem:
-                message = f"{where}: cannot be solved: {problem.reason.printed()}"
+                message = f"{target_name}: cannot be solved: {problem.reason.printed()}"
                 failures.append(InvalidError(message, problem.hint))
                 missing[f"{platform} {python}"] = problem.reason
                 if solver.origin is None:
                     raise failures[0] from problem
                 continue
             except Exception as error:
-                raise _explained(error, f"{profile.name}: {where}", solver.channels) from error
+                raise _explained(
+                    error, f"{profile.name}: {target_name}", solver.channels
+                ) from error
             targets.append(
                 Target(
                     platform=platform,
@@ -245,33 +247,33 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
         raise BuildError(f"{shown}: is offered for {subdir}, but its record is for {record.subdir}")
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
         raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
-    stated = record.sha256.hex() if record.sha256 else ""
-    data = prefixes.package(record, name, _hash(record.url, stated, shown))
+    sha256 = record.sha256.hex() if record.sha256 else ""
+    data = prefixes.package(record, name, _hash(record.url, sha256, shown))
     try:
         return decoding.convert(data, Package)
     except msgspec.ValidationError as error:
         raise BuildError(f"{shown}: its record cannot be used: {error}") from error
 
 
-def _hash(url: str, stated: str, shown: str) -> str:
+def _hash(url: str, sha256: str, shown: str) -> str:
     """Return the sha256 of an archive, as its channel states it.
 
     A local archive is hashed, since py-rattler does not check it.
     """
     if urlsplit(url).scheme != "file":
-        if not stated:
+        if not sha256:
             raise BuildError(
                 f"{shown}: its channel states no sha256, so it cannot be locked",
                 "Index the channel again, or take the package from another one.",
             )
-        return stated
+        return sha256
     try:
         actual = file_sha256(Path(unquote(urlsplit(url).path)))
     except OSError as error:
         raise BuildError(f"{shown}: cannot be read: {error.strerror}") from error
-    if stated and stated != actual:
+    if sha256 and sha256 != actual:
         raise BuildError(
-            f"{shown}: has the sha256 {actual}, and its channel states {stated}",
+            f"{shown}: has the sha256 {actual}, and its channel states {sha256}",
             "The archive was changed after the channel was indexed.",
         )
     return actual

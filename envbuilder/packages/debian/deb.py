@@ -115,8 +115,8 @@ class Deb:
         start, size = next((p for n, p in self._parts.items() if n.startswith(name)), (0, 0))
         if not start:
             raise self._failure(f"it has no {name}")
-        part: Any = io.BufferedReader(_Part(self._stream, start, size))
-        return archives.Tar(part, size, self._failure)
+        stream: Any = io.BufferedReader(_Part(self._stream, start, size))
+        return archives.Tar(stream, size, self._failure)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield the name, start and size of each part."""

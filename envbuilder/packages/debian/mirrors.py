@@ -25,9 +25,9 @@ _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
 def parse_sources(text: str) -> Iterator[tuple[str, str]]:
     """Yield URI and suite of each binary package source of an apt list, in either format."""
     for line in text.splitlines():
-        part = re.sub(r"\[[^\]]*\]", " ", line).split()
-        if len(part) >= 3 and part[0] == "deb":
-            yield part[1].rstrip("/"), part[2]
+        words = re.sub(r"\[[^\]]*\]", " ", line).split()
+        if len(words) >= 3 and words[0] == "deb":
+            yield words[1].rstrip("/"), words[2]
     for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
         options = fields(stanza)
         disabled = options.get("Enabled", "").strip().lower() in _DISABLED
@@ -40,9 +40,9 @@ def machine_roots(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the Debian mirrors among apt's sources, by symbolic source."""
     mirrors: dict[str, str] = {}
     for uri, suite in sources:
-        name, _, part = suite.partition("/")[0].partition("-")
+        name, _, pocket = suite.partition("/")[0].partition("-")
         if uri.startswith(("http://", "https://")) and name in SUITES:
-            mirrors.setdefault(SECURITY if part == "security" else MAIN, uri)
+            mirrors.setdefault(SECURITY if pocket == "security" else MAIN, uri)
     return mirrors
 
 

@@ -404,10 +404,10 @@ def load(
         if release is None:
             continue
         root, text = release
-        stated = mirrors.fields(text)
+        fields = mirrors.fields(text)
         if name == suite:
-            rolling = "Version" not in stated
-        by = f"{name} Release of {_date(stated.get('Date', ''))}"
+            rolling = "Version" not in fields
+        by = f"{name} Release of {_date(fields.get('Date', ''))}"
         path = f"main/binary-{architecture}/Packages.xz"
         try:
             raw = read(f"{root}/dists/{name}/{path}")
@@ -448,13 +448,13 @@ def _release(
 
 
 def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
-    listed = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(path)}$", release, re.MULTILINE)
-    if listed is None:
+    matched = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(path)}$", release, re.MULTILINE)
+    if matched is None:
         raise BuildError(f"Debian {suite}: the Release file does not list {path}")
     actual = hashlib.sha256(raw).hexdigest()
-    if actual != listed[1]:
+    if actual != matched[1]:
         raise BuildError(
-            f"Debian {suite}: {path} has sha256 {actual}, but the Release file states {listed[1]}",
+            f"Debian {suite}: {path} has sha256 {actual}, but the Release file states {matched[1]}",
             "The mirror may be in the middle of an update, or its files were altered. Try again"
             " later, or use another mirror.",
         )
@@ -644,10 +644,10 @@ def base(
     if python in profile.debian_base:
         system = [f for f in debs if f.role == "base"]
         unpacked = platform in profile.debian_base[python].unpacked
-        named = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
+        digest = hashlib.sha256("".join(sorted(f.sha256 for f in system)).encode()).hexdigest()
         kind = "unpacked-" if unpacked else ""
         return LockedBase(
-            ref=f"envbuilder/debian:{profile.debian_suite}-{kind}{named[:12]}",
+            ref=f"envbuilder/debian:{profile.debian_suite}-{kind}{digest[:12]}",
             digest=None,
             date=max(map(mirrors.seen, system), default="")[:10] or None,
             python_path=f"/usr/bin/python{python}",

@@ -119,10 +119,10 @@ def uv_environment(
     extra = environ.get("UV_INDEX", "").split()
     if not extra and not environ.get("UV_EXTRA_INDEX_URL"):
         # pip skips an extra index that does not exist; uv would stop.
-        for each in configuration.extra_index_urls:
-            folder = local_folder(each)
+        for url in configuration.extra_index_urls:
+            folder = local_folder(url)
             if folder is None or folder.is_dir():
-                extra.append(each)
+                extra.append(url)
         if extra and not environ.get("UV_INDEX_STRATEGY"):
             # pip takes the best version from all its indexes. uv by default stops at the first
             # index that has the package at all, and searches extra indexes first: one stale copy in

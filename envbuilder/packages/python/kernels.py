@@ -142,9 +142,9 @@ class _Forward:
         overlap = max(map(len, magics)) - 1
         with suppress(EOFError):
             while True:
-                place, magic = min((self._place(magic), magic) for magic in magics)
-                if place < len(self._data):
-                    self._at = place
+                position, magic = min((self._place(magic), magic) for magic in magics)
+                if position < len(self._data):
+                    self._at = position
                     return self.take(len(magic))
                 self._at = max(self._at, len(self._data) - overlap)
                 self._more()
@@ -153,8 +153,8 @@ class _Forward:
     def _place(self, magic: bytes) -> int:
         """Return the next position of a magic number in the bytes read, or their end."""
         if self._places.get(magic, -1) < self._at:
-            place = self._data.find(magic, self._at)
-            self._places[magic] = place if place >= 0 else len(self._data)
+            position = self._data.find(magic, self._at)
+            self._places[magic] = position if position >= 0 else len(self._data)
         return self._places[magic]
 
     def take(self, size: int) -> bytes:

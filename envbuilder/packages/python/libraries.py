@@ -120,7 +120,10 @@ def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> fr
         if not _OPTIONAL.fullmatch(path):
             others = frozenset(n for n in needed if not _SYSTEM.fullmatch(n)) - present
             variants[_VARIANT.sub("", path)].append(others)
-    best = [min(each, key=lambda o: (len(o - debian), len(o))) for each in variants.values()]
+    best = [
+        min(alternatives, key=lambda o: (len(o - debian), len(o)))
+        for alternatives in variants.values()
+    ]
     return frozenset().union(*best)
 
 

@@ -118,7 +118,7 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
     from packaging.requirements import InvalidRequirement, Requirement
 
     text, _, marker = line.partition(";")
-    parts = [part.strip() for part in (marker, condition) if part.strip()]
+    parts = [text.strip() for text in (marker, condition) if text.strip()]
     every = [f"({part})" for part in parts] + ([f'extra == "{extra}"'] if extra else [])
     end = f" ; {' and '.join(every)}" if every else ""
     for need in (text.strip(), modern(text)):
@@ -147,7 +147,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
     if not version or not re.fullmatch(r"\d\.\d", form):
         return None
     dynamic = {field.lower() for field in message.get_all("Dynamic", [])}
-    stated = Metadata(
+    parsed = Metadata(
         name=message.get("Name", ""),
         version=version,
         requires_dist=tuple(
@@ -156,7 +156,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
         requires_python=modern(message.get("Requires-Python", "")),
     )
     open_fields = {"version", "requires-dist", "requires-python", "provides-extra"}
-    return stated, form < "2.2" or bool(dynamic & open_fields)
+    return parsed, form < "2.2" or bool(dynamic & open_fields)
 
 
 def recorded(folder: Path) -> Metadata | None:

@@ -115,13 +115,13 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
     Empty if uv finds it anyway. The user's file is merged into it.
     """
-    named = environ.get("UV_CONFIG_FILE", "")
-    if not named and not environ.get("UV_NO_CONFIG"):
+    path = environ.get("UV_CONFIG_FILE", "")
+    if not path and not environ.get("UV_NO_CONFIG"):
         return {}
     settings = folder / "uv.toml"
-    if named:
+    if path:
         try:
-            text = Path(named).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return {}  # uv reports what is wrong with it
         settings.write_text(f"{text}\n{settings.read_text(encoding='utf-8')}", encoding="utf-8")
@@ -293,13 +293,13 @@ class UnresolvableError(Exception):
 
     def __init__(
         self,
-        why: Reason | str,
+        cause: Reason | str,
         target: tuple[str, str] | None = None,
         named: frozenset[str] = frozenset(),
     ) -> None:
         """`named`: packages that no index has, or that have no wheel, according to uv."""
         self.named = named
-        self.reason = reason(why) if isinstance(why, str) else why
+        self.reason = reason(cause) if isinstance(cause, str) else cause
         if target:
             self.reason = msgspec.structs.replace(
                 self.reason, target=f"{target[0]} with Python {target[1]}"
@@ -533,10 +533,10 @@ class Uv(Struct, frozen=True, kw_only=True):
 
 def _named(printed: str) -> frozenset[str]:
     """Return the packages that no index has, or that have no wheel, according to uv."""
-    named = set[str]()
+    names = set[str]()
     for lacking, absent in _LACKING.findall(printed):
-        named.add(types.canonical(lacking or absent))
-    return frozenset(named)
+        names.add(types.canonical(lacking or absent))
+    return frozenset(names)
 
 
 def _checked(**fields: object) -> File:
@@ -603,8 +603,8 @@ def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tupl
         for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
             if types.canonical(path.name.partition("-")[0]) not in names:
                 wheels.setdefault(path.name, path.absolute())
-    listed = "".join(f"{path}\n" for path in wheels.values())
-    mirror = cache / "find-links" / hashlib.sha256(listed.encode()).hexdigest()
+    lines = "".join(f"{path}\n" for path in wheels.values())
+    mirror = cache / "find-links" / hashlib.sha256(lines.encode()).hexdigest()
     # Always passed, even if empty: it replaces the user's UV_FIND_LINKS.
     if not mirror.is_dir():
         mirror.parent.mkdir(parents=True, exist_ok=True)

@@ -67,8 +67,8 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
         }
     )
     if conflict is not None:
-        why, edit = explained(*conflict, files)
-        raise InvalidError(why, Hint(f"{edit}, and make the lock again", ("lock",)))
+        sentence, edit = explained(*conflict, files)
+        raise InvalidError(sentence, Hint(f"{edit}, and make the lock again", ("lock",)))
 
 
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
@@ -81,8 +81,8 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
         if not any(file.requires for file in files):
             return wheel.basename
         by = [file.name for file in files if wheel.name in file.requires]
-        why = f"required by {first_few(by, _MOST_BY)}" if by else "listed"
-        return f"{wheel.basename} ({why})"
+        reason = f"required by {first_few(by, _MOST_BY)}" if by else "listed"
+        return f"{wheel.basename} ({reason})"
 
     why = (
         f"{named(first)} and {named(second)} both install {path}, and nothing says that its"
@@ -156,10 +156,10 @@ def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
     It is the one that the project lists itself. `required`: the packages that others require, empty
     if unknown.
     """
-    listed = [wheel for wheel in ranked if wheel.name not in required]
-    if not required or len(listed) > 1:
+    candidates = [wheel for wheel in ranked if wheel.name not in required]
+    if not required or len(candidates) > 1:
         return None
-    return listed[0] if listed else ranked[-1]
+    return candidates[0] if candidates else ranked[-1]
 
 
 def _differ(one: str, other: str) -> bool:
@@ -177,13 +177,13 @@ def contents(
     files. Raise `ValueError`, `csv.Error` or `configparser.Error` for an invalid wheel.
     """
     scripts = _scripts(entry_points)
-    listed = dict.fromkeys(members, "")
-    for path in (*listed, *scripts):
+    hashes = dict.fromkeys(members, "")
+    for path in (*hashes, *scripts):
         _require_inside(path)
     for row in filter(None, csv.reader(io.StringIO(record, newline=""))):
         _require_inside(row[0])
-        if row[0] in listed:
-            listed[row[0]] = "".join(row[1:2])
+        if row[0] in hashes:
+            hashes[row[0]] = "".join(row[1:2])
     site = f"lib/python{python}/site-packages/"
     data = f"{stem}.data/"
     places = {
@@ -194,14 +194,14 @@ def contents(
         "data": "",
     }
     installed = {}
-    for path, identifier in listed.items():
-        place = site + path
+    for path, identifier in hashes.items():
+        target = site + path
         if path.startswith(data):
             kind, _, rest = path.removeprefix(data).partition("/")
             if kind not in places:
                 raise ValueError(f"{path!r} is in none of the folders that wheels install to")
-            place = places[kind] + rest
-        installed[place] = identifier
+            target = places[kind] + rest
+        installed[target] = identifier
     installed |= scripts
     for path in installed:
         if wrong := archives.path_objection(path) or archives.reserved_objection(
@@ -303,10 +303,10 @@ class RemoteFile(io.RawIOBase):
             self._data = http.read(response)
         self._begin = 0
         self._size = len(self._data)
-        stated = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-        if response.status_code == 206 and stated:
-            self._begin = int(stated[1])
-            self._size = int(stated[2])
+        matched = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+        if response.status_code == 206 and matched:
+            self._begin = int(matched[1])
+            self._size = int(matched[2])
 
     def readable(self) -> bool:
         """Return True."""
@@ -336,10 +336,10 @@ class RemoteFile(io.RawIOBase):
             end = min(self._size, self._at + max(count, _PART))
             self._request(f"{self._at}-{end - 1}")
         begin = self._at - self._begin
-        part = self._data[begin : begin + count] if begin >= 0 else b""
-        if len(part) < count:
+        data = self._data[begin : begin + count] if begin >= 0 else b""
+        if len(data) < count:
             raise OSError("the server sends another part than was requested")
-        buffer[:count] = part
+        buffer[:count] = data
         self._at += count
         return count
 

@@ -150,28 +150,28 @@ class Scratch:
         lines = log.strip().splitlines()
         causes = list(filter(_CAUSE.search, lines[:-_LAST]))[-3:]
         words = "\n".join(line[-_LONGEST:] for line in (*causes, *lines[-_LAST:]))
-        why = f"took more than {SECONDS / 3600:g} hours" if done.timed_out else "failed"
+        reason = f"took more than {SECONDS / 3600:g} hours" if done.timed_out else "failed"
         raise FailedError(
-            f"its build {why} ({hook}):\n{escaped_lines(words)}",
+            f"its build {reason} ({hook}):\n{escaped_lines(words)}",
             _advice(words),
             log,
         )
 
     def _run(self, backend: Backend, source: Path, hook: str, version: str) -> process.Completed:
-        where = inside.FOLDER if self._sealed else str(self.folder)
+        folder = inside.FOLDER if self._sealed else str(self.folder)
         (self.folder / "result.json").unlink(missing_ok=True)
         specification = {
             "name": hook,
-            "folder": f"{where}/{source.relative_to(self.folder)}",
+            "folder": f"{folder}/{source.relative_to(self.folder)}",
             "backend": backend.build_backend,
             "paths": backend.backend_path,
-            "result": f"{where}/result.json",
-            "arguments": [f"{where}/out"] if hook == "build_wheel" else [],
+            "result": f"{folder}/result.json",
+            "arguments": [f"{folder}/out"] if hook == "build_wheel" else [],
         }
         argv = [
-            f"{where}/venv/bin/python",
+            f"{folder}/venv/bin/python",
             "-s",
-            f"{where}/{_SCRIPT}",
+            f"{folder}/{_SCRIPT}",
             "hook",
             json.dumps(specification),
         ]
@@ -182,11 +182,11 @@ class Scratch:
             seal = {"scratch": str(self.folder), "visible": visible, "argv": argv}
             # Our own copy: the package's code may have written to the one in the scratch folder.
             argv = [sys.executable, "-I", inside.__file__, "seal", json.dumps(seal)]
-        variables = _variables(where, str(prefix), version)
+        variables = _variables(folder, str(prefix), version)
         if self._cuda:
             home, architectures = self._cuda
-            variables |= _of_cuda(where, home, architectures, variables)
-            variables["PATH"] = f"{where}/venv/{home}/bin:{variables['PATH']}"
+            variables |= _of_cuda(folder, home, architectures, variables)
+            variables["PATH"] = f"{folder}/venv/{home}/bin:{variables['PATH']}"
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
@@ -215,13 +215,13 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
+def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
     """Return all variables of a build with the Python of a prefix.
 
     They keep this machine's folders out of wheels, in messages and library paths.
     """
     flags = "-g0"
-    for folder, stand_in in ((where, "."), (prefix, "/usr")):
+    for folder, stand_in in ((scratch, "."), (prefix, "/usr")):
         if " " not in folder:
             flags += f" -ffile-prefix-map={folder}={stand_in}"
     compilers = {n: c for n, c in (("CC", "cc"), ("CXX", "c++")) if process.which(c)}
@@ -233,16 +233,16 @@ def _variables(where: str, prefix: str, version: str) -> dict[str, str]:
         versions = dict.fromkeys(asked, version)
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
     return {
-        "PATH": f"{where}/venv/bin:/usr/local/bin:/usr/bin:/bin",
-        "HOME": f"{where}/home",
-        "TMPDIR": str(Path(where, "tmp")),
+        "PATH": f"{scratch}/venv/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": f"{scratch}/home",
+        "TMPDIR": str(Path(scratch, "tmp")),
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "USER": "build",
         "SOURCE_DATE_EPOCH": EPOCH,
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "VIRTUAL_ENV": f"{where}/venv",
+        "VIRTUAL_ENV": f"{scratch}/venv",
         "CFLAGS": flags,
         "CXXFLAGS": flags,
         "MAX_JOBS": jobs,
@@ -302,17 +302,19 @@ def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile,
 
     try:
         with archives.open_zip(wheel) as archive:
-            named, version, _, _ = parse_wheel_filename(file)
+            distribution, version, _, _ = parse_wheel_filename(file)
             members = _members(archive)
             if len(members) > _MOST_FILES or sum(i.file_size for i in members.values()) > _LARGEST:
                 raise ValueError("it has too many or too large files")
-            info = _info(members, named, version)
+            info = _info(members, distribution, version)
             content = archives.zip_content(archive, f"{info}METADATA", _RESULT)
             read = static_metadata.metadata(content.decode("utf-8", "replace"))
             if read is None:
                 raise ValueError("its METADATA states no version")
             metadata = read[0]
-            if types.canonical(metadata.name) != named or named != types.canonical(name):
+            if types.canonical(metadata.name) != distribution or distribution != types.canonical(
+                name
+            ):
                 raise ValueError(f"it is of {shown(metadata.name)}, not of {name}")
             yield archive, info, metadata
     except (*wheel_conflicts.UNREADABLE, InvalidWheelFilename, OSError) as error:
@@ -330,8 +332,8 @@ def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> s
     from packaging.version import Version
 
     (record,) = wheel_conflicts.records(members) or [""]
-    stem, dash, stated = record.removesuffix(f"{_INFO}RECORD").partition("-")
-    if not dash or types.canonical(stem) != name or Version(stated) != version:
+    stem, dash, version_in_name = record.removesuffix(f"{_INFO}RECORD").partition("-")
+    if not dash or types.canonical(stem) != name or Version(version_in_name) != version:
         raise ValueError(f"its metadata are in {shown(record)}")
     return record.removesuffix("RECORD")
 
@@ -516,7 +518,7 @@ def _lay(venv: Path) -> str:
 
 
 def _of_cuda(
-    where: str, home: str, architectures: str, variables: dict[str, str]
+    toolkit: str, home: str, architectures: str, variables: dict[str, str]
 ) -> dict[str, str]:
     """Return the additional variables of a build that compiles CUDA.
 
@@ -532,5 +534,5 @@ def _of_cuda(
         "TORCH_CUDA_ARCH_LIST": architectures,
         "NVCC_APPEND_FLAGS": f"-Xcompiler={variables['CXXFLAGS'].replace(' ', ',')}",
         "LDFLAGS": "-Wl,-s",
-        **({"CUDA_HOME": f"{where}/venv/{home}"} if home else {}),
+        **({"CUDA_HOME": f"{toolkit}/venv/{home}"} if home else {}),
     }

@@ -68,8 +68,8 @@ class Location(NamedTuple):
 def located(text: str) -> Location:
     """Parse `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
     url, _, fragment = text.partition("#")
-    stated = parse_qs(fragment)
-    subdirectory = stated.get("subdirectory", [""])[0].strip("/")
+    options = parse_qs(fragment)
+    subdirectory = options.get("subdirectory", [""])[0].strip("/")
     odd = re.search(r"[\s\"'\\`$<>|]", subdirectory)
     wrong = f"has {shown(odd[0])}" if odd else archives.path_objection(subdirectory)
     if subdirectory and wrong:
@@ -83,7 +83,7 @@ def located(text: str) -> Location:
             raise InvalidError(f"{escaped(text)}: {shown(reference)} is no branch, tag or commit")
         return Location("git", address, reference, subdirectory)
     if "://" in url:
-        found = Location("sdist", url, "", subdirectory, stated.get("sha256", [""])[0].lower())
+        found = Location("sdist", url, "", subdirectory, options.get("sha256", [""])[0].lower())
         return found._replace(kind="wheel") if found.file.endswith(".whl") else found
     return Location("path", url, "", subdirectory)
 
@@ -94,7 +94,7 @@ def located(text: str) -> Location:
 def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
     """Return a package's source distributions on the user's indexes, each file once."""
     problems: dict[str, OSError] = {}
-    addresses = (place.page(name) for place in fetch.places())
+    addresses = (index.page(name) for index in fetch.places())
     files: dict[str, tuple[Version, upstream.Listed]] = {}
     for version, link in upstream.files_of(name, addresses, upstream.page, problems):
         if not link.file.endswith(".whl"):
@@ -424,11 +424,11 @@ class _Git:
         done = self._run(*arguments)
         if done.returncode == 0:
             return
-        why = "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
+        reason = "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
         hint = (
             "Check that git can read it without asking: it needs no login, a credential helper"
             " has it, or the ssh agent has the key."
         )
-        if "resolve host" in why or "connect to" in why:
+        if "resolve host" in reason or "connect to" in reason:
             hint = "Check the network: its host cannot be reached."
-        raise BuildError(f"{self._url}: git {arguments[0]} {why}", hint)
+        raise BuildError(f"{self._url}: git {arguments[0]} {reason}", hint)

@@ -127,8 +127,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         Pinned build requirements of old releases, such as numpy==1.19.3, may have no wheel for a
         platform.
         """
-        named = [(distribution(line), line) for line in self.requires]
-        pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in named)
+        pairs = [(distribution(line), line) for line in self.requires]
+        pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in pairs)
         return replace(self, requires=tuple(dict.fromkeys(pinned)))
 
     def beside_framework(self) -> BuildRequirements:
@@ -136,8 +136,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
 
         It is not tried while locking, and they rarely say so themselves.
         """
-        named = set(map(distribution, self.requires))
-        more = tuple(r for r in _BESIDE if r not in named)
+        names = set(map(distribution, self.requires))
+        more = tuple(r for r in _BESIDE if r not in names)
         return replace(
             self,
             requires=(*self.requires, *more),
@@ -364,7 +364,7 @@ class WheelBuilder:
                     if plan.constraints != _BESIDE_OLD:
                         raise
                     resolved = uv.compile(asked, platform, python, earlier, ())
-            self._resolved[key] = tuple(each.file for each in resolved)
+            self._resolved[key] = tuple(wheel.file for wheel in resolved)
         return self._resolved.get(key, ())
 
 
@@ -497,13 +497,13 @@ class SourceLocker:
         """
         name = types.canonical(name)
         as_of = self._resolution.as_of or ""
-        place = source.located(location)
-        if not self.allows(name) and place.kind != "wheel":
+        parsed = source.located(location)
+        if not self.allows(name) and parsed.kind != "wheel":
             raise InvalidError(
                 f"{name}: has no wheel, and is not allowed to be built: its own code would run",
                 f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
             )
-        earlier = (f for f in self._earlier if f.name == name and place.stays(f.recipe))
+        earlier = (f for f in self._earlier if f.name == name and parsed.stays(f.recipe))
         locked = next(earlier, None)
         about = (name, specifier, location, as_of, tuple(pythons), locked)
         key = (self._settings.cache_dir, *about)
@@ -727,9 +727,9 @@ class SourceLocker:
         """Return the wheels to build a package, else those in the target's versions."""
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
-        for each in dict.fromkeys((plan, beside)):
+        for attempt in dict.fromkeys((plan, beside)):
             try:
-                return self._builder.resolved(each, target.platform, target.python)
+                return self._builder.resolved(attempt, target.platform, target.python)
             except UnresolvableError as error:
                 failure = str(error)
         raise BuildError(
@@ -896,11 +896,11 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
     recipe = file.recipe
     assert recipe is not None, "it is built"
     beside = of_framework(target) if recipe.with_framework else ()
-    named = {file.name: file for file in beside}
+    by_name = {file.name: file for file in beside}
     for need in target.build_files:
         if need.sha256 in recipe.requires:
-            named[need.name] = need
-    return tuple(named[name] for name in sorted(named))
+            by_name[need.name] = need
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
