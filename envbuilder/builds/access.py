@@ -207,7 +207,7 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
             f"{shown(name)} is not the name of a variable", "Write NAME, or NAME=VALUE."
         ) from error
     if name in _ENVIRONMENTS_OWN:
-        raise InvalidError(f"{name} is the environment's own", "Leave it out.")
+        raise InvalidError(f"{name} is set by the environment", "Leave it out.")
     if not sign and name not in environ:
         raise InvalidError(
             f"{name} is not set here", f"Set it first (export {name}=…), or write {name}=VALUE."
@@ -282,8 +282,8 @@ def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
         raise InvalidError(
             "there is no command to run",
             (
-                Hint("State it in envbuilder.yaml, as in command: [python, train.py]"),
-                Hint("Or write it after two hyphens", (asked, "--", "python", "FILE")),
+                Hint("Set it in envbuilder.yaml: command: [python, train.py]"),
+                Hint("Or pass it after --", (asked, "--", "python", "FILE")),
             ),
         )
     return command
@@ -309,7 +309,7 @@ def _project_folder(project: Path, text: str) -> str:
     if not folder.is_relative_to(project.resolve()):
         raise InvalidError(
             f"{shown(text)} leads out of the project",
-            f"State such a folder when you run a command: -v {process.quoted([text])}:PATH",
+            f"Mount such a folder when you run a command: -v {process.quoted([text])}:PATH",
         )
     if not folder.is_dir():
         raise InvalidError(

@@ -136,8 +136,8 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
         for row in of_gpus():
             if row.disguise and name.startswith(row.disguise) and environ[name]:
                 yield (
-                    f"{printable(name)}={printable(environ[name])} makes {row.brand}'s driver take"
-                    " a GPU for another one: a verification on such a GPU fails"
+                    f"{printable(name)}={printable(environ[name])} makes {row.brand}'s driver"
+                    " treat a GPU as another one: a verification on such a GPU fails"
                 )
 
 
@@ -255,7 +255,7 @@ def shadowing(
             yield f"PYTHONPATH: {shown} holds {shadowed}, used before the environment's own"
     if home := environ.get("PYTHONHOME"):
         shown = printable(home, 200)
-        yield f"PYTHONHOME={shown} is where Python's standard library is taken from"
+        yield f"PYTHONHOME={shown} replaces Python's standard library"
     for name in ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES"):
         if environ.get(name):
             yield f"{name}={printable(environ[name], 200)} is loaded into every program"

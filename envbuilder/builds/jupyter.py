@@ -358,7 +358,8 @@ def beside(project: Built) -> tuple[Path | None, str]:
         folder = prefix(project, KERNEL, plan.python)
     except (InvalidError, ToolError) as error:
         raise type(error)(
-            f"what a kernel needs cannot be put beside the environment: {error.message}", hint
+            f"the kernel's packages cannot be installed beside the environment: {error.message}",
+            hint,
         ) from error
     return folder / "lib" / f"python{plan.python}" / "site-packages", _version(target)
 

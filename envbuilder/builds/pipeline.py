@@ -321,7 +321,7 @@ def reusable(build: Planned) -> Artifact | None:
     request = build.request
     altered = build.product.altered() if request.restore and not request.rebuild else ""
     if altered:
-        build.progress.note(f"note: {altered}; it is made again from its wheels")
+        build.progress.note(f"note: {altered}; it is rebuilt from its wheels")
     artifact = None if request.rebuild or altered else build.product.existing()
     replaces = artifact is None and (request.rebuild or altered or build.product.changed())
     if replaces and not backends.makes_image(build.backend):
@@ -345,7 +345,7 @@ def fetch(build: Planned) -> None:
     if changed := build.product.changed():
         progress.note(f"note: {changed}; it is built again")
     if settings.shared_store and (reason := objection(settings.shared_store)):
-        progress.note(f"warning: {reason}; what it lacks is downloaded")
+        progress.note(f"warning: {reason}; missing files are downloaded")
     try:
         base.require_python(plan, settings, progress)
     except BuildError as error:

@@ -67,7 +67,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
         if not self.name.endswith((".tar", ".pyz")):
             for line, secret in secrets_in(self.content.decode(errors="replace")):
                 raise InvalidError(
-                    f"{self.name}, line {line}: would hold a credential ({secret})",
+                    f"{self.name}, line {line}: would contain a credential ({secret})",
                     "Take it out of envbuilder.yaml or the profile, and set it where the program"
                     " runs: -e NAME passes a variable on.",
                 )
@@ -219,7 +219,7 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
         if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
             raise InvalidError(
                 f"{file.name} {file.version} is built from {file.recipe.location}, which --target"
-                f" {target} cannot have built with its hash",
+                f" {target} cannot build and verify by its hash",
                 "Use --target dockerfile, which builds it inside.",
             )
 

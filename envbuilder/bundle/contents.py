@@ -222,7 +222,7 @@ def _require_public(path: Path) -> None:
                 PROJECT_FILE,
                 text,
                 ["indexes", name],
-                "the URL holds credentials, and a bundle would pass them on",
+                "the URL contains credentials, which a bundle would share",
                 "Move it to config.yaml in your configuration folder, or to your ~/.netrc.",
             )
 

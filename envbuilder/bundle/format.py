@@ -338,7 +338,7 @@ def parse(text: bytes, where: str) -> Manifest:
     schemas = (SCHEMA, WITH_PROJECT)
     if schema not in schemas:
         raise InvalidError(
-            f"{where}: bundle schema {str(schema)[:20]} is not known to this envbuilder (it knows"
+            f"{where}: bundle schema {str(schema)[:20]} is not supported (supported:"
             f" {' and '.join(map(str, schemas))})",
             "Install the envbuilder that is in the bundle: tar -xf FILE wheels, then"
             " pip install --no-index --find-links wheels envbuilder-ml",

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @click.command("add")
 @click.argument("requirements", nargs=-1, required=True, metavar="REQUIREMENT…")
 @environment_option
-@click.option("--exact", is_flag=True, help="Take each name as it is, however unlikely.")
+@click.option(
+    "--exact", is_flag=True, help="Take each name as given, even if it is probably misspelled."
+)
 def command(requirements: tuple[str, ...], exact: bool) -> int:
     """Add packages to `requirements:` of envbuilder.yaml, and lock the project.
 
@@ -69,8 +71,8 @@ def remove(names: tuple[str, ...]) -> int:
     return apply_change(change, settings)
 
 
-_LEFT = f"{PROJECT_FILE} is left as it was."
-_WRITABLE = "Make room or the folder writable for you, and run the command again."
+_LEFT = f"{PROJECT_FILE} was not changed."
+_WRITABLE = "Free space or make the folder writable, then run the command again."
 
 
 def read_project(settings: Settings) -> tuple[str, Path]:

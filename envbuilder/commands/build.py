@@ -186,7 +186,7 @@ def _require_no_place(request: Request, first: str) -> None:
         if value:
             given = (option, value)
             raise InvalidError(
-                f"{option} is for one image, and several profiles make several",
+                f"{option} is for one image, but several profiles make several",
                 Hint(
                     "Build them without it; then, for each, which reuses what is built",
                     ("build", "--profile", first, *given),

@@ -109,7 +109,7 @@ def command(
                 removed, failed = _remove(items, engine, sizes, progress)
         if asks:
             if not click.confirm("Remove all of it?", err=True):
-                console.message("nothing was removed; --yes removes it without asking")
+                console.message("nothing was removed; add --yes to remove it without asking")
                 return
             # The locks were released: what is in use by now stays.
             with Inventory(settings, of_all=of_all) as inventory:
@@ -137,7 +137,7 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
     if failed:
         raise BuildError(
             "\n".join(f.reason for f in failed),
-            "Check who owns it and whether something in it is running, then try again."
+            "Check its owner and whether something in it is running, then try again."
             " Everything else was removed.",
         )
 

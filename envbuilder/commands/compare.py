@@ -37,7 +37,7 @@ _JUDGED = ("report", "against before", "why")
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="How to print them.  [default: what the name of --output ends in, or table]",
+    help="Output format.  [default: by the suffix of --output, or table]",
 )
 @click.option(
     "-o",
@@ -52,7 +52,7 @@ _JUDGED = ("report", "against before", "why")
     help="Fail if a report is slower or less accurate than the earlier one of the same file name"
     " in this folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 def command(
     reports: tuple[Path, ...],
     form: str | None,

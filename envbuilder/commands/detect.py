@@ -49,7 +49,7 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
     "--record",
     type=FOLDER,
     metavar="DIR",
-    help="Write what detection reads here, without personal data, for --root elsewhere.",
+    help="Record what detection reads here, without personal data, for --root elsewhere.",
 )
 @click.option(
     "--framework",

@@ -152,15 +152,19 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 
 @command.command("verify", short_help="Verify every node of a cluster.")
-@click.option("--profile", metavar="NAME", help="Promised of every node, whatever the file says.")
+@click.option(
+    "--profile", metavar="NAME", help="Profile promised for every node; overrides the file."
+)
 @click.option("--partition", metavar="NAME", help="Only its nodes, and submit to it.")
-@click.option("--nodes", metavar="PATTERN,…", help="Only these nodes; * and ? stand for others.")
+@click.option(
+    "--nodes", metavar="PATTERN,…", help="Only these nodes; * and ? match any characters."
+)
 @click.option("--quick", is_flag=True, help="Use a small subset of MNIST.")
 @click.option(
     "--python",
     "executable",
     type=FILE,
-    help="Verify this interpreter of the nodes, instead of an environment of envbuilder's.",
+    help="Verify this interpreter on the nodes instead of an environment built by envbuilder.",
 )
 @click.option(
     "--limit",
@@ -180,7 +184,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     "resumed",
     metavar="FOLDER",
     type=EXISTING_FOLDER,
-    help="Go on with a run that was interrupted, or repeat what failed without a result.",
+    help="Continue an interrupted run, or repeat nodes that failed without a result.",
 )
 @output_options
 def verify(
@@ -229,7 +233,7 @@ def verify(
 
     if resumed is not None:
         for option in given(_PLANNED):
-            raise click.UsageError(f"--resume goes on with a run as planned; leave out {option}")
+            raise click.UsageError(f"--resume continues a run as planned; leave out {option}")
         return _resumed(resumed.resolve(), outputs)
     if dry_run:
         for option in given(_RESULTS):

@@ -35,7 +35,7 @@ _LONGEST_MESSAGE = 4000
     type=EXISTING_FOLDER,
     help="The folder of the run.",
 )
-@click.option("--limit", required=True, type=click.IntRange(1), help="Seconds at most.")
+@click.option("--limit", required=True, type=click.IntRange(1), help="Maximum seconds.")
 @click.argument("arguments", nargs=-1)
 def node(
     run: str, name: str, job: str, folder: Path, limit: int, arguments: tuple[str, ...]

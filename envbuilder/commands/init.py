@@ -82,7 +82,7 @@ _SHOWN = 3
 _MANY = 6
 """Maximum items of a section on a terminal, or one if all sections have more; --json has all."""
 _ABSENT = "no index has them"
-_STRANGERS = "the index has a stranger's package of such a name"
+_STRANGERS = "the index has another package of such a name"
 _TOO_OLD = "what files ask for is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
 _NEAREST = "the nearest for which all packages fit together"
@@ -94,10 +94,10 @@ _EXCLUDED = {
     _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
 }
 _UNBUILT = (
-    "the index has its source alone, and no list of Python's own asks for it. To have it built, by"
+    "the index only has its source, and only conda's lists name it. To have it built, by"
     " code of its own, sealed off, list it under requirements:, and write build_from_source:"
 )
-_UNSURE = "not known whether an index has it, since one fails"
+_UNSURE = "unknown whether an index has it, since one fails"
 
 
 class Impossible(Struct, frozen=True):
@@ -187,7 +187,7 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
                     if is_built and report.locked:
                         report = _built(report)
                 except TimeoutError:
-                    console.progress().note("nothing is locked yet, since the index takes its time")
+                    console.progress().note("nothing is locked yet, because the index is slow")
                 except EnvbuilderError as error:
                     failure = error
     if is_built and not report.locked and not failure:
@@ -314,7 +314,9 @@ def _report(
                 choice, unlisted=tuple(u for u in choice.unlisted if u.name not in unbuilt)
             )
         except TimeoutError:
-            console.progress().note("not all is asked, since the index takes its time: lock asks")
+            console.progress().note(
+                "not everything was checked, because the index is slow; lock does so"
+            )
         except BuildError as error:
             failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
     variants = _variants(choice, facts, inputs)
@@ -494,8 +496,8 @@ def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[st
             strange.append(module)
     if strange:
         yield (
-            f"imported, and no table says which packages bring them: {first(strange, 8)}. The index"
-            " may have a stranger's package of such a name. To add the right one:"
+            f"imported, and no table says which packages bring them: {first(strange, 8)}. The"
+            " index may have an unrelated package of such a name. To add the right one:"
             " `envbuilder add NAME`"
         )
 
@@ -867,7 +869,7 @@ def _channels(choice: draft.Choice) -> dict[str, str]:
 def _print(report: Report) -> None:
     done = f"wrote {report.file}:"
     if not report.written:
-        done = f"{report.file} exists already, and stays as it is. A new one would be:"
+        done = f"{report.file} already exists and was not changed. A new one would be:"
     console.result(done)
     for line in report.text.splitlines():
         if not line.lstrip().startswith("#"):

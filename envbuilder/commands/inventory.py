@@ -39,7 +39,7 @@ IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
 
-LINK = "a symbolic link: what it leads to is left alone"
+LINK = "a symbolic link: its target is not touched"
 BUSY = "in use by another envbuilder"
 IN_USE = "in use by a running command"
 FOREIGN = "not made by envbuilder"

@@ -48,10 +48,7 @@ _MOST_PLACES = 4
 """Maximum lines of the project's files that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
 _MADE_ANEW = "{} (made anew)"
-_INSTEAD = (
-    "it is used instead of the lock that came with envbuilder; to return to that one,"
-    " remove the file"
-)
+_INSTEAD = "it is used instead of the shipped lock; to return to that one, remove the file"
 
 
 @click.command("lock")
@@ -67,14 +64,14 @@ _INSTEAD = (
     "packages",
     metavar="NAME",
     multiple=True,
-    help="Move this package only, to the newest version that fits the others; can be repeated.",
+    help="Move only this package to the newest version that fits the others; repeatable.",
 )
 @click.option(
     "--as-of",
     "day",
     type=click.DateTime(["%Y-%m-%d"]),
     metavar="DATE",
-    help="Take no release from after this day; it becomes as_of: in envbuilder.yaml.",
+    help="Ignore releases after this day, which becomes as_of: in envbuilder.yaml.",
 )
 @click.option(
     "--output-dir",
@@ -422,7 +419,10 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
     for target, reason in lock.missing.items():
         yield f"not for {target}: {reason.printed(console.width() - 2)}"
     for name in sorted({file.basename for file in lock.files if file.unread}):
-        yield f"{name}: its server gives no part of it, so it was not compared with other wheels"
+        yield (
+            f"{name}: its server does not serve parts of files, so it was not compared with"
+            " other wheels"
+        )
 
 
 def _remove_unused(settings: Settings) -> None:

@@ -67,7 +67,7 @@ def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     """Split a value at commas."""
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     if not all(names):
-        raise click.BadParameter(f"{value!r} lacks a name", ctx, param)
+        raise click.BadParameter(f"{value!r} has an empty name", ctx, param)
     for name in names:
         if names.count(name) > 1:
             raise click.BadParameter(f"{value!r} names {name} twice", ctx, param)
@@ -403,7 +403,7 @@ interpreter_option: Decorator = click.option(
     "--python",
     "executable",
     type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
-    help="Use this interpreter as it is, instead of an environment of envbuilder's.",
+    help="Use this interpreter as it is instead of an environment built by envbuilder.",
 )
 measuring_options = adding(
     click.option(
@@ -447,14 +447,15 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--volume",
             multiple=True,
             metavar="SOURCE:TARGET[:ro]",
-            help="Show a folder (./data, /data, ~/data) or a named volume in the container.",
+            help="Mount a folder (./data, /data, ~/data) or a named volume in the container.",
         ),
         click.option(
             "-e",
             "--env",
             multiple=True,
             metavar="NAME[=VALUE]",
-            help="Set a variable; NAME alone takes your own value, which no argument list shows.",
+            help="Set a variable; NAME alone passes your own value, without showing it in an"
+            " argument list.",
         ),
     )(reading)
 

@@ -146,7 +146,7 @@ def _ways(
 def _reasons(way: Way) -> Iterator[str]:
     """Yield why another choice was made."""
     if way.wheels:
-        yield f"{', '.join(way.wheels)}: wheels for Python {way.python}, which is taken"
+        yield f"{', '.join(way.wheels)}: wheels for Python {way.python}, which is used"
     if way.release:
         yield f"{way.release.where} needs {way.release.text.replace('==', ' ')}"
 

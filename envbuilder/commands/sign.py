@@ -134,7 +134,7 @@ def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signature
     # Other files than a provenance are compared by their digest.
     if what.kind == "provenance" and signatures.parse_statement(what.statement, where) != statement:
         raise signatures.ChangedPayloadError(
-            f"{where}: the signed content is another than the file's",
+            f"{where}: the signed content differs from the file",
             "Get both again from where they were signed.",
         )
     if what.note:
@@ -190,7 +190,7 @@ def recognized(path: Path) -> Signable:
         type_ = model.SIGNED_TYPE
     else:
         raise InvalidError(
-            f"{path}: neither a lock nor a bundle, an SBOM, a provenance or a watch report",
+            f"{path}: not a lock, bundle, SBOM, provenance or watch report",
             "For other files use a general tool, such as cosign sign-blob.",
         )
     made = signatures.make_statement([subject], type_, {})
@@ -225,7 +225,7 @@ def _provenance(path: Path, content: bytes) -> Signable:
         type=attestations.PREDICATE,
         statement=content,
         digests=in_hand or statement.subject[0].digest,
-        note="" if in_hand else "what it is about is not next to it, and was not compared",
+        note="" if in_hand else "its subject is not next to it, and was not compared",
     )
 
 

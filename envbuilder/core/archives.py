@@ -116,7 +116,7 @@ def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
     while piece := stream.read(PIECE):
         limit -= len(piece)
         if limit < 0:
-            raise ValueError("it unpacks to more bytes than it may have")
+            raise ValueError("it unpacks to more bytes than allowed")
         yield piece
 
 
@@ -191,7 +191,7 @@ def _require_plain(member: tarfile.TarInfo) -> None:
     """Raise `ValueError` for a member with values that no file system has."""
     name = shown(member.name)
     if member.issparse():
-        raise ValueError(f"{name} is a sparse file, of any stated size")
+        raise ValueError(f"{name} is a sparse file")
     if "\0" in member.name + member.linkname:
         raise ValueError(f"{name} has a null character in its name or target")
     if not (math.isfinite(member.mtime) and abs(member.mtime) < _LATEST):
@@ -471,7 +471,7 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
         for piece in entry.pieces:
             limit -= len(piece)
             if limit < 0:
-                raise ValueError("it unpacks to more bytes than it may have")
+                raise ValueError("it unpacks to more bytes than allowed")
             out.write(piece)
     destination.chmod(0o755 if entry.kind == "program" else 0o644)
     return limit

@@ -489,7 +489,7 @@ def decode_lock(
     `check` raises `InvalidError` for what types cannot express. `name` is the lock's name in
     messages, `command` the command that makes a new one.
     """
-    again = Hint("Restore it, or make it anew", command)
+    again = Hint("Restore it, or make a new one", command)
     if len(content) > LARGEST:
         raise InvalidError(f"{path}: not a lock: larger than {binary_size(LARGEST)}", again)
     try:
@@ -499,9 +499,8 @@ def decode_lock(
     number = data.get("schema") if isinstance(data, dict) else None
     if number != schema:
         raise InvalidError(
-            f"{path}: {name} schema {str(number)[:20]} is unknown to this envbuilder (it reads"
-            f" {schema})",
-            Hint("Use a newer envbuilder, or make it anew", command),
+            f"{path}: {name} schema {str(number)[:20]} is not supported (supported: {schema})",
+            Hint("Use a newer envbuilder, or make a new one", command),
         )
     # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
     if data.get("profile") not in path.name.split(".")[:2]:

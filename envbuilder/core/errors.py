@@ -342,7 +342,7 @@ def make_room(setting: str) -> tuple[Hint, ...]:
     """Return the hints for a full disk; `setting` names the variables that choose another one."""
     return (
         Hint(f"Set {setting} to a larger disk."),
-        Hint("Or remove what envbuilder made and nothing needs", ("clean",)),
+        Hint("Or remove what envbuilder made and is unused", ("clean",)),
     )
 
 

@@ -561,7 +561,7 @@ def require_unlinked(folder: Path) -> None:
     """Raise `InvalidError` for a link: what is written there would land somewhere else."""
     if folder.is_symlink():
         raise InvalidError(
-            f"{folder} is a link, and locks are written into folders of the project alone",
+            f"{folder} is a link; locks are only written into folders of the project",
             "Replace it by a folder.",
         )
 

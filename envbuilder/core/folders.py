@@ -40,7 +40,7 @@ def within(project: Path, path: str) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         raise InvalidError(f"{escaped(path)}: no such folder of the project") from error
     if not folder.is_relative_to(project.resolve()) or not folder.is_dir():
-        raise InvalidError(f"{escaped(path)}: is no folder within the project")
+        raise InvalidError(f"{escaped(path)}: is not a folder within the project")
     return folder
 
 

@@ -46,9 +46,9 @@ def require_public(name: str, content: bytes) -> None:
     text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
     for line, kind in secrets_in(text)[:1]:
         raise InvalidError(
-            f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be passed on",
-            "Remove it there. A login belongs into your ~/.netrc, another secret into a variable of"
-            " each machine.",
+            f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be shared",
+            "Remove it there. Put logins in your ~/.netrc, and other secrets in a variable on each"
+            " machine.",
         )
 
 

@@ -237,7 +237,8 @@ _ENVIRONMENT_HINTS = {
     ),
     **dict.fromkeys(
         ("index", "index_url", "index-url", "extra_index_url", "extra-index-url", "find_links"),
-        "Remove the key, and set the index up for pip or uv. Frameworks' are the profiles' own.",
+        "Remove the key, and set the index up for pip or uv. The frameworks' indexes come from the"
+        " profiles.",
     ),
     **dict.fromkeys(
         ("torch", "pytorch", "jax", "tensorflow", "tf", "keras", "frameworks"),
@@ -250,7 +251,7 @@ HINTS: Hints = {
         **_ENVIRONMENT_HINTS,
         "envs": "Did you mean 'environments'?",
         "extends": "A profile extends another, in profiles/NAME.yaml; a project names `profiles`.",
-        "name": "Remove the key: a project is known by its folder.",
+        "name": "Remove the key: a project is identified by its folder.",
         "version": "Remove the key: the file has no version.",
         "plain_http": "Write it into config.yaml in your configuration folder: your login is sent"
         " unencrypted, which a project cannot decide.",
@@ -477,7 +478,7 @@ def read_definition(
             where,
             text,
             relative,
-            "has a relative path, which means another folder wherever a command is started",
+            "has a relative path, which depends on the current folder",
             "Write folders of the project as python_path: [src]",
         )
     if DEFAULT in definition.environments:
@@ -485,7 +486,7 @@ def read_definition(
             where,
             text,
             ["environments", DEFAULT],
-            "this environment is what the top-level keys describe",
+            "the top-level keys already describe this environment",
             "Move its keys to the top level, or give it another name.",
         )
     profiles = definition.profiles or ()

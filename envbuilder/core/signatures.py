@@ -317,12 +317,12 @@ def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> Publ
             " match it",
             "Get it again from where it was signed, with its signature.",
         )
-    shown = ", ".join(printable(n, 64) for n in sorted(key_ids - {""})) or "a key that is not named"
+    shown = ", ".join(printable(n, 64) for n in sorted(key_ids - {""})) or "an unnamed key"
     trusted_ids = ", ".join(key.id for key in trusted) or "none"
     raise UnknownKeyError(
         f"{where}: signed by {shown}, but not by a trusted key ({trusted_ids})"
         + ("" if key_ids - {""} else "; or it was changed after it was signed"),
-        "Compare the key ids with those of the maker, over another channel.",
+        "Compare the key ids with the signer's, over another channel.",
     )
 
 
@@ -406,7 +406,7 @@ def parse_statement(content: bytes, where: str) -> Statement:
     except ValueError as error:
         problem = printable(str(error), 200)
         raise WrongTypeError(
-            f"{where}: what is signed is no in-toto statement: {problem}"
+            f"{where}: the signed content is not an in-toto statement: {problem}"
         ) from error
     if statement.type not in TYPES:
         shown = printable(statement.type, 100)
@@ -499,7 +499,7 @@ def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
         existing = read_signatures(path)
     except InvalidError as error:
         raise InvalidError(
-            f"{path}: exists, and is no signature file: nothing was written",
+            f"{path}: exists, and is not a signature file: nothing was written",
             "Move it away if it is a damaged one.",
         ) from error
     same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)

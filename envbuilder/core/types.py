@@ -155,7 +155,7 @@ CondaSpec = Annotated[
     str,
     Meta(
         pattern=r"^[a-z0-9_][a-z0-9_.-]*( [=<>!~]*[0-9][A-Za-z0-9.*,|=<>!~]*)?\Z",
-        description="a conda package, and versions after a blank",
+        description="a conda package, and versions after a space",
     ),
 ]
 CondaSubdir = Literal["linux-64", "linux-aarch64", "osx-arm64", "noarch"]

@@ -65,7 +65,7 @@ def require_comparable(earlier: Summary | None, *, run: str, quick: bool) -> Non
     if earlier.quick != quick:
         raise InvalidError(
             f"the run {earlier.run} trained on other images (the full MNIST, or a subset of it);"
-            " its times and outcomes do not compare with this run",
+            " its times and outcomes cannot be compared with this run's",
             "Verify both with --quick, or both without.",
         )
 

@@ -227,7 +227,7 @@ def _writing(folder: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise InvalidError(
             f"{folder}: it holds a run already",
-            "Go on with it by --resume, or name another folder.",
+            "Continue it with --resume, or name another folder.",
         ) from error
     except OSError as error:
         raise BuildError(

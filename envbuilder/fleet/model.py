@@ -63,9 +63,9 @@ class Mark(NamedTuple):
 
 MARKS: dict[Outcome, Mark] = {
     "verified": Mark("good", "training on what was promised is proven"),
-    "busy": Mark("good", "proven, too; the node did other work, so its speed was not judged"),
+    "busy": Mark("good", "proven; the node was busy, so its speed was not judged"),
     "slow": Mark("caution", "proven, but much slower than its equals"),
-    "unproven": Mark("caution", "trained on what was promised; nothing outside repeated a step"),
+    "unproven": Mark("caution", "trained on the promised device; no step was repeated outside"),
     "wrong": Mark("bad", "the node has another accelerator than promised"),
     "failed": Mark("bad", "the verification failed"),
     "broken": Mark("bad", "the environment could not be built or started"),
@@ -77,7 +77,7 @@ MARKS: dict[Outcome, Mark] = {
     "pending": Mark("caution", "the job did not start in time"),
     "interrupted": Mark("caution", "envbuilder was stopped first"),
     "drained": Mark("left", "taken out by administrators, or down; no job was submitted"),
-    "unmapped": Mark("left", "nothing says which profile it is for; no job was submitted"),
+    "unmapped": Mark("left", "no rule says which profile it is for; no job was submitted"),
 }
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PROVEN = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "good")

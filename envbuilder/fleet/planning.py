@@ -43,7 +43,7 @@ NodePattern = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9*?\[][A-Za-z0-9._*?\[\]-]{0,252}\Z",
-        description="a node's name, where * and ? stand for others, such as epyc*",
+        description="a node's name, in which * and ? match any characters, such as epyc*",
     ),
 ]
 SchedulerOption = Annotated[

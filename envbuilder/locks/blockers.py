@@ -363,7 +363,7 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
     if blocker.kind == "absent":
         near = nearest(name)
-        perhaps = f"; perhaps {near} is meant" if near else ""
+        perhaps = f"; similar: {near}" if near else ""
         problem = f"no index has it{perhaps}"
         edit = "Correct the name"
         if not near and is_popular(name):

@@ -130,7 +130,7 @@ def of_project(
     folder = settings.project
     if definition is None or folder is None:
         raise InvalidError(
-            "this is no project: there is no envbuilder.yaml that lists requirements",
+            "this is not a project: no envbuilder.yaml lists requirements",
             Hint("Write one", ("init",)),
         )
     readable: list[variants.ProjectProfiles] = []
@@ -251,7 +251,7 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
         if shipped := library.matching_shipped(profile, folders):
             return shipped[1]
         raise InvalidError(
-            error.message, "Restore it, or remove it: the project's locks can do without it."
+            error.message, "Restore it, or remove it: the project's locks do not need it."
         ) from error
     if lock is None or lock.inputs == profile_lock.inputs_digest(profile):
         return lock

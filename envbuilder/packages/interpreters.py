@@ -72,7 +72,7 @@ def unpack(file: File, path: Path, folder: Path) -> None:
         unpacked = Path(name)
         archives.unpack(path, unpacked, partial(_refused, file))
         if [p.name for p in unpacked.iterdir()] != [_TOP]:
-            raise _refused(file, f"it has more than the folder {_TOP}")
+            raise _refused(file, f"it has other content than the folder {_TOP}")
         (unpacked / _TOP).rename(folder)
     root = folder.resolve()
     for link in filter(Path.is_symlink, root.rglob("*")):

@@ -212,7 +212,7 @@ class Store:
         return BuildError(
             f"{file.basename}: damaged in the {'shared ' if shared else ''}store ({source}):"
             f" expected sha256 {file.sha256}, found {actual}",
-            "Report it to whoever maintains the shared store. To fetch the file yourself until"
+            "Report it to the administrator of the shared store. To fetch the file yourself until"
             " then, run the same command with ENVBUILDER_SHARED_STORE= (empty)."
             if shared
             else "The damaged file was removed; run the same command again to fetch it again.",

@@ -191,7 +191,7 @@ class Library:
         except InvalidError as error:
             if hidden is None:
                 raise
-            way_back = f"To return to the lock that came with envbuilder, remove {hidden.instead}"
+            way_back = f"To return to the shipped lock, remove {hidden.instead}"
             raise InvalidError(error.message, (*error.hints, Hint(way_back))) from error
         if hidden is not None and hidden.lock != usable:
             self.notes = (hidden.sentence,)
@@ -237,8 +237,8 @@ class ShadowedLock(NamedTuple):
     def sentence(self) -> str:
         """The sentence that names the lock used instead, and how to go back."""
         return (
-            f"{self.instead} is used instead of the lock that came with envbuilder; to return to"
-            " that one, remove the file"
+            f"{self.instead} is used instead of the shipped lock; to return to that one, remove"
+            " the file"
         )
 
 

@@ -366,7 +366,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         """
         if platform is None:
             raise ToolError(
-                f"uv is locked for {', '.join(types.PLATFORMS)}, and this machine is none of these",
+                f"uv is locked for {', '.join(types.PLATFORMS)}, but not for this machine",
                 "Build on such a machine; an image can also be built by an engine: --builder"
                 " buildkit.",
             )
@@ -532,7 +532,7 @@ def dump(lock: Struct, entries: str = "files") -> str:
     return f'{head},\n "targets": [{",".join(blocks)}]\n}}\n'
 
 
-OTHER_PYTHON = "To have another Python, state it: python: in envbuilder.yaml or in a profile."
+OTHER_PYTHON = "To use another Python, set python: in envbuilder.yaml or in a profile."
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:

@@ -202,8 +202,7 @@ def combined(
     added: list[str] = result.pop(ADD)
     if parent is None:
         raise InvalidError(
-            f"{spot([ADD])}: {ADD}: '{name}' extends no profile whose requirements could be"
-            " added to",
+            f"{spot([ADD])}: {ADD}: '{name}' extends no profile to whose requirements it could add",
             f"Use '{_REPLACE}', or extend a profile, for example: extends: cpu",
         )
     if _REPLACE in data:

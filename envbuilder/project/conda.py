@@ -290,7 +290,7 @@ class Packages:
             )
         if _DEFAULTS in self._every and self._conda:
             yield lines.Dropped(
-                "left out, since it takes a licence of Anaconda's: the channel defaults. With the"
+                "left out: the channel defaults, which requires a licence from Anaconda. With the"
                 f" backend conda, its packages come from {_joined(channels) or 'conda-forge'}"
             )
 
@@ -309,7 +309,8 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
             others.append(f"{name} ({several})" if several else name)
     if others:
         yield lines.Needed(
-            f"no Python package of the name: {_joined(others)}. Use --backend conda; if the package"
+            f"no Python package of this name: {_joined(others)}. Use --backend conda; if the"
+            " package"
             " index has the same, list it under requirements:"
         )
 

@@ -154,7 +154,7 @@ def changed_file(change: Change) -> dict[Path, bytes]:
     path = change.path
     if read_text(path) != change.before:
         raise InvalidError(
-            f"{path}: was changed by somebody else meanwhile, and is left like that",
+            f"{path}: was edited meanwhile, and was not changed",
             "Run the command again.",
         )
     return {path.resolve(): change.text.encode()}

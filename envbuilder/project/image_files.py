@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30
 _DEEPEST = 40
 """Limits on an image's files from a repository, which is untrusted: files, their bytes, levels."""
 _HEAD = 1 << 16
-_LESS = "List the folders that the program needs; data belongs into volumes:."
+_LESS = "List the folders that the program needs; put data in volumes:."
 _KEY_TEXT = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----(\\n|\s)"
     rb"|^AGE-SECRET-KEY-1|^PuTTY-User-Key-File-",

@@ -107,7 +107,7 @@ def read(project: Path) -> Package:
             values.append(value)
     if not values:
         raise InvalidError(
-            f"install_project: {' and '.join(FILES)} say nothing of a package",
+            f"install_project: {' and '.join(FILES)} do not define a package",
             "To import from folders of the project, write python_path: [.]",
         )
     name = ""
@@ -132,7 +132,7 @@ def read(project: Path) -> Package:
                 odd.append(escaped(entry, 60))
     folders = list(dict.fromkeys(folders)) or [_usual_folder(project)]
     versions = (_version(project, folders, value.version) for value in values)
-    notes = [f"no command can be made of {first(odd, 3)}"] if odd else []
+    notes = [f"cannot make a command of {first(odd, 3)}"] if odd else []
     if any(value.has_extensions for value in values):
         notes.append("extensions of the project are not built")
     return Package(

@@ -295,7 +295,7 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     profile_has = f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title} {has}"
     return InvalidError(
         f"{', '.join(dict.fromkeys(pythons_stated))}: {profile_has}{for_pythons}",
-        "Allow what it has. To support only profiles that fit, list them, as in profiles:"
+        "Allow one of these. To support only profiles that fit, list them, as in profiles:"
         " [cpu, cuda]",
     )
 
@@ -368,7 +368,7 @@ class _Options(Struct, frozen=True):
         """Return why it is not the common release."""
         if common not in self.chosen:
             return f"there is no {common} for it"
-        return f"no source that answers states a hash of {self.chosen[common].title}"
+        return f"no reachable source has a hash of {self.chosen[common].title}"
 
 
 def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:

@@ -28,7 +28,7 @@ def _stated(project: Path, file: str) -> str:
     block = _BLOCK.search(text)
     if block is None:
         raise InvalidError(
-            f"{escaped(file)}: it states no requirements, which stand below `# /// script`",
+            f"{escaped(file)}: it has no requirements; they belong below `# /// script`",
             "List another file, or write them under requirements: in envbuilder.yaml.",
         )
     above = "\n" * text.count("\n", 0, block.start())

@@ -230,7 +230,7 @@ class StaticReader:
         """Count processed expressions. Raise `InvalidError` if there are too many."""
         self._steps += count
         if self._steps > _MOST_STEPS:
-            self.refuse(1, "computes too much to be read")
+            self.refuse(1, "computes too much to be evaluated")
 
     def read(self, body: Iterable[ast.stmt]) -> None:
         """Read statements; store their assignments in `names`."""
@@ -506,7 +506,7 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
             for where, text in _python_lines(reader, value, what, values.notes):
                 lines.append((where, "; ".join(filter(None, (text, marker)))))
     if computed is not None and chosen - {"", *map(types.canonical, values.extras)}:
-        reader.refuse(getattr(computed, "line", 1), "extras_require is computed while it runs")
+        reader.refuse(getattr(computed, "line", 1), "extras_require is computed at run time")
     if everywhere := values.extras.pop("", None):
         values.requires = [*(values.requires or ()), *everywhere]
     return values
@@ -518,7 +518,7 @@ def _python_lines(
     """Return requirements as lines for pip, with their places; add notes on unknown ones."""
     items = as_list(value)
     if items and not any(isinstance(item, Text | FileReference) for item in items):
-        reader.refuse(getattr(items[0], "line", 1), f"{key} is computed while it runs")
+        reader.refuse(getattr(items[0], "line", 1), f"{key} is computed at run time")
     lines = []
     for item in items:
         where = f"{escaped(reader.file)}:{getattr(item, 'line', f' {key}')}"
@@ -529,7 +529,7 @@ def _python_lines(
         else:
             notes.append(
                 Needed(
-                    f"{where}: a requirement that is computed while it runs is left out. Write it"
+                    f"{where}: a requirement that is computed at run time is left out. Write it"
                     " under requirements: in envbuilder.yaml."
                 )
             )

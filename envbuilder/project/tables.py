@@ -362,7 +362,10 @@ def _from_sources(
         if not location and table.get("workspace"):
             path = _member(project, folder, members, required.name)
             if not path:
-                yield required, f"{where}: {required.name}: no member of the workspace is it."
+                yield (
+                    required,
+                    f"{where}: {required.name}: no member of the workspace has this name.",
+                )
                 return
             location = posixpath.relpath(path, folder or ".")
         if location:

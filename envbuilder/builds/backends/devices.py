@@ -33,7 +33,7 @@ def visible(
         return chosen, ""
     if any(hiding.get(name) != value for name, value in chosen.items()):
         shown = " ".join(f"{name}={printable(value)}" for name, value in chosen.items())
-        return chosen, f"note: {shown} is set, so no GPU that does not work is hidden"
+        return chosen, f"note: {shown} is set, so GPUs that do not work are not hidden"
     shown = " ".join(f"{name}={value}" for name, value in hiding.items())
     return dict(hiding), f"GPUs: {shown} hides those that do not work here"
 

@@ -212,7 +212,7 @@ def base_of(python: str) -> tuple[str, ...]:
         paths = decoding.from_json(done.stdout, list[str])
     except ValueError as error:
         raise BuildError(
-            f"{python}: does not say where its library is: {done.last_words}",
+            f"{python}: does not report the path of its library: {done.last_words}",
             "Choose another Python: python: in envbuilder.yaml.",
         ) from error
     parents = tuple(f"{path}/" for path in paths)

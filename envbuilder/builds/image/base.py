@@ -336,7 +336,7 @@ def require_libc(
             f" {'none that is known' if has is None else f'2.{has}'}",
             (
                 Hint(
-                    "Name a base of a release as new as the system that it was compiled on:"
+                    "Use a base image at least as new as the system on which it was compiled:"
                     " ENVBUILDER_BASE_IMAGE=REF"
                 ),
                 Hint(

@@ -172,7 +172,7 @@ class Layout:
             version = json.loads(files.read(folder / MARK, _MARK_LIMIT))
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidError(
-                f"{folder}: no OCI image layout (a folder with {MARK} and index.json)"
+                f"{folder}: not an OCI image layout (a folder with {MARK} and index.json)"
             ) from error
         if version != _VERSION:
             raise InvalidError(f"{folder}: an OCI image layout of an unknown version")

@@ -109,7 +109,7 @@ def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Referenc
     other = parse(f"{mirror}/{rest}")
     if other.host != mirror.partition("/")[0]:
         raise InvalidError(
-            f"mirrors: {reference.host}: {mirror!r} begins with no registry's host",
+            f"mirrors: {reference.host}: {mirror!r} does not begin with a registry's host",
             "For example: mirrors: {docker.io: 'mirror.example:5000/hub'}",
         )
     return (other, reference)

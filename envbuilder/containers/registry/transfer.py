@@ -324,7 +324,7 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
             return
         extended = replace(current, manifests=(*current.manifests, attachment))
         connection.put_manifest(tag, INDEX, encode(extended))
-    raise connection.failure(tag, "the list of referrers loses what is added to it")
+    raise connection.failure(tag, "the list of referrers loses added entries")
 
 
 _PART = 206

@@ -219,8 +219,8 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
     problem = (
         f"the conda lock of '{profile.name}' is stale: the profile changed after it was made"
         if lock
-        else f"profile '{profile.name}' has no conda lock: what channels hold is only known where"
-        " they can be read"
+        else f"profile '{profile.name}' has no conda lock: it can only be made where its channels"
+        " can be read"
     )
     raise InvalidError(problem, Hint("Make it", (*_COMMAND, "--profile", profile.name)))
 
@@ -287,7 +287,7 @@ def findings(target: Target, host: Host) -> Iterator[Finding]:
     for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
         if judge is None:
-            text = f"whether this machine has {name} {required} is not known"
+            text = f"it is unknown whether this machine has {name} {required}"
             yield Finding("warning", text, "unread")
             continue
         needed, systems = _SYSTEMS.get(name, ("", {host.os}))
@@ -367,7 +367,7 @@ def _cuda(host: Host, required: str) -> Finding | None:
     if needed is None or not drivers:
         return Finding(
             "warning",
-            f"whether NVIDIA's driver can do CUDA {required} could not be read",
+            f"whether NVIDIA's driver supports CUDA {required} could not be read",
             "driver-unread",
         )
     if max(drivers) < needed:

@@ -181,7 +181,7 @@ class _Solver(NamedTuple):
             raise UnsolvableError(
                 reason("no choice of packages satisfies it", proof=str(error)),
                 f"The {who} requests {requested}, for machines with {having or 'anything'}"
-                " (conda.virtual_packages). What PyPI has can be listed under pip: instead.",
+                " (conda.virtual_packages). List packages that are on PyPI under pip: instead.",
             ) from error
         packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
         require_no_framework(self.profile, packages)
@@ -244,7 +244,7 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
         raise BuildError(f"{record.file_name}: is in none of the requested channels")
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
-        raise BuildError(f"{shown}: is offered for {subdir}, but its record is for {record.subdir}")
+        raise BuildError(f"{shown}: is offered for {subdir}, but its record says {record.subdir}")
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
         raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
     sha256 = record.sha256.hex() if record.sha256 else ""

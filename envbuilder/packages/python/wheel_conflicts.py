@@ -85,8 +85,8 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
         return f"{wheel.basename} ({reason})"
 
     why = (
-        f"{named(first)} and {named(second)} both install {path}, and nothing says that its"
-        " content is the same: which one an environment gets would be chance"
+        f"{named(first)} and {named(second)} both install {path}, with possibly different"
+        " content: which one an environment gets would be chance"
     )
     edit = (
         f"Leave one out: exclude: [{first.name}] or [{second.name}]; or, if one does for both,"
@@ -244,8 +244,8 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
         raise InvalidError(
             f"{wheel.basename}: not a wheel that installs the same everywhere:"
             f" {str(error)[:_LONGEST_LINE]}",
-            "These are the bytes that the lock names. Tell its makers, and pin another version of"
-            f" {wheel.name} in the profile's requirements.",
+            "The file matches the lock: the wheel is malformed. Report it to its project, and pin"
+            f" another version of {wheel.name}.",
         ) from error
 
 

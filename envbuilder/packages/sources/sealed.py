@@ -136,8 +136,8 @@ class Scratch:
         if self._sealed and done.returncode == inside.UNSEALED:
             self._sealed = False
             self._notes.append(
-                "this system gives builds no namespaces of their own: they could read your files"
-                f" and use the network ({done.last_words.partition(chr(10))[0]})"
+                "this system does not allow sandboxed builds: they could read your files and use"
+                f" the network ({done.last_words.partition(chr(10))[0]})"
             )
             done = self._run(backend, source, hook, version)
         result = self.folder / "result.json"
@@ -259,9 +259,9 @@ def _advice(words: str) -> str:
     if not process.which("cc") and ("cc" in words or "g++" in words):
         return "It needs a compiler (Debian, Ubuntu: sudo apt install g++)."
     if "urlopen" in words or "resolution" in words or "unreachable" in words:
-        return "It wants the network, which no build has: take a release that has a wheel."
+        return "It needs the network, which builds do not have: use a release that has a wheel."
     if "CUDA_HOME" in words:
-        return "It compiles for NVIDIA's GPUs alone: exclude: in envbuilder.yaml leaves it out."
+        return "It only compiles for NVIDIA's GPUs: exclude: in envbuilder.yaml leaves it out."
     return (
         "Its code may need a program or library of the system, another Python, or another version"
         " of a build requirement."
@@ -318,9 +318,7 @@ def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile,
                 raise ValueError(f"it is of {shown(metadata.name)}, not of {name}")
             yield archive, info, metadata
     except (*wheel_conflicts.UNREADABLE, InvalidWheelFilename, OSError) as error:
-        raise BuildError(
-            f"{file}: what was built or fetched is no wheel to install: {error}"
-        ) from error
+        raise BuildError(f"{file}: not an installable wheel: {error}") from error
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

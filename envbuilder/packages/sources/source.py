@@ -80,7 +80,9 @@ def located(text: str) -> Location:
             address = url.removeprefix("git+")
             reference = ""
         if reference.startswith("-"):
-            raise InvalidError(f"{escaped(text)}: {shown(reference)} is no branch, tag or commit")
+            raise InvalidError(
+                f"{escaped(text)}: {shown(reference)} is not a branch, tag or commit"
+            )
         return Location("git", address, reference, subdirectory)
     if "://" in url:
         found = Location("sdist", url, "", subdirectory, options.get("sha256", [""])[0].lower())
@@ -248,7 +250,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
     Never reads a folder outside of the project, or one that other users can write.
     """
     if settings.project is None:
-        raise InvalidError(f"{escaped(location.url)}: a folder, but this is no project")
+        raise InvalidError(f"{escaped(location.url)}: a folder, but this is not a project")
     folder = folders.within(settings.project, location.url)
     files.require_own(folder)
     relative = folder.relative_to(settings.project.resolve()).as_posix()

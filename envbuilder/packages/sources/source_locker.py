@@ -267,7 +267,7 @@ class WheelBuilder:
                 return BuiltWheel(plan=plan, wheel=wheel)
             if plan.with_framework:
                 raise FrameworkError(f"{name}: its build needs the framework")
-        raise failure or BuildError(f"{name}: its build asks for ever more requirements")
+        raise failure or BuildError(f"{name}: its build requests more and more requirements")
 
     def built(
         self,
@@ -394,8 +394,8 @@ def _mismatch(name: str, expected: str, actual: str) -> BuildError:
         f" {actual}",
         (
             Hint(
-                "Its build depends on more than its source and what is locked. A bundle brings the"
-                " wheel that was locked",
+                "Its build depends on more than its source and the locked packages. A bundle"
+                " contains the locked wheel",
                 ("bundle", "--output", "FILE.tar"),
             ),
             Hint("Or lock again here", ("lock",)),
@@ -500,7 +500,7 @@ class SourceLocker:
         parsed = source.located(location)
         if not self.allows(name) and parsed.kind != "wheel":
             raise InvalidError(
-                f"{name}: has no wheel, and is not allowed to be built: its own code would run",
+                f"{name}: has no wheel, and may not be built, since its own code would run",
                 f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
             )
         earlier = (f for f in self._earlier if f.name == name and parsed.stays(f.recipe))
@@ -626,9 +626,9 @@ class SourceLocker:
         metadata = metadata or likely
         if metadata is None:
             raise BuildError(
-                f"{name}: its build needs the framework, and its source does not state what it"
-                " requires",
-                "Take a release from the package index, whose source states that.",
+                f"{name}: its build needs the framework, and its source does not declare its"
+                " requirements",
+                "Use a release from the package index, whose source declares them.",
             )
         return metadata, plan, None, ""
 
@@ -664,7 +664,9 @@ class SourceLocker:
             elif file.source == PRUNED and file.recipe:
                 programs = (f"bin/{name}" for name in file.recipe.without_programs)
                 less = first([*file.recipe.without, *programs], 2)
-                self._report(f"note: {file.name} goes without {less}: another package has it")
+                self._report(
+                    f"note: {file.name} is installed without {less}: another package has it"
+                )
                 file = _pruned(file, target, self._settings, console.progress())  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
                 file, needs = self._finished(file, target)  # noqa: PLW2901
@@ -913,7 +915,7 @@ def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
         raise BuildError(
             f"{file.name} {file.version}: has no wheel, and only {target.platform} can build it",
             Hint(
-                "Build there. A rendered Dockerfile builds it inside. Or bring it from there in a"
+                "Build there, render a Dockerfile, which builds it inside, or transfer it in a"
                 " bundle",
                 ("bundle", "--output", "FILE.tar"),
             ),

@@ -224,10 +224,10 @@ def test_a_damaged_manifest_is_named() -> None:
     ("text", "reason"),
     [
         (b"{", "x.tar: its manifest is not valid JSON: "),
-        (b"1", "x.tar: bundle schema None is not known"),
+        (b"1", "x.tar: bundle schema None is not supported"),
         (
             b'{"schema": 99}',
-            "x.tar: bundle schema 99 is not known to this envbuilder (it knows 2 and 3)",
+            "x.tar: bundle schema 99 is not supported (supported: 2 and 3)",
         ),
         (b'{"schema": 2}', "x.tar: "),
     ],

@@ -249,8 +249,8 @@ def test_a_url_with_credentials_is_not_passed_on(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as raised:
         parts_of(settings)
     assert raised.value.message == (
-        "envbuilder.yaml:3: indexes.pytorch-cpu: the URL holds credentials, and a bundle would"
-        " pass them on"
+        "envbuilder.yaml:3: indexes.pytorch-cpu: the URL contains credentials, which a bundle"
+        " would share"
     )
 
 

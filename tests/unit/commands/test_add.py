@@ -133,7 +133,7 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
     printed = envbuilder(*arguments, code=2).err
     assert FILE.read_text() == edited
     assert {each: each.read_text() for each in before} == before
-    assert "was changed by somebody else meanwhile" in printed
+    assert "was edited meanwhile" in printed
     assert "Run the command again." in printed
 
 
@@ -143,7 +143,7 @@ def test_what_is_replaced_or_left_out_is_told(envbuilder: Command) -> None:
     for name in ("more", "lab"):
         error = envbuilder("add", name, code=2).err
         assert f"{name} is left out of every environment, by exclude: or overrides: in" in error
-        assert "envbuilder.yaml is left as it was.\nRemove that line first.\n" in error
+        assert "envbuilder.yaml was not changed.\nRemove that line first.\n" in error
     assert FILE.read_text() == text
     output = envbuilder("add", "other>=2", "einops").out
     assert "note: other<2 replaces other>=2, as envbuilder.yaml or a file that it lists" in output
@@ -161,7 +161,7 @@ def test_what_cannot_be_locked_at_all_changes_nothing(envbuilder: Command) -> No
     assert FILE.read_text() == TEXT
     assert locks() == set()
     assert "default.small cannot be locked (and for 3 more): seldom does not exist" in err
-    assert "envbuilder.yaml is left as it was." in err
+    assert "envbuilder.yaml was not changed." in err
 
 
 def test_what_can_be_locked_for_some_profiles_is_added(envbuilder: Command) -> None:
@@ -252,7 +252,7 @@ CONFLICT = b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n"
     ("damage", "reason"),
     [
         (CONFLICT, "not a lock: Expecting value in line 1"),
-        (b'{"schema": 99}', "lock schema 99 is unknown to this envbuilder (it reads 2)"),
+        (b'{"schema": 99}', "lock schema 99 is not supported (supported: 2)"),
         (b"\xff", "not a lock: not UTF-8 text"),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_broken_index_changes_nothing(
         Mock(side_effect=BuildError("the index does not answer", "Try again later.")),
     )
     assert (
-        "envbuilder.yaml is left as it was.\nTry again later."
+        "envbuilder.yaml was not changed.\nTry again later."
         in envbuilder("add", "more", code=1).err
     )
     assert FILE.read_text() == TEXT

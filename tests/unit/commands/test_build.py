@@ -117,8 +117,8 @@ def test_the_exit_code_is_0_if_all_are_built_and_that_of_the_failure_if_one_is_n
     ("arguments", "said"),
     [
         (["build", "--profile", "cpu,cpu"], "names cpu twice"),
-        (["build", "--profile", "cpu,,cuda"], "lacks a name"),
-        (["build", "--profile", ""], "lacks a name"),
+        (["build", "--profile", "cpu,,cuda"], "has an empty name"),
+        (["build", "--profile", ""], "has an empty name"),
         (["build", "--profile", "cpu,cuda", "--tag", "me/x"], "envbuilder build --profile cpu --"),
         (["build", "--profile", "cpu,cuda", "--output", "x.tar"], "--output is for one image"),
         (["build", "--profile", "cpu,cuda", "--push", "ghcr.io/a/b:1"], "--push is for one image"),

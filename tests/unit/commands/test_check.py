@@ -187,7 +187,7 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
     assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n", "")
     own.write_text(profile_lock.dump(replace(LOCK, reason="made by hand")))
     printed = check().out
-    assert f"note: {own} is used instead of the lock that came with envbuilder" in printed
+    assert f"note: {own} is used instead of the shipped lock" in printed
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
             "requirements: ['torch==1.0']\n",
             "PyTorch 1.11.0 and later; nor does any other profile fit",
         ),
-        ("", "this is no project"),
+        ("", "this is not a project"),
     ],
 )
 def test_a_file_of_which_no_environment_can_be_made(check: Command, text: str, words: str) -> None:

@@ -233,7 +233,7 @@ def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_h
     lay({"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
     (needed,) = report("--offline")["needs_you"]
     assert needed == (
-        "environment.yml: no Python package of the name: r-ggplot2. Use --backend conda; if the"
+        "environment.yml: no Python package of this name: r-ggplot2. Use --backend conda; if the"
         " package index has the same, list it under requirements:."
     )
     assert "system_packages: [ffmpeg]  # in images" in active()
@@ -284,7 +284,7 @@ def test_nobody_consents_to_a_build_for_a_name_that_only_conda_lists(
     (built,) = (line for line in active() if line.startswith("build_from_source"))
     assert built.startswith("build_from_source: [mrcfile, of-stated, stated]  #")
     assert any(text.endswith("build_from_source: [mdtraj]") for text in needed)
-    assert any("no Python package of the name: gromacs" in text for text in needed)
+    assert any("no Python package of this name: gromacs" in text for text in needed)
 
 
 def test_a_module_that_no_table_knows_is_only_named(report: Report) -> None:
@@ -523,7 +523,7 @@ def test_again_it_changes_nothing_and_says_what_it_would_write(envbuilder: Comma
     text = FILE.read_text()
     FILE.write_text(text.replace("requirements.txt", "list.txt"))
     printed = envbuilder("init", "--offline").out
-    assert "exists already, and stays as it is. A new one would be:\n" in printed
+    assert "already exists and was not changed. A new one would be:\n" in printed
     assert "    - requirements.txt\ntaken: 1 package" in printed
     assert "list.txt" in FILE.read_text()
     FILE.write_text("not: [valid\n")
@@ -771,8 +771,8 @@ def test_a_lock_for_other_machines_alone_is_none_for_this_one(
 def test_a_strangers_package_is_excluded_and_said(report: Report) -> None:
     lay({"requirements.txt": "torch\napex\n"})
     (needed,) = report("--offline")["needs_you"]
-    assert "apex: the index has a stranger's package of such a name, so it is excluded." in needed
-    assert active()[2:] == ["exclude: [apex]  # the index has a stranger's package of such a name"]
+    assert "apex: the index has another package of such a name, so it is excluded." in needed
+    assert active()[2:] == ["exclude: [apex]  # the index has another package of such a name"]
     FILE.unlink()
     lay({"requirements.txt": "torch\napex @ git+https://host.example/apex\n"})
     assert "exclude" not in report("--offline")["text"]
@@ -934,7 +934,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
     excluded = [line for line in active() if line.startswith("exclude")]
     assert excluded == ["exclude: [gone]  # no index has them"]
     (unsure,) = (line for line in result["needs_you"] if line.startswith("einops: "))
-    assert "not known whether an index has it, since one fails (index.example: " in unsure
+    assert "unknown whether an index has it, since one fails (index.example: " in unsure
 
 
 def test_a_file_that_cannot_be_read_is_left_out(report: Report) -> None:
@@ -962,7 +962,7 @@ def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
     monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))
     monkeypatch.setattr(init, "_locked", lambda *_: threading.Event().wait(60))
     printed = envbuilder("init")
-    assert "not all is asked, since the index takes its time" in printed.err
+    assert "not everything was checked, because the index is slow" in printed.err
     assert "nothing is locked yet" in printed.err
     assert "envbuilder lock" in printed.out
     assert "requirements.txt" in FILE.read_text()

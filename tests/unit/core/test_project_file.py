@@ -34,7 +34,7 @@ WRONG_KEYS = {
         "requirements.txt: true\n", "requirements.txt", "mean 'requirements_from'?"
     ),
     "hyphen": Mistake("requirements-from: [r.txt]\n", "requirements-from", "requirements_from"),
-    "name": Mistake("name: mine\n", "name", "a project is known by its folder"),
+    "name": Mistake("name: mine\n", "name", "a project is identified by its folder"),
     "version": Mistake("version: 2\n", "version", "the file has no version"),
     "channels": Mistake("channels: [conda-forge]\n", "channels", "[environment.yml]"),
     "conda": Mistake("conda: [ffmpeg]\n", "conda", "requirements_from: [environment.yml]"),
@@ -192,7 +192,7 @@ WRONG_VALUES = {
     ),
     "one equals sign": Mistake("requirements: [rich=13]\n", "rich=13", "rich>=13"),
     "another PyTorch": Mistake(
-        "requirements: [torch==1.0]\n", "torch==1.0", "Allow what it has"
+        "requirements: [torch==1.0]\n", "torch==1.0", "Allow one of these"
     ),
     "a Debian version": Mistake(
         "system_packages: [git=1.2]\n", "system_packages.0", "without a version"

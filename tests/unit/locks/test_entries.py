@@ -127,7 +127,7 @@ def test_an_environment_without_a_lock_stops_no_other(
 
 
 def test_a_folder_that_is_no_project(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="this is no project") as raised:
+    with pytest.raises(InvalidError, match="this is not a project") as raised:
         entries(tmp_path, "profile: cpu\n")
     assert "envbuilder init" in raised.value.hint
 

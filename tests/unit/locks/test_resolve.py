@@ -304,8 +304,8 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert lock.why == (
         "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
-        " both install share/tool, and nothing says that its content is the same: which one an"
-        " environment gets would be chance. Leave one out: exclude: [left] or [right]; or, if one"
+        " both install share/tool, with possibly different content: which one an environment gets"
+        " would be chance. Leave one out: exclude: [left] or [right]; or, if one"
         " does for both, overrides: {left: right}; or pin another version of one of them"
     )
     partly = made(

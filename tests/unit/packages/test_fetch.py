@@ -292,7 +292,7 @@ def test_of_what_the_index_no_longer_has_the_one_is_named(
     monkeypatch.setattr(process, "run", lambda *args, **options: done)
     monkeypatch.setattr(fetch, "uv_variables", lambda source, settings: {})
     files = [msgspec.structs.replace(wheel(), name=n, version="1.0") for n in ("p", "p-1", "p-12")]
-    with pytest.raises(BuildError, match=r"no longer has what is locked: p-1 1\.0:\n") as caught:
+    with pytest.raises(BuildError, match=r"no longer has locked files: p-1 1\.0:\n") as caught:
         fetch._ask_uv("linux/amd64", "3.11", "default", files, found)
     assert "envbuilder lock" in caught.value.hint
 

@@ -92,9 +92,7 @@ def test_which_lock_hides_which(own: Path) -> None:
     folders = (own.parent.parent, SHIPPED)
     hidden = library.hidden_lock(CPU, folders)
     assert hidden == (CPU_LOCK, own)
-    assert hidden.sentence == (
-        f"{own} is used instead of the lock that came with envbuilder; {WAY_BACK}"
-    )
+    assert hidden.sentence == (f"{own} is used instead of the shipped lock; {WAY_BACK}")
     assert library.hidden_lock(CPU, (SHIPPED,)) is None
     assert library.hidden_lock(load_profile("mps", (SHIPPED,)), folders) is None
 
@@ -121,9 +119,7 @@ def test_a_lock_that_cannot_be_used_names_the_way_back(own: Path, stale: bool) -
     for _ in range(2):
         with pytest.raises(InvalidError) as raised:
             of(CPU, own.parent.parent, SHIPPED)
-        assert raised.value.hint.endswith(
-            f"\nTo return to the lock that came with envbuilder, remove {own}"
-        )
+        assert raised.value.hint.endswith(f"\nTo return to the shipped lock, remove {own}")
         assert raised.value.hint.count("return") == 1
 
 

@@ -104,8 +104,8 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
         assert "defaults" not in listed.channels
         assert texts(listed.conda) == ["numpy"]
         assert listed.notes[-1] == (
-            "environment.yml: left out, since it takes a licence of Anaconda's: the channel"
-            f" defaults. With the backend conda, its packages come from {instead}."
+            "environment.yml: left out: the channel defaults, which requires a licence from"
+            f" Anaconda. With the backend conda, its packages come from {instead}."
         )
     lay(tmp_path, {"environment.yml": "channels: [defaults]\ndependencies: [python=3.12]\n"})
     assert len(read(tmp_path, "environment.yml").notes) == 1
@@ -141,7 +141,7 @@ def test_an_exported_environment(tmp_path: Path) -> None:
         "names on the package index: opencv as opencv-python",
         "in any version, since the package index cannot have these: tqdm=1.0_3=0",
         "no Python packages: hmmer, ffmpeg. Use system_packages: [hmmer, ffmpeg], or --backend",
-        "no Python package of the name: r-ggplot2. Use --backend conda",
+        "no Python package of this name: r-ggplot2. Use --backend conda",
         "such libraries along: _libgcc_mutex, ca-certificates, jpeg, libgomp, setuptools.",
         "decides on CUDA: cudatoolkit",
         "builds are left out, since each is for one platform; versions stay: opencv, librosa",
@@ -158,13 +158,13 @@ def test_a_name_of_condas_is_a_package_of_the_index_only_if_a_table_says_so(tmp_
     needed = [str(note) for note in listed.notes if isinstance(note, lines.Needed)]
     (note,) = needed
     assert note == (
-        "env.yml: no Python package of the name: mpi, gromacs, plink, star, salmon, redis and 1"
+        "env.yml: no Python package of this name: mpi, gromacs, plink, star, salmon, redis and 1"
         " more. Use --backend conda; if the package index has the same, list it under"
         " requirements:."
     )
     lay(tmp_path, {"env.yml": "dependencies: [python-avro]\n"})
     (note,) = read(tmp_path, "env.yml").notes
-    assert "of the name: python-avro (avro, avro-python3). Use" in note
+    assert "of this name: python-avro (avro, avro-python3). Use" in note
     assert listed.system == ("unrar-free",)
 
 

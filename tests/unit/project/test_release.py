@@ -153,7 +153,7 @@ def test_what_is_not_to_be_had_is_an_exception_with_its_reason(tmp_path: Path) -
     variants = project(tmp_path, "requirements: ['torch>=2.6']\n", without("pytorch-rocm7"))
     rocm = variants.decision(shipped_profile("rocm"))
     assert rocm.chosen.title == "2.9.1 (rocm6.4)"
-    assert rocm.why == "no source that answers states a hash of 2.13.0 (rocm7.2)"
+    assert rocm.why == "no reachable source has a hash of 2.13.0 (rocm7.2)"
 
 
 def lay_decision(tmp_path: Path, limits: tuple[str, ...], **fields: str) -> None:

@@ -44,7 +44,7 @@ def test_what_is_written_down(tmp_path: Path) -> None:
         *("torch", "numpy>=1.2", "scipy>=1.2", "tqdm", "typing-extensions", "pytest", "sphinx"),
     ]
     assert places(listed.requirements)[:2] == ["setup.py:18", "setup.py:9"]
-    note = "a requirement that is computed while it runs is left out. Write it under requirements:"
+    note = "a requirement that is computed at run time is left out. Write it under requirements:"
     assert listed.notes == (Needed(f"setup.py:18: {note} in envbuilder.yaml."),)
     assert texts(listed.pythons) == [">=3.9"]
     assert "no extra gone" in refusal(tmp_path, "setup.py", ["gone"])[0]
@@ -138,7 +138,7 @@ def test_a_call_within_a_function(tmp_path: Path) -> None:
 def test_what_is_computed_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     lay(tmp_path, {"setup.py": text})
     line = text.partition("# here")[0].count("\n") + 1
-    message = f"setup.py:{line}: install_requires is computed while it runs"
+    message = f"setup.py:{line}: install_requires is computed at run time"
     assert refusal(tmp_path, "setup.py")[0] == message
 
 

@@ -226,7 +226,7 @@ def test_sources_that_cannot_be_and_those_that_are_not_chosen(tmp_path: Path) ->
     lay(tmp_path, {"pyproject.toml": text})
     listed = read(tmp_path, "pyproject.toml")
     assert [each.source for each in listed.requirements] == ["", "./z"]
-    assert "no member of the workspace is it" in listed.notes[0]
+    assert "no member of the workspace has this name" in listed.notes[0]
 
 
 POETRY = """\

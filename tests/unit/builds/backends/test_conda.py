@@ -326,7 +326,7 @@ GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550
         ({"__cuda": "12.4"}, {"gpus": (GPU,)}, "", ""),
         ({"__cuda": "13.0"}, {"gpus": (GPU,)}, "no", "driver 550.54.15 is older than 580"),
         ({"__cuda": "12.4"}, {"gpus": (replace(GPU, driver_version=None),)}, "warning", "not"),
-        ({"__other": "1"}, {}, "warning", "whether this machine has __other 1 is not known"),
+        ({"__other": "1"}, {}, "warning", "it is unknown whether this machine has __other 1"),
     ],
 )
 def test_a_host_is_held_against_what_the_solver_was_told(

@@ -166,7 +166,7 @@ def test_an_endless_manifest_is_not_read(tmp_path: Path) -> None:
 
 
 def test_another_folder_is_no_layout(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="no OCI image layout"):
+    with pytest.raises(InvalidError, match="not an OCI image layout"):
         Layout.open(tmp_path)
     (tmp_path / "oci-layout").write_text('{"imageLayoutVersion": "2.0.0"}')
     with pytest.raises(InvalidError, match="unknown version"):
@@ -271,5 +271,5 @@ def test_a_mark_is_neither_deep_nor_waited_for(tmp_path: Path) -> None:
         Layout.open(tmp_path)
     (tmp_path / "oci-layout").unlink()
     os.mkfifo(tmp_path / "oci-layout")
-    with pytest.raises(InvalidError, match="no OCI image layout"):
+    with pytest.raises(InvalidError, match="not an OCI image layout"):
         Layout.open(tmp_path)

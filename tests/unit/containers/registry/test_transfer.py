@@ -336,5 +336,5 @@ def test_a_registry_that_forgets_the_list_is_named(
         return done
 
     monkeypatch.setattr(Connection, "put_manifest", put)
-    with pytest.raises(BuildError, match="loses what is added"):
+    with pytest.raises(BuildError, match="loses added entries"):
         attach(SBOM)

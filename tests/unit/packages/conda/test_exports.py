@@ -211,7 +211,7 @@ def test_the_list_takes_a_fresh_lock() -> None:
         rendered("conda-explicit", None)
     with pytest.raises(InvalidError, match=r"has no Python 3\.11") as caught:
         rendered("conda-explicit", conda_lock(), python="3.11")
-    assert "It covers Python 3.12. To have another Python" in caught.value.hint
+    assert "It covers Python 3.12. To use another Python" in caught.value.hint
 
 
 @pytest.mark.parametrize("target", render.CONDA_TARGETS)

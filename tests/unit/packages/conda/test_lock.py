@@ -170,7 +170,7 @@ def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Pat
     ("text", "reason"),
     [
         ("{", "not a lock: "),
-        ("{}", "conda lock schema None is unknown"),
+        ("{}", "conda lock schema None is not supported"),
         ('{"schema": 1, "profile": "other"}', "profile: is 'other': this is another profile's"),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
     assert (small.source, small.recipe.without) == ("pruned", ("tests/__init__.py",))
     assert small.recipe.sha256 == whole.files[0].sha256 != small.sha256
     assert problem(target.files) == ""
-    assert said == ["note: small goes without tests/__init__.py: another package has it"]
+    assert said == ["note: small is installed without tests/__init__.py: another package has it"]
     with zipfile.ZipFile(Store.of(found).path(small.sha256)) as archive:
         assert "small.py" in archive.namelist()
         assert "tests/__init__.py" not in archive.namelist()
@@ -150,7 +150,9 @@ def test_a_program_is_that_of_the_package_which_the_project_lists(
     assert pruned.recipe
     assert (pruned.name, pruned.recipe.without) == (loser, ())
     assert pruned.recipe.without_programs == ("run-tool", "tool")
-    assert said == [f"note: {loser} goes without bin/run-tool, bin/tool: another package has it"]
+    assert said == [
+        f"note: {loser} is installed without bin/run-tool, bin/tool: another package has it"
+    ]
     with zipfile.ZipFile(Store.of(found).path(pruned.sha256)) as archive:
         text = archive.read(f"{loser}-1.0.dist-info/entry_points.txt").decode()
         assert f"{loser}-1.0.data/scripts/run-tool" not in archive.namelist()
