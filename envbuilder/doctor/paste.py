@@ -22,43 +22,48 @@ if TYPE_CHECKING:
     from envbuilder.doctor.installed import Installed
     from envbuilder.profiles.releases import Build
 
-_PIP = "{python} -m pip install{needs}[ \\\n  --index-url {url}]"
+_PIP = "{python} -m pip install{needs}« \\\n  --index-url {url}»"
 _TOOLS = {
-    "uv": "uv pip install --python {python}{needs}[ \\\n  --index {url}]",
-    "uv project": """[cat >> pyproject.toml <<'END'
+    "uv": "uv pip install --python {python}{needs}« \\\n  --index {url}»",
+    "uv project": """«cat >> pyproject.toml <<'END'
 
 [[tool.uv.index]]
 name = "{name}"
 url = "{url}"
 explicit = true
 END
-]uv add{needs}[ \\\n  --index {name}={url}]""",
-    "pdm": """[cat >> pyproject.toml <<'END'
+»uv add{needs}« \\
+  --index {name}={url}»""",
+    "pdm": """«cat >> pyproject.toml <<'END'
 
 [[tool.pdm.source]]
 name = "{name}"
 url = "{url}"
 END
-]pdm add{needs}""",
-    "poetry": """[poetry source add --priority explicit {name} \\
+»pdm add{needs}""",
+    "poetry": """«poetry source add --priority explicit {name} \\
   {url}
-]poetry add{needs}[ \\\n  --source {name}]""",
+»poetry add{needs}« \\
+  --source {name}»""",
     "new": """python{version} -m venv .venv
-.venv/bin/python -m pip install{needs}[ \\\n  --index-url {url}]""",
+.venv/bin/python -m pip install{needs}« \\
+  --index-url {url}»""",
     "conda": """conda install -p {prefix} \\
-  -c conda-forge{packages} cuda-version={cuda}""",
+  -c conda-forge pytorch-gpu={release} cuda-version={cuda}""",
     "pixi": """pixi workspace system-requirements add cuda {cuda}
-pixi add{packages} cuda-version={cuda}""",
-    "envbuilder": str(Hint("", ("build",)).command_line()),
+pixi add pytorch-gpu={release} cuda-version={cuda}""",
+    "pixi of PyPI": """«cat >> pixi.toml <<'END'
+
+[pypi-options]
+extra-index-urls = ["{url}"]
+END
+»pixi add --pypi{needs}""",
+    "envbuilder": Hint("", ("build",)).command_line(),
 }
-"""Tool → its lines; what stands in brackets makes another index known than the default."""
-_INDEX = re.compile(r"\[((?:\[\[.*?\]\]|[^\[\]])*)\]", re.DOTALL)
-_PACKAGES = {
-    "torch": " pytorch-gpu={}",
-    "jax": " jax={} 'jaxlib=*=*cuda*'",
-    "tensorflow": " tensorflow-gpu={}",
-}
-"""conda-forge's packages for CUDA."""
+"""Tool → its lines; what is in «» makes another index known than the default."""
+_INDEX = re.compile("«(.*?)»", re.DOTALL)
+_INSTEAD = {"conda": "pip", "pixi": "pixi of PyPI"}
+"""Where conda-forge does not have a build: it has PyTorch's for CUDA."""
 _EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
 
 
@@ -72,29 +77,26 @@ def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str
     named = key + _EXTRAS[key].format(build.build) if is_cuda else package.name
     row = table_of(key)[build.release]
     needs = [f"{named}=={build.release}{local}"]
-    packages = _PACKAGES[key].format(build.release)
     for name in sorted(FRAMEWORKS[key].companions & env.packages.keys()):
         needs.append(f"{name}{row.range_of(name) or ''}")
         if version := row.companions.get(name):
             needs[-1] = f"{name}=={version}{local}"
-            packages += f" {name}={version}"
     needs += [rule for rule in row.constraints if rule.startswith("numpy")]
     tool = env.place.tool
     version = env.place.version
     if version not in build.pythons or tool == "system":
         tool = "new"
-    elif tool == "conda" and not (is_cuda and env.is_of_conda(package)):
-        tool = "pip"
+    elif not (is_cuda and key == "torch" and env.is_of_conda(package)):
+        tool = _INSTEAD.get(tool, tool)
     name = "" if plain else f"pytorch-{build.build.replace('.', '')}"
-    cuda = build.build.lstrip("cuda")
     text = _INDEX.sub(r"\1" if name else "", _TOOLS.get(tool, _PIP))
     return text.format(
         needs="".join(f" \\\n  {process.quoted([need])}" for need in needs),
         name=name,
         url=url(name) if name else "",
         version=version if version in build.pythons else build.pythons[-1],
-        packages=packages,
-        cuda=f"{cuda[:2]}.{cuda[2:]}".rstrip("."),
+        release=build.release,
+        cuda=f"{build.build[2:4]}.{build.build[4:]}",
         python=process.quoted([env.place.python]),
         prefix=process.quoted([env.place.prefix]),
     )
