@@ -215,7 +215,7 @@ def test_the_summary_of_what_was_found() -> None:
         ({"PYTHONPATH": "/m"}, ["torch", "x"], "PYTHONPATH: /m holds torch,"),
         ({"PYTHONPATH": "/m"}, ["sitecustomize.py"], "PYTHONPATH: /m holds sitecustomize,"),
         ({"PYTHONPATH": "/m"}, ["numpy", "torch"], "holds numpy, torch,"),
-        ({"PYTHONHOME": "/usr"}, [], "PYTHONHOME=/usr is where"),
+        ({"PYTHONHOME": "/usr"}, [], "PYTHONHOME=/usr replaces"),
         ({"LD_PRELOAD": "/x.so"}, [], "LD_PRELOAD=/x.so is loaded into every program"),
         ({"LD_LIBRARY_PATH": "/l"}, ["libtorch.so", "libgomp.so.1"], "libgomp.so.1 and 1 more"),
         ({"DYLD_LIBRARY_PATH": "/l"}, ["libcudnn.so.9"], "/l holds libcudnn.so.9,"),
