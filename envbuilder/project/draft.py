@@ -423,11 +423,11 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
             more = msgspec.structs.replace(main, **{f"{kind}s": names})
             with suppress(InvalidError):
                 requirements = forms.read(folder, main.file, more.extras, more.groups)
-                if imported := sorted(
+                if shared := sorted(
                     brought.intersection(li.name for li in requirements.requirements)
                 ):
                     yield (
-                        f"code also imports {first(imported, 8)}: {kind} `{name}` of {main.file} has"
+                        f"code also imports {first(shared, 8)}: {kind} `{name}` of {main.file} has"
                         f" it. To take it: requirements_from: [{_entry(more)}]"
                     )
 
