@@ -1,4 +1,4 @@
-"""Make locks, and compare them with their profiles and with earlier ones.
+"""Create lock files, and compare them with their profiles and with earlier locks.
 
-May use `packages` and the rooms below it; knows neither `build` nor `doctor`.
+May import `packages` and the rooms below it, but neither `build` nor `doctor`.
 """

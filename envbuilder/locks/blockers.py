@@ -1,7 +1,8 @@
-"""Explain why a target cannot be resolved: what has no wheel, what requires it, what to do.
+"""Explain why a target cannot be resolved: the packages without wheels, and what requires them.
 
-uv names the packages that it cannot take, some of them at a time. It is asked again without these,
-and with what their sources say that they require, until it has a solution or another reason.
+uv names only some of the packages that it cannot install. So it is asked again without these, but
+with the requirements that their sources declare, until it finds a solution or fails for another
+reason.
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Ask = Callable[[Profile], Sequence[Found] | UnresolvableError]
-    """Ask uv whether a target can be resolved; return its solution, or why there is none."""
+    """A function that asks uv whether a target can be resolved. It returns uv's solution, or the
+    reason why there is none."""
 
 _LARGEST_SOURCE = 32 << 20
-"""Maximum bytes of a source on an index that is read for its requirements."""
+"""Maximum bytes of a source distribution that is downloaded to read its requirements."""
 _MOST_NEEDS = 3
 _MOST_QUESTIONS = 12
 """Maximum number of uv runs for one target."""
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
-"""A wheel younger than this is not checked for being too old: no page of an index is read."""
+"""Wheels uploaded within this time count as recent, so the index is not read to check for newer
+ones."""
 _OWN_INDEX = (
     "its own index has no such wheel, or cannot be reached, and no public lock states a hash of one"
 )
@@ -57,24 +60,27 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["absent", "unknown", "source", "wheel"]
-    """No index has it; it is unknown whether one has it; the releases that fit have a source only;
-    or wheels for others only."""
+    """Why there is no wheel. `absent`: no index has the package. `unknown`: an index cannot be
+    read. `source`: the releases that fit have only a source. `wheel`: they only have wheels for
+    other targets."""
     version: str = ""
     """The newest release that would fit."""
     by: tuple[str, ...] = ()
-    """What requires it: the place of a line such as "requirements.txt:3", or "wandb 0.15.3"."""
+    """What requires it: a place such as "requirements.txt:3", or a package such as "wandb
+    0.15.3"."""
     pythons: tuple[str, ...] = ()
-    """The Pythons for which releases that fit have wheels on the target's platform."""
+    """The Pythons for which fitting releases have wheels on the target's platform."""
     problem: str = ""
-    """For `unknown`: why, in words; for `absent`: what was missing on that day."""
+    """For `unknown`, why it is unknown; for `absent`, which releases did not exist yet on the
+    `as_of` day."""
     instead: tuple[str, ...] = ()
-    """Versions that are too old, and that are used without it ("wandb 0.15")."""
+    """Outdated versions that the target would get because of it, such as "wandb 0.15"."""
 
 
 class Diagnosis:
-    """Facts from indexes that a command has read, so that each page is read once.
+    """Facts that a command has read from indexes, so that each page is read once.
 
-    The user's own indexes are read when something cannot be resolved.
+    The user's own indexes are read only when something cannot be resolved.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -88,7 +94,7 @@ class Diagnosis:
 
     @cached_property
     def memory(self) -> Memory:
-        """Earlier runs of uv and their results."""
+        """Results of earlier uv runs."""
         return Memory(answers={}, indexes=tuple(p.url for p in fetch.places() if not p.flat))
 
     def __enter__(self) -> Self:
@@ -105,9 +111,10 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[tuple[Blocker, ...], UnresolvableError | None]:
-        """Return packages without a wheel for a target, and why even the rest cannot be resolved.
+        """Return the packages without a wheel for a target, and why the rest cannot be resolved.
 
-        `refusal`: what uv says of the whole; `places`: requirement → where it stands.
+        The second value is None if the rest can be resolved. `refusal` is uv's error for the
+        complete profile. `places` maps requirements to where they are listed.
         """
         blockers: dict[str, Blocker | None] = {}
         rest: UnresolvableError | None = refusal
@@ -141,10 +148,10 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
-        """Return packages without a wheel because of which a target gets versions that are too old.
+        """Return the packages without a wheel because of which a target gets outdated versions.
 
-        Too old: `wheels` of an older major version than the newest release that fits the project,
-        and pre-releases that nothing requires, if newer ones would fit otherwise.
+        A wheel is outdated if a release with a newer major version fits the project. A pre-release
+        that nothing requires is outdated if another release would fit.
         """
         today = profile.resolution.as_of or date.today().isoformat()
         recent = (date.fromisoformat(today) - _RECENT).isoformat()
@@ -181,11 +188,9 @@ class Diagnosis:
         return tuple(blockers.values())
 
     def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
-        """Return the versions that a package should have by the project; empty if it has.
+        """Return a specifier of the newer versions that a package should have; empty if none.
 
-        A release with wheels for other Pythons only, and no source, does not fit.
-
-        What has wheels for other Pythons alone, and no source, does not fit this one.
+        A release that has wheels only for other Pythons, and no source, does not fit.
         """
         accepted = ranks(*target)
         fitting = []
@@ -209,7 +214,7 @@ class Diagnosis:
         refusal: UnresolvableError,
         places: Mapping[str, str],
     ) -> Blocker | None:
-        """Return the blocker for a package that uv names; None if the package is not to blame."""
+        """Return the blocker for a package that uv names; None if the package is not the cause."""
         index = self.index(profile.resolution.as_of)
         releases = index.releases(name)
         lines = [line for line in profile.requirements if distribution(line) == name]
@@ -241,9 +246,9 @@ class Diagnosis:
     def fitting(
         self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
     ) -> dict[Version, upstream.Release]:
-        """Return the releases of a package that fit a profile's lines and the lines in a proof.
+        """Return the releases of a package that fit the profile's lines and uv's error (`proof`).
 
-        If those contradict each other, each is for a release that uv might use.
+        If the limits in `proof` contradict each other, return the releases that fit any of them.
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
@@ -259,7 +264,10 @@ class Diagnosis:
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None
     ) -> tuple[str, ...]:
-        """Return the requirements of the newest such release's source, if it declares them."""
+        """Return the requirements declared by the source of the newest release within `versions`.
+
+        Empty if there is no source, if it is too large, or if it declares none.
+        """
         releases = [*self.index(as_of).fitting(name, versions).values()]
         sdist = releases[-1].sdist if releases else None
         if sdist is None or (sdist.size or 0) > _LARGEST_SOURCE:
@@ -269,7 +277,7 @@ class Diagnosis:
         return self._stated[sdist.file]
 
     def index(self, as_of: str | None = None) -> upstream.Index:
-        """Return the indexes as they were on a day, opened when first needed."""
+        """Return the user's indexes as they were on a day, by default now; each is opened once."""
         if (key := as_of or "") not in self._indexes:
             opened = upstream.opened(self._settings, as_of)
             self._indexes[key] = self._stack.enter_context(opened)
@@ -282,7 +290,7 @@ class Diagnosis:
 
 
 def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSet:
-    """Return the releases of a package that a profile's own lines allow on a target."""
+    """Return the versions of a package that the profile's own lines allow on a target."""
     lines = (*profile.requirements, *profile.constraints)
     overrides = [line for line in profile.resolution.overrides if distribution(line) == name]
     result = SpecifierSet()
@@ -296,7 +304,7 @@ def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSe
 
 
 def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
-    """Return what requires a package according to uv, and which versions."""
+    """Return the packages that require `name` according to uv's error, and the allowed versions."""
     package = r"([A-Za-z][\w.-]*?)(?:==(\S+)|[<>!~]\S+)?"
     pattern = rf"(?<!\S){package} depends? on {re.escape(name)}(?![\w-])(\S*)"
     needs = []
@@ -308,9 +316,9 @@ def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
 
 
 def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
-    """Return the blockers because of which others are too old, where that can be helped.
+    """Return the blockers that make other packages outdated, if a remedy exists.
 
-    It cannot if a package has neither a wheel nor a source.
+    There is none for an outdated package if one of its blockers has neither a wheel nor a source.
     """
     versions = {
         *chain.from_iterable(blocker.instead for blocker in blockers if blocker.kind == "wheel")
@@ -319,7 +327,7 @@ def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
 
 
 class OutdatedError(UnresolvableError):
-    """A target would get versions of packages that are too old."""
+    """A target would get outdated versions of packages."""
 
     def __init__(self, blockers: tuple[Blocker, ...], target: upstream.Target) -> None:
         super().__init__(explained(blockers, target), target)
@@ -327,7 +335,7 @@ class OutdatedError(UnresolvableError):
 
 
 def replaced(line: str, version: str, platform: str) -> str:
-    """Return a requirement with another version than a line's; for Macs, with a marker."""
+    """Return the line's requirement pinned to `version`, with an environment marker for macOS."""
     need = Requirement(line)
     need.specifier = SpecifierSet(f"=={version}")
     need.marker = None
@@ -335,7 +343,7 @@ def replaced(line: str, version: str, platform: str) -> str:
 
 
 def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
-    """Return the reasons why a target cannot be locked, one by one."""
+    """Return the reason why a target cannot be locked, with an item for each blocker and remedy."""
     platform, python = target
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]

@@ -1,7 +1,8 @@
-"""Choose the release, the Python and the versions with which a project resolves, by running uv.
+"""Choose the framework release, the Python and the versions that fit a project, by running uv.
 
-The first run leaves the framework's release open, for one Python after the other. The second turns
-pins in files into lower bounds, and finds the nearest later versions that fit together.
+There are two searches. The first leaves the framework's release open, and tries one Python after
+the other. The second turns pins into lower bounds, and finds the nearest later versions that fit
+together.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _MOST_SOURCES = 12
-"""Maximum runs for one Python: uv names packages without wheels one at a time."""
+"""Maximum number of uv runs for one Python; uv names the packages without wheels one at a time."""
 _MOST_NEEDS = 3
-"""Maximum packages that a line names as the reason of a choice."""
+"""Maximum number of packages to list as the reason for a choice."""
 _OF_PYTHON = re.compile(r"wheel|Python")
-"""Parts of uv's errors that another Python may resolve."""
+"""Matches errors from uv that another Python may resolve."""
 
 
 class Answer(NamedTuple):
@@ -51,12 +52,12 @@ class Answer(NamedTuple):
 
     python: str
     versions: Mapping[str, str]
-    """By package name."""
+    """Package name → version."""
     sources: frozenset[str]
     """Packages that were left out because they must be built."""
 
     def release(self, profile: Profile) -> str:
-        """Return the release of the framework, without the name of its build."""
+        """Return the framework's release without its build, such as 2.4.1 for 2.4.1+cu121."""
         names = FRAMEWORKS[profile.framework].names & self.versions.keys()
         if not names:
             return profile.release or ""
@@ -64,24 +65,25 @@ class Answer(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Another choice for an environment."""
+    """Another Python and framework release that an environment could use."""
 
     python: str
     wheels: tuple[str, ...]
-    """Packages with a wheel for it, and none for the earlier Python."""
+    """Packages that have a wheel for this Python but none for the earlier one."""
     release: Line | None
-    """The framework release that packages need, if it differs."""
+    """The framework release that packages need; None if it does not change."""
     sources: frozenset[str] = frozenset()
     """Packages that must be built."""
 
 
 class Chooser:
-    """Finds versions that fit together for a profile on its first platform, by running uv.
+    """A search with uv for versions that fit together, for a profile on its first platform.
 
-    `diagnosis` has the command's facts from indexes. `sources`: packages known to have no wheels.
-    Packages that may be built are left out; with a `settled` Python also those with wheels for
-    others only. Their requirements count, too, except for the `unasked`, which nobody asked to
-    build. `report` gets a line for each run.
+    `diagnosis` has the facts that the command read from indexes; `sources` are packages known to
+    have no wheels. Packages that may be built are left out of the question to uv. If `settled`
+    names the Python, this includes packages that only have wheels for other Pythons. Their own
+    requirements still count, except for the packages in `unasked`, which the user did not ask to
+    build. `report` is called with a line for each run.
     """
 
     def __init__(
@@ -113,10 +115,11 @@ class Chooser:
     def alternatives(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
     ) -> Iterator[Way]:
-        """Yield releases and Pythons for which all requirements have wheels.
+        """Yield the releases and Pythons for which all requirements have wheels.
 
-        `limits`: the project's lines on the framework; `pythons`: those on Python. The nearest
-        Python comes first, those without support last; a newer release only if nothing else fits.
+        `limits` are the project's constraints on the framework, and `pythons` those on Python.
+        Pythons are tried from the nearest to the farthest, and unsupported ones last. Newer
+        framework releases are tried only if no other fits.
         """
         profile = self._profile
         every = [*profile.choices()]
@@ -133,9 +136,11 @@ class Chooser:
     def moved(
         self, python: str, lines: Iterable[Line], pythons: Sequence[Line] = ()
     ) -> Iterator[tuple[Answer, dict[str, str]]]:
-        """Yield the nearest later versions that fit together, and name → version of those moved.
+        """Yield the nearest later versions that fit together, with the new versions by name.
 
-        `lines`: the requirements in the project's files. The framework's release moves last.
+        Only versions that differ from a pin are included. `lines` are the requirements in the
+        project's files. The first solution keeps the framework's release if it is pinned; the
+        second may change it.
         """
         loose = _relaxed(self._profile, lines)
         pins = {li.name: Requirement(li.text).specifier for li in lines if is_pin(li.text)}
@@ -155,10 +160,10 @@ class Chooser:
     def _answers(
         self, profile: Profile, pythons: Sequence[str], refusals: set[str], *options: str
     ) -> Iterator[Answer]:
-        """Yield uv's solution for each Python for which there is one.
+        """Yield uv's solution for each Python that has one.
 
-        Skip a Python for which a package is known to have no wheel. Stop when an error repeats,
-        since Python is not its cause; `refusals` collects the errors.
+        A Python is skipped if a package is known to have no wheel for it. The search stops when an
+        error occurs again that Python does not cause. `refusals` collects the errors.
         """
         possible = {*pythons}
         for python in pythons:
@@ -182,10 +187,10 @@ class Chooser:
         *options: str,
         before: Mapping[str, str] | None = None,
     ) -> Answer | UnresolvableError:
-        """Return uv's solution for a profile's requirements, or why there is none.
+        """Return uv's solution for a profile's requirements, or the reason why there is none.
 
-        `before`: versions (by name) to keep if possible. Raise `BuildError` if an index fails.
-        Packages that the project gets from other sources are left out.
+        `before` has the versions (by name) to keep if possible. Packages that the project gets from
+        other sources are left out. Raise `BuildError` if an index fails.
         """
         build = profile.resolution.build
         target = (profile.platforms[0], python)
@@ -231,7 +236,7 @@ class Chooser:
     def _with_needs(
         self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
-        """Return the question with the requirements of packages that must be built."""
+        """Return `question` extended by the requirements of the packages that must be built."""
         requirements: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
@@ -273,7 +278,7 @@ class Chooser:
             return error
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
-        """Return packages to build for which no release that fits has any wheel."""
+        """Return the packages to build for which no fitting release has a wheel on any platform."""
         build = profile.resolution.build
         required = tuple(map(distribution, profile.requirements))
         names = required if build is True else build or ()
@@ -294,7 +299,7 @@ class Chooser:
         return frozenset(n for n in names if not index.releases(n) and n not in index.problems)
 
     def too_old(self, names: Iterable[str]) -> frozenset[str]:
-        """Return the packages whose releases that fit have neither a source nor, here, a wheel."""
+        """Return the packages whose fitting releases have neither a source nor a usable wheel."""
         old = set[str]()
         for name in names:
             fitting = self._fitting(self._profile, name)
@@ -303,16 +308,16 @@ class Chooser:
         return frozenset(old)
 
     def _fitting(self, profile: Profile, name: str, proof: str = "") -> list[upstream.Release]:
-        """Return the releases of a package that lines and a proof allow, on the first platform."""
+        """Return the releases of a package that fit the profile and uv's error (`proof`)."""
         target = (profile.platforms[0], profile.python.default)
         return [*self._diagnosis.fitting(profile, target, name, proof).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
-        """Return the Pythons for which one of these releases has a wheel on the platform."""
+        """Return the Pythons for which one of the releases has a wheel on the first platform."""
         return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
-        """Return the Pythons to try, the best one first."""
+        """Return the Pythons to try, supported ones first, then by distance from `python`."""
         of_builds = set[str]()
         for choice in self._profile.choices().values():
             of_builds.update(choice.pythons)
@@ -327,7 +332,7 @@ class Chooser:
         return sorted(release.allowed(possible, limits), key=rank)
 
     def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
-        """Return the choice for an answer to `asked`, with the packages that need it."""
+        """Return the choice that an answer to `asked` represents, with the reasons for it."""
         profile = self._profile
         index = self._diagnosis.index(profile.resolution.as_of)
         required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
@@ -345,7 +350,7 @@ class Chooser:
         return Way(answer.python, tuple(lacking), needed, answer.sources)
 
     def _requirer(self, answer: Answer, asked: Profile) -> str:
-        """Return the packages that need another release of the framework than the profile has."""
+        """Return the packages that do not accept the profile's framework release, as text."""
         profile = self._profile
         framework = FRAMEWORKS[profile.framework]
         index = self._diagnosis.index(profile.resolution.as_of)
@@ -374,15 +379,15 @@ class Chooser:
 
 
 def _of_index(profile: Profile) -> Profile:
-    """Return a profile without packages that the project gets from other sources.
+    """Return a copy of a profile without the packages that the project gets from other sources.
 
-    The index may have another package of the name, or another version.
+    An index may have another package by that name, or other versions.
     """
     return without(profile, [source.name for source in profile.resolution.sources])
 
 
 def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:
-    """Return a profile with any framework release within the limits and a bound."""
+    """Return a copy of a profile that allows any framework release within limits and a bound."""
     framework = FRAMEWORKS[profile.framework]
     builds = framework.builds
     requirements = []
@@ -404,10 +409,10 @@ def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Pro
 
 
 def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
-    """Return a profile that requires packages with lower bounds in at least those versions.
+    """Return a copy of a profile in which exact pins become lower bounds.
 
-    A package without a bound would get its oldest version; it is left to the packages that require
-    it, like the parts of the framework.
+    Packages without a lower bound are dropped, because uv would pick their oldest release. They are
+    then installed only as dependencies of other packages, like the framework's own parts.
     """
     framework = FRAMEWORKS[profile.framework]
     texts = {line.name: line.text for line in lines}
@@ -436,7 +441,7 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
 
 
 def _lower(specifiers: SpecifierSet) -> Iterator[str]:
-    """Yield the lower bounds of specifiers, including pins."""
+    """Yield the lower bounds of a specifier set; a pin counts as a lower bound."""
     for specifier in specifiers:
         if specifier.operator in {"==", "===", "~="}:
             yield f">={specifier.version.removesuffix('.*').partition('+')[0]}"
@@ -445,7 +450,7 @@ def _lower(specifiers: SpecifierSet) -> Iterator[str]:
 
 
 def is_pin(requirement: str) -> bool:
-    """Return whether a requirement allows one version only, or one series of versions."""
+    """Return whether a requirement allows one version or one series of versions only."""
     return any(
         specifier.operator in {"==", "===", "~="}
         for specifier in Requirement(requirement).specifier

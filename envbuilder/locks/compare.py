@@ -1,7 +1,7 @@
-"""Compare a lock with its profile, and with the lock before it. Pure.
+"""Compare a lock with its profile and with the lock that it replaces. These functions are pure.
 
-A dependency or an edit can replace the hardware's own framework by one that installs but never uses
-the device. A new lock adds, drops and moves packages.
+A dependency or an edit can replace the framework build for this hardware with one that installs but
+never uses the device. A new lock may add packages, drop packages, or change their versions.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ if TYPE_CHECKING:
 
 
 _MOST_OTHERS = 5
-"""Maximum number of packages with other versions that are listed for one lock."""
+"""Maximum number of differing packages to list for one lock."""
 _DIGITS = 9
-"""Digits of a commit, or of a source's hash, that are printed."""
+"""Number of digits to print of a commit or of a source's hash."""
 
 
 def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
-    """Return the lock of a profile, unless it was made for another profile of that name."""
+    """Return a profile's lock, or None if it was made for another profile of the same name."""
     if origin and origin[1].inputs == inputs_digest(origin[0]):
         return origin[1]
     return None
 
 
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
-    """Yield files that are not the hardware's own; `origin` is the profile's own lock."""
+    """Yield a message for each file of `lock` that is not meant for the profile's hardware.
+
+    `origin` is the profile's own lock, with which the files of `lock` are compared.
+    """
     theirs: dict[tuple[str, str, str], File] = {}
     for target in origin.targets if origin else ():
         for file in target.of_kind("wheel"):
@@ -72,9 +75,10 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
 def _objection(
     file: File, profile: Profile, platform: types.Platform, expected: File | None
 ) -> str:
-    """Return why a file is not the hardware's own; `expected` is the one in the profile's lock.
+    """Return why a file is not the one for this hardware; empty if it is.
 
-    A project may choose another release: then nothing is expected.
+    `expected` is the same package in the profile's own lock. It counts only if the versions are
+    equal, since a project may choose another release.
     """
     framework = FRAMEWORKS[profile.framework]
     is_build = file.name in framework.builds
@@ -94,7 +98,7 @@ def _objection(
 
 
 def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
-    """Yield files that have changed since a lock was made from them."""
+    """Yield a message for each file that was edited after the lock was made from it."""
     before = lock.decision.files if lock.decision else {}
     for file, digest in after.files.items() if after else ():
         if before.get(file, digest) != digest:
@@ -102,9 +106,9 @@ def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
 
 
 def decided_again(before: Lock | None, after: Decided | None) -> str:
-    """Return which release and Python moved since another lock was made, and why.
+    """Return how the framework release or Python changed since an earlier lock, and why.
 
-    Empty if neither did, or if the project says the same about them.
+    Empty if neither changed, or if the project's limits on them are the same as before.
     """
     earlier = before.decision if before else None
     if earlier is None or after is None or earlier.limits == after.limits:
@@ -123,14 +127,17 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
 
 
 def later_day(decided: Decided | None) -> str:
-    """Return a line if packages are from another day than the project requires; else empty."""
+    """Return a line if the packages' date comes from the framework release, not from the project.
+
+    Empty if the project sets `as_of` itself, or if there is no date.
+    """
     if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
         return ""
     return f"as_of: packages are of {decided.as_of}, the day of the release {decided.release}"
 
 
 def in_images(lock: Lock) -> str:
-    """Return the Debian packages that images get because wheels need them; empty if none."""
+    """Return a line about the Debian packages that wheels need in images; empty without any."""
     for target in lock.targets:
         if needs := target.system_packages:
             packages = ", ".join(name for name, wheels in needs.items() if wheels)
@@ -141,9 +148,9 @@ def in_images(lock: Lock) -> str:
 
 
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
-    """Yield the wheels that a target lacks, and those that nothing requires.
+    """Yield a message for each required wheel that is missing and each wheel that nothing requires.
 
-    Nothing for locks of profiles, which do not record requirements.
+    Yield nothing for a profile's own lock, since it does not record requirements.
     """
     from packaging.requirements import Requirement
 
@@ -166,7 +173,7 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
 
 
 def changes(before: Lock | None, after: Lock) -> list[str]:
-    """Return a line for each changed package; none for a first lock, where all are new."""
+    """Return a line for each changed package; none if there is no earlier lock to compare with."""
     if before is None or not before.targets or not after.targets:
         return []
     old = _versions(before)
@@ -183,7 +190,7 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
 
 
 def moved(changes: Iterable[str]) -> Iterator[str]:
-    """Yield the changes of moved packages that are not the hardware's own."""
+    """Yield the version changes, except those of frameworks' builds and their runtime libraries."""
     for line in changes:
         name = line.partition(" ")[0]
         if "→" in line and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
@@ -191,10 +198,12 @@ def moved(changes: Iterable[str]) -> Iterator[str]:
 
 
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
-    """Yield locks with other versions than most of their environment, with a line of these.
+    """Yield the label of each lock that differs from its environment's other locks, and a message.
 
-    `locks`: each with its environment, if it has one, and its label. Frameworks and their
-    companions may have any version; Debian's packages are those of the profile's base.
+    The message lists packages whose version is not the most common one in the environment. `locks`
+    has an environment (may be empty), a label and a lock for each. Frameworks and their companions
+    may have any version. Debian packages are not compared, since each profile's base determines
+    them.
     """
     versions: dict[tuple[str, str], dict[str, str]] = {}
     counts: dict[tuple[str, str], Counter[str]] = {}
@@ -214,7 +223,7 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
 
 
 def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield project requirements for other hardware, and what replaces them here."""
+    """Yield a note for each requirement that this hardware cannot use, with any replacement."""
     without = []
     for name in dict.fromkeys(map(distribution, requirements)):
         other = instead_of(name, profile)
@@ -227,7 +236,7 @@ def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 
 
 def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield project requirements for another CUDA than that of the framework's build."""
+    """Yield a message for each requirement that is made for another CUDA version than the build."""
     build = profile.build_on(profile.platforms[0])
     if build is None or profile.accelerator != "cuda":
         return
@@ -241,7 +250,10 @@ def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 
 
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
-    """Return the versions of each package, or of each Python package; targets may differ."""
+    """Return the versions of each package by name; with `of_python`, of Python packages only.
+
+    Targets may have different versions; these are joined with commas.
+    """
     versions: dict[str, set[str]] = {}
     for target in lock.targets:
         for file in target.packages if of_python else target.fetched(managed=True):
@@ -251,7 +263,7 @@ def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
 
 
 def _version(file: File) -> str:
-    """Return the version of a file; for a source that the project names, with its origin."""
+    """Return the version of a file, with commit or hash if its source is named by the project."""
     recipe = file.recipe
     if recipe and "/" in recipe.location:
         return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
@@ -259,7 +271,10 @@ def _version(file: File) -> str:
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
-    """Return why a lock no longer fits its profile; empty if it does. Reads nothing else."""
+    """Return the reasons why a lock no longer fits its profile; empty if it fits.
+
+    Reads no other files.
+    """
     from packaging.requirements import Requirement
     from packaging.version import Version
 

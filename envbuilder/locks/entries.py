@@ -1,6 +1,6 @@
-"""List the locks to make, of profiles or of a project's environments, and write them.
+"""List the locks to create for profiles or for a project's environments, and write them.
 
-Each is decoded like in every command before it is written.
+Before a lock is written, it is parsed the way every command will parse it.
 """
 
 from __future__ import annotations
@@ -37,45 +37,47 @@ _Lock = TypeVar("_Lock", Lock, conda_lock.Lock)
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A lock to make."""
+    """A lock file to be created."""
 
     environment: str = ""
-    """The project's environment; empty for a profile's own lock."""
+    """The project's environment; empty for the lock of a profile itself."""
     name: str = ""
-    """The profile's name; empty for an environment that fits none, or that cannot be read."""
+    """The profile's name; empty if no profile fits the environment or if the environment is
+    unreadable."""
     profile: Profile | InvalidError
-    """The profile to lock, or the project's variant of it; the error if there is none."""
+    """The profile to lock, or the project's variant of it; an error if there is no usable
+    profile."""
     origin: tuple[Profile, Lock] | None = None
-    """For a project's variant, the profile itself and its lock."""
+    """For a project's variant, the original profile and its lock, if it has one."""
     places: Mapping[str, str] = {}
     """Requirement of the project → where it is listed, such as "requirements.txt:3"."""
     notes: tuple[str, ...] = ()
-    """Requirements that are changed or left out."""
+    """Notes about requirements that were changed or left out."""
     earlier: Path | None
-    """The existing lock."""
+    """The path of the existing lock, or None if there is none."""
     path: Path
-    """The path for the lock."""
+    """The path that the new lock is written to."""
     shipped: Path | None = None
-    """The lock shipped with envbuilder, if this one would replace it."""
+    """The lock shipped with envbuilder, if the new lock would take precedence over it."""
     required: bool
-    """Whether the user named the profile."""
+    """Whether the user named the profile, so that a failure to lock it is an error."""
     decision: Decision | None = None
-    """The release and the Python for the project, if the profile has several."""
+    """The framework release and Python chosen for the project, if the profile offers several."""
     decided: profile_lock.Decided | None = None
-    """The same for the lock, with the reasons."""
+    """The same decision in the form that the lock records, with the reasons."""
     limits: tuple[str, ...] = ()
-    """The project's limits on the framework and its companions, as constraints on any build."""
+    """The project's limits on the framework and its companions, as constraints for any build."""
     pythons: tuple[Line, ...] = ()
-    """The project's limits on Python."""
+    """The project's limits on the Python version."""
 
     @property
     def label(self) -> str:
-        """PROFILE or ENVIRONMENT.PROFILE, like the lock's file name."""
+        """The lock's name, PROFILE or ENVIRONMENT.PROFILE, as in its file name."""
         return ".".join(filter(None, (self.environment, self.name)))
 
     @property
     def release(self) -> tuple[str, ...]:
-        """The chosen release and Python in words; empty if none were chosen."""
+        """The chosen framework release and Python, as text; empty if none were chosen."""
         if self.decision is None:
             return ()
         return self.decision.chosen.title, f"Python {self.decision.python}"
@@ -87,7 +89,7 @@ def entries(
     output_dir: Path | None = None,
     choosing: variants.ReleaseOptions = variants.ANY,
 ) -> Iterator[Entry]:
-    """Yield the locks to make: for one profile or all; in a project, for each environment."""
+    """Yield the locks to create for one profile or all; in a project, for each environment."""
     if settings.definition is not None:
         for entry in of_project(settings, name, choosing):
             yield replace(entry, path=output_dir / entry.path.name) if output_dir else entry
@@ -108,7 +110,7 @@ def entries(
 
 
 def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
-    """Return the path of a profile's lock. Raises `InvalidError` for a link in a project."""
+    """Return the path of a profile's lock; raise `InvalidError` if a project's folder is a link."""
     if settings.project and output_dir is None:
         for folder_name in ("profiles", "profiles/locks"):
             files.require_unlinked(settings.project / folder_name)
@@ -119,12 +121,13 @@ def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
 def of_project(
     settings: Settings, name: str | None = None, choosing: variants.ReleaseOptions = variants.ANY
 ) -> Iterator[Entry]:
-    """Yield the locks of a project, or only those for one profile.
+    """Yield the locks to create for a project, or only those for one profile.
 
-    Unless the project lists them, opt-in profiles and those of another framework than the project's
-    do not count; nor do those of another environment's framework. An environment that cannot be
-    read, or fits no profile, does not stop others. Raise `InvalidError` outside of a project, for
-    profiles that cannot be read, and if there is no other environment.
+    Opt-in profiles, and profiles for a framework that the environment does not use, are skipped
+    unless the project lists them. An environment that cannot be read, or that no profile fits,
+    yields an entry with the error, so that the other environments can still be locked.
+
+    Raise `InvalidError` outside a project, for unreadable profiles, and if every environment fails.
     """
     definition = settings.definition
     folder = settings.project
@@ -175,13 +178,10 @@ def _of_environment(
     *,
     required: bool,
 ) -> list[Entry]:
-    """Return the locks of an environment, for one profile or all.
+    """Return the locks to create for one environment, for one profile or all.
 
-    `frameworks`: those of all environments. A profile of another one's framework is not for this
-    environment, unless it has none of its own.
-
-    `frameworks`: those of all environments. A profile of another one's framework is not for this
-    environment, unless it has none of its own.
+    `frameworks` are the frameworks of all environments. A profile for another environment's
+    framework is used only if no profile fits this environment's own framework.
     """
     names = (project.alias_of(name),) if name else project.names(folders)
     framework, _ = project.framework
@@ -243,7 +243,11 @@ def _entry(
 
 
 def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
-    """Return the lock of a profile; the shipped one if the user's is damaged or stale."""
+    """Return a profile's lock, or None if it has none.
+
+    If the user's lock is damaged or stale, return the shipped lock instead, if it matches the
+    profile. Raise `InvalidError` if the lock is damaged and no shipped lock matches.
+    """
     path = profile_lock.path_for(profile.name, folders)
     try:
         lock = profile_lock.load(path) if path else None
@@ -260,7 +264,7 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
 
 
 def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
-    """Return label → why a lock has another release than others; empty if all have the same."""
+    """Return label → why its framework release was chosen; empty if all locks have the same one."""
     result = {}
     releases = set[str]()
     for entry in chosen:
@@ -271,9 +275,9 @@ def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
 
 
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
-    """Return whether locks fail; each is given as (required by name, usable).
+    """Return whether the locks as a whole failed; each is given as (required by name, usable).
 
-    Locks that are not required by name may be unusable, but not all of them.
+    They failed if a lock required by name is unusable, or if all locks are.
     """
     every = tuple(locks)
     unusable = [is_required for is_required, is_usable in every if not is_usable]
@@ -281,7 +285,11 @@ def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
 
 
 def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Lock | None, str]:
-    """Return the existing lock, if any, or why it cannot be read; a new one replaces it."""
+    """Return the existing lock, or None and the reason why it cannot be read.
+
+    The reason is empty if there is no lock. An unreadable lock is not an error, since a new lock
+    will replace it.
+    """
     if path is None:
         return None, ""
     try:
@@ -299,12 +307,12 @@ class UnusedLock(Struct, frozen=True, kw_only=True):
     path: Path
     why: str
     excluded: bool
-    """Whether the project's file rules it out. Otherwise its profile does not exist on this
-    machine, and may be a user's own on another one."""
+    """Whether the project file rules the lock out. Otherwise only its profile is missing on this
+    machine; it may be a profile of another user."""
 
 
 def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
-    """Yield unused lock files of the project."""
+    """Yield the lock files in the project's folder that no environment uses."""
     if settings.project is None or settings.definition is None:
         return
     available = environments.names(settings.definition)
@@ -333,7 +341,7 @@ def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
 
 
 def _is_lock(path: Path, profile: str) -> bool:
-    """Return whether a file is a lock of this profile, judged by its top-level keys."""
+    """Return whether a file is a lock for this profile, judging by its top-level keys."""
     if path.is_symlink() or not path.is_file():
         return False
     try:
@@ -348,25 +356,23 @@ def _is_lock(path: Path, profile: str) -> bool:
 
 
 class CondaEntry(Struct, frozen=True, kw_only=True):
-    """A conda lock to make."""
+    """A conda lock to be created."""
 
     label: str
     profile: Profile
     origin: Profile | None
-    """For a project's variant, the profile itself."""
+    """For a project's variant, the original profile."""
     earlier: Path | None
-    """The existing lock."""
+    """The path of the existing lock, or None if there is none."""
     path: Path
     required: bool
-    """Whether the user named it."""
+    """Whether the user named the profile."""
 
 
 def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Iterator[CondaEntry]:
-    """Yield the conda lock of a profile, or of all with the backend, to be made in a folder.
+    """Yield the conda locks to create in `folder`, for one profile or all with the conda backend.
 
-    Raises `InvalidError`.
-
-    Raises `InvalidError`.
+    Raise `InvalidError` for a profile that cannot be read.
     """
     for profile_name in (name,) if name else profile_files.names(library.folders):
         profile = profile_files.load(profile_name, library.folders)
@@ -384,11 +390,10 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 def conda_of_project(
     settings: Settings, name: str | None, folder: Path | None, *, requested: bool
 ) -> Iterator[CondaEntry]:
-    """Yield the conda locks that a project needs; with `requested`, all that are possible.
+    """Yield the conda locks that a project needs; with `requested`, also those it can have.
 
-    Raises `InvalidError`.
-
-    Raises `InvalidError`.
+    Raise `InvalidError` for an unreadable project, or if `requested` and a required profile is
+    unusable.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for entry in of_project(settings, name):
@@ -412,12 +417,12 @@ def conda_of_project(
 
 
 def is_conda_needed(variant: Profile, path: Path) -> bool:
-    """Return whether a project's lock in `path` needs a conda lock beside it, or has one."""
+    """Return whether a project's lock at `path` needs, or already has, a conda lock beside it."""
     return variant.backends == ("conda",) or conda_lock.beside(path).is_file()
 
 
 def conda_problems(variant: Profile, path: Path) -> tuple[str, ...]:
-    """Return the problems of the conda lock beside a project's lock; empty if there are none."""
+    """Return the problems of the conda lock beside a project's lock at `path`; empty if none."""
     if not is_conda_needed(variant, path):
         return ()
     beside = conda_lock.beside(path)
@@ -441,11 +446,11 @@ def conda_solved(
     packages: Collection[str],
     again: bool,
 ) -> tuple[conda_lock.Lock | None, conda_lock.Lock]:
-    """Return the existing conda lock, and the new one.
+    """Return the existing conda lock (or None) and the new one.
 
-    Versions are kept if they still fit, unless `upgrade`, and except for `packages`. Unless
-    `again`, a fresh lock is returned unchanged, without reading the channels. Raises as
-    `solve.lock` does.
+    Versions are kept if they still fit, except with `upgrade` and for `packages`. An up-to-date
+    lock is returned unchanged, without reading the channels, unless `again` is set. Raises the
+    errors of `solve.lock`.
     """
     from envbuilder.packages.conda import solve
 
@@ -461,7 +466,7 @@ def conda_solved(
 
 
 def conda_names(path: Path | None) -> frozenset[str]:
-    """Return the packages of the conda lock in `path`, as indexes spell them."""
+    """Return the normalized package names of the conda lock at `path`; empty if unreadable."""
     lock, _ = read_earlier(path, conda_lock.load)
     return _conda_names(lock) if lock else frozenset()
 
@@ -472,7 +477,7 @@ def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:
 
 
 def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
-    """Return a lock without some packages: these may move, the others are kept."""
+    """Return a copy of a lock without some packages, so that the solver may move them."""
     targets = []
     for target in lock.targets:
         kept = (p for p in target.packages if types.canonical(p.name) not in names)
@@ -481,7 +486,7 @@ def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
 
 
 def conda_as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lock.Lock | None:
-    """Return a conda lock in the form used to show changes."""
+    """Return a conda lock in the form that `compare.changes` expects; None for None."""
     if lock is None:
         return None
     targets = []
@@ -503,10 +508,10 @@ AnyLock = Lock | conda_lock.Lock
 def save(
     locks: Mapping[Path, AnyLock], hint: str | Hint, others: Mapping[Path, bytes] = {}
 ) -> None:
-    """Write locks, then other files: all of them, or none.
+    """Write the locks and then other files; either all of them are written or none.
 
-    Raise `InvalidError` for a lock that commands could not read, and with `hint` for a file that
-    cannot be written.
+    Raise `InvalidError` if the new lock could not be read back, or, with `hint`, if a file cannot
+    be written.
     """
     contents = {path: content(lock) for path, lock in locks.items()}
     for path, lock in locks.items():
@@ -515,7 +520,7 @@ def save(
 
 
 def content(lock: AnyLock) -> bytes:
-    """Return the text of a lock's file."""
+    """Return the bytes of a lock's file."""
     if isinstance(lock, conda_lock.Lock):
         return conda_lock.dump(lock).encode()
     return profile_lock.dump(lock).encode()

@@ -1,8 +1,8 @@
 """Resolve a profile to a lock: exact files with sha256 for each of its platforms and Pythons.
 
-uv does the resolving, one run per platform and Python, against the user's own package index and a
-static index of the distributions that come from named upstream indexes. This module prepares the
-runs and records which hashes of the result were read and which are only claimed.
+uv resolves each platform and Python in a separate run. It uses the user's own package index and a
+static index of the packages that come from named upstream indexes. This module prepares the runs,
+and records which hashes in the result were read and which are only claimed.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ if TYPE_CHECKING:
     Measure = Callable[[Iterable[str]], Mapping[str, int]]
     Place = tuple[types.Platform, types.PythonVersion]
     Start = Callable[..., contextlib.AbstractContextManager[Uv]]
-    """Starts uv for a profile, with additional `offers`."""
+    """A function that starts uv for a profile with additional `offers`."""
     Standing = tuple[Sequence[Blocker], UnresolvableError | None]
     Explain = Callable[[Profile, Place, UnresolvableError, Ask], Standing]
     FindOutdated = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
 
 _MOST_ROUNDS = 12
-"""Maximum rounds of finding packages to build, each one level deeper in the requirements."""
+"""Maximum rounds of finding packages to build; each goes one level deeper in the requirements."""
 _ANY_OF = {
     "linux/amd64": "manylinux_2_17_x86_64",
     "linux/arm64": "manylinux_2_17_aarch64",
     "macos/arm64": "macosx_11_0_arm64",
 }
-"""The platform of a wheel that will be built for one target only."""
+"""The platform tag of a wheel that will be built for a single target."""
 _AT_ONCE = 2
-"""Maximum targets of a lock that are resolved in parallel."""
+"""Maximum number of a lock's targets to resolve in parallel."""
 _KIND_ORDER = {"wheel": 0, "source": 0, "deb": 1, "conda": 2, "oci": 3}
 
 
@@ -86,18 +86,21 @@ def resolve(
     memory: Memory | None = None,
     suites: Suites | None = None,
 ) -> Lock:
-    """Make the lock of a profile.
+    """Create the lock of a profile.
 
-    Versions in `previous` are kept if they still fit, unless `upgrade`, and except for
-    `upgrade_packages`, which move to the newest version that fits the others. `origin`: the profile
-    that this one is a project's variant of, and its lock, if it has one; what is the same is taken
-    from it. A project's lock states what each package requires, and may go without a target.
-    If neither an index nor a claim provides a distribution, the lock is `unlocked` and gives the
-    reason; `explain` finds what prevents a target, `find_outdated` which versions of those that no
-    earlier lock has are too old, and `elsewhere` what a release requires by a wheel for another
-    platform. `memory`, `suites`: what the command asked before. Packages that have no wheel are
-    built, if the project allows that. Raise `BuildError` if an index fails, `ToolError` without uv,
-    `InvalidError` if the bytes of a local wheel differ from what its index or a claim states.
+    Versions in `previous` are kept if they still fit, except with `upgrade` and for the packages in
+    `upgrade_packages`. Those move to the newest version that fits the others. For a project's
+    variant, `origin` has the original profile and its lock, from which unchanged parts are taken.
+    `memory` and `suites` hold answers that the command already has.
+
+    If neither an index nor a claim provides a distribution, the lock is `unlocked` and states the
+    reason. `explain` finds the packages that prevent a target. `find_outdated` finds versions that
+    are too old, among those that no earlier lock has. `elsewhere` reads the requirements of a
+    release from a wheel for another platform. Packages without wheels are built if the project
+    allows it. A project's lock records what each package requires, and may omit targets.
+
+    Raise `BuildError` if an index fails, `ToolError` if uv is missing, and `InvalidError` if the
+    bytes of a local wheel contradict its index or a claim.
     """
     start = partial(
         target_wheels.resolver, settings=settings, run=run, environ=environ, memory=memory
@@ -201,7 +204,7 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield uv for each target of a profile, with an index of the target's offers."""
+    """Yield uv for each target of a profile, set up with an index of the target's offers."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -210,14 +213,14 @@ def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterato
 
 
 class _Offered(NamedTuple):
-    """Wheels to choose from in addition to the user's own indexes."""
+    """Wheels that uv can choose from in addition to the user's own indexes."""
 
     indexes: Sequence[Offer]
-    """From indexes that the profile names."""
+    """Wheels from indexes that the profile names."""
     named: dict[Source, Offer]
-    """From sources that the project names."""
+    """Wheels of sources that the project names."""
     built: list[Offer]
-    """Packages that must be built."""
+    """Wheels of packages that must be built."""
 
     def on(self, place: Place) -> tuple[Offer, ...]:
         """Return the offers for a target."""
@@ -226,15 +229,15 @@ class _Offered(NamedTuple):
 
 
 class _Solution(NamedTuple):
-    """The targets of a profile."""
+    """The result of resolving all targets of a profile."""
 
     targets: tuple[Target, ...]
     urls: dict[str, str]
-    """Where uv found the wheels (sha256 → URL)."""
+    """The URL at which uv found each wheel (sha256 → URL)."""
     failures: dict[Place, UnresolvableError]
-    """Targets that cannot be resolved."""
+    """The targets that cannot be resolved."""
     missing: dict[str, Reason]
-    """Targets that the lock omits, and why."""
+    """The targets that the lock omits, and why."""
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
@@ -246,7 +249,7 @@ def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
 def _with_interpreters(
     targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
 ) -> tuple[Target, ...]:
-    """Return targets with their Python, for those that get one."""
+    """Return the targets with their standalone Python, where they use one."""
     everywhere = settings.definition is not None or profile.python.managed
     return tuple(
         replace(target, interpreter=interpreters.of_target(target, basis))
@@ -257,9 +260,9 @@ def _with_interpreters(
 
 
 def _named_sources(profile: Profile, foundry: SourceLocker) -> dict[Source, Offer]:
-    """Return the sources that the project names for a profile's targets, as wheels to choose.
+    """Return an offer for each source that the project names for one of the profile's targets.
 
-    Raise `UnresolvableError` for the first that is unavailable.
+    Raise `UnresolvableError` for the first source that is unavailable.
     """
     offers = {}
     for source in profile.resolution.sources:
@@ -282,7 +285,7 @@ def _obstacles(
     ask_of: Callable[[Place], Ask],
     explain: Explain,
 ) -> dict[Place, Sequence[Blocker]]:
-    """Return the obstacles of each target that cannot be resolved."""
+    """Return the packages that prevent each target that cannot be resolved."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
         if isinstance(failure, OutdatedError):
@@ -298,9 +301,9 @@ def _offers(
     foundry: SourceLocker,
     solution: _Solution,
 ) -> list[Offer]:
-    """Return packages that may be built, as wheels for the targets without any.
+    """Return an offer for each package without a wheel that may be built.
 
-    One that cannot be built becomes the obstacle of its targets.
+    If a package cannot be built, the failure is recorded for its target.
     """
     offers = []
     for (platform, python), blockers in obstacles.items():
@@ -330,10 +333,10 @@ def _finished(
     *,
     may_lack: bool,
 ) -> _Solution:
-    """Return a solution with wheels in place of packages to build.
+    """Return the solution with built wheels, or locked sources, in place of packages to build.
 
-    `may_lack`: a target that cannot be resolved may be omitted. Raise `UnresolvableError` for the
-    first that may not, or if no target is left.
+    With `may_lack`, the lock may omit targets that cannot be resolved. Otherwise, or if no target
+    is left, raise the `UnresolvableError` of the first one.
     """
     failures = {**solution.failures}
     targets = []
@@ -366,7 +369,7 @@ def _targets(
     *,
     in_project: bool,
 ) -> _Solution:
-    """Resolve each target of a profile; in a project, record what requires what."""
+    """Resolve each target of a profile; in a project, also record what each package requires."""
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
@@ -410,11 +413,11 @@ def _tools(
     earlier: Iterable[Lock | None],
     on_progress: Callable[[str], None],
 ) -> tuple[dict[types.Platform, File], dict[str, str]]:
-    """Return the uv that the profile names for every platform, and URLs of files (by sha256).
+    """Return the uv release that the profile names for every platform, and URLs by sha256.
 
-    Taken from an earlier lock if that has this version. This is not the uv that resolves: that one
-    depends on the machine, and the lock records its choices. The uv that installs decides the
-    bytes. A project's rules for packages do not apply to it.
+    It is taken from an earlier lock if that has this version. This is the uv that installs, since
+    it determines the installed bytes. The uv that resolves depends on the machine, and the lock
+    records its choices. A project's rules for packages do not apply here.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
@@ -436,10 +439,10 @@ def _sized(
     measure: Measure,
     on_progress: Callable[[str], None],
 ) -> Lock:
-    """Return the lock with the sizes that no index stated, if they can be determined.
+    """Return the lock with sizes for the files whose index stated none, if they can be determined.
 
-    A size belongs to the bytes, not to their location: if no server answers, the size that the
-    previous lock has for the same sha256 is used.
+    If no server answers, use the size that the previous lock has for the same sha256: a size
+    depends only on the bytes, not on their location.
     """
     unknown = {f.sha256 for f in lock.files if f.size is None}
     requested = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
@@ -463,16 +466,16 @@ def _sized(
 def preferred(
     basis: Lock | None, free: Collection[str], platform: str, python: str
 ) -> dict[str, str]:
-    """Return a target's versions in an earlier lock, without those that may move."""
+    """Return name → version of a target's packages in an earlier lock, without those in `free`."""
     target = target_of(basis, platform, python)
     packages = target.packages if target else ()
     return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
 
 
 def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
-    """Return the lock, `claimed` if some file's hash was not read from an index.
+    """Return the lock with its final state: `claimed` if a hash was not read from an index.
 
-    With files that are not the hardware's own, it is `unlocked`: `check` would refuse them.
+    The lock is `unlocked` if it has files for other hardware, because `check` would reject it.
     """
     if others := [*foreign]:
         others.append("To go on: an index with upstream's own files, or another framework_version")

@@ -1,6 +1,7 @@
 """Find the wheels of one target with uv, their requirements, and their sizes.
 
-Packages of a named index come from that index, and each framework has one name.
+A package that is assigned to a named index comes only from that index. A framework is installed
+under only one of its distribution names.
 """
 
 from __future__ import annotations
@@ -47,17 +48,19 @@ if TYPE_CHECKING:
 
 
 _MOST_EXCLUDED = 20
-"""Maximum versions from other indexes that are excluded before a target is unresolvable."""
+"""Maximum number of versions from wrong indexes to exclude before a target counts as
+unresolvable."""
 
 
 _CUDAS = frozenset({"12", "13"})
 
 _USUAL = frozenset({"opencv-python-headless"})
-"""Packages that are chosen if a project lists no alternative: those that work without a display."""
+"""Packages preferred among equivalent ones if the project lists none: those that need no
+display."""
 
 
 class ClashError(UnresolvableError):
-    """Two wheels install different bytes to one path."""
+    """Two wheels install different bytes at the same path."""
 
     def __init__(
         self,
@@ -69,15 +72,13 @@ class ClashError(UnresolvableError):
         super().__init__(why, target)
         family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
         self.instead = next(iter(family & _USUAL.union(preferred)), "")
-        """The package that replaces both; empty if there is none."""
+        """The package to install in place of both; empty if there is none."""
 
 
 def left_out(profile: Profile) -> frozenset[str]:
-    """Return the packages that a profile omits, whatever requires them.
+    """Return the packages that a profile omits even if other packages require them.
 
-    They are for other hardware, excluded by the project, or the same as one that it lists.
-
-    They are for other hardware, excluded by the project, or the same as one that it lists.
+    They are for other hardware, excluded by the project, or equivalent to a package that it lists.
     """
     names = {*map(distribution, profile.requirements)}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
@@ -87,7 +88,7 @@ def left_out(profile: Profile) -> frozenset[str]:
 
 
 def without(profile: Profile, names: Collection[str]) -> Profile:
-    """Return a profile without some packages, whatever requires them."""
+    """Return a copy of a profile that omits some packages even if other packages require them."""
     exclude = (*profile.resolution.exclude, *sorted(names))
     return msgspec.structs.replace(
         profile,
@@ -105,7 +106,7 @@ def resolver(
     environ: Mapping[str, str],
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield uv for a profile's resolutions, with an index of the offers."""
+    """Yield uv set up to resolve a profile, with a static index of the offers."""
     with started(settings, run, environ, offers, profile.indexes, memory) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
@@ -122,11 +123,9 @@ def resolver(
 
 
 def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return uv with the overrides that apply to a target.
+    """Return uv with only the overrides that apply to a target.
 
-    If an override's marker does not match, uv would leave the package out.
-
-    Where the marker of one does not hold, uv would leave the package out.
+    uv would omit a package if the marker of its override did not match.
     """
     needs = map(Requirement, profile.resolution.overrides)
     holding = [need for need in needs if applies(need.marker, platform, python)]
@@ -140,10 +139,10 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
 
 
 def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: bool) -> None:
-    """Require that every pinned distribution of a named index is offered in that version.
+    """Raise `UnresolvableError` if a named index lacks a version that the profile requires of it.
 
-    The framework may be missing where PyPI has the same build. Unless `everywhere`, one platform is
-    enough.
+    The framework may be missing on platforms for which PyPI has the same build. Unless
+    `everywhere`, it is enough if the index has the packages of one platform.
     """
     offered: dict[str, set[str]] = {}
     for offer in offers:
@@ -168,9 +167,10 @@ def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: boo
 
 
 class Hashes:
-    """For which Pythons the hash of a framework's wheel is available; reads each index once.
+    """A lookup of the Pythons for which the hash of a framework's wheel is known.
 
-    Whether an index answers depends on the machine; its content and claims do not.
+    Each index is read once. Whether an index can be reached depends on the machine; what the index
+    or a claim states does not.
     """
 
     def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
@@ -179,7 +179,7 @@ class Hashes:
         self._offers: dict[str, tuple[Offer, ...]] = {}
 
     def __call__(self, build: Build) -> tuple[str, ...]:
-        """Return the Pythons of one build."""
+        """Return the Pythons for which a wheel of this build has a known hash."""
         if build.index == indexes.DEFAULT:
             return build.pythons
         if build.index not in self._offers:
@@ -204,11 +204,11 @@ def of_target(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target, with the framework under the profile's name for it alone.
+    """Return the wheels of a target, with the framework only under the name in the profile.
 
-    A package may require it by another name: `tensorflow`, where the profile has `tensorflow-cpu`.
-    Both have the same modules. The other name is resolved in the same version, so that its
-    requirers' limits apply, and is left out.
+    Another package may require it by a different name, such as `tensorflow` where the profile has
+    `tensorflow-cpu`. Both contain the same modules. The other name is resolved to the same version,
+    so that the limits of the packages that require it apply, and is then left out.
     """
     wheels = _of_indexes(profile, platform, python, before, uv)
     present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
@@ -233,10 +233,11 @@ def compared(
     python: types.PythonVersion,
     contents: Mapping[str, Mapping[str, str]],
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target, marked if their `contents` (by sha256) are unknown.
+    """Return the wheels of a target after checking them for files that conflict.
 
-    Stray files and programs that conflict are left out of a wheel by a recipe. Raise
-    `UnresolvableError` for any other path to which two wheels install different bytes.
+    `contents` has the files of each wheel by its sha256; a wheel whose content is unknown is marked
+    as unread. If stray files or programs conflict, one of the wheels gets a recipe that leaves them
+    out. Raise `ClashError` for any other path at which two wheels install different bytes.
     """
     installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
     pruned = wheel_conflicts.prunable(installed, python)
@@ -271,7 +272,10 @@ def compared(
 
 
 def _pruned(file: File, python: str, paths: Iterable[str]) -> File:
-    """Return a wheel that is installed without some files; its hash is that of all."""
+    """Return a wheel with a recipe that installs it without some paths.
+
+    The recipe has the hash of the complete wheel.
+    """
     site = f"lib/python{python}/site-packages/"
     recipe = Recipe(
         kind="wheel",
@@ -287,9 +291,9 @@ def _pruned(file: File, python: str, paths: Iterable[str]) -> File:
 def with_dependencies(
     wheels: Sequence[Found], profile: Profile, platform: types.Platform, python: str, uv: Uv
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target, each with the names of those that it requires.
+    """Return the wheels of a target, each with the names of the wheels that it requires.
 
-    A requirement of the framework by an omitted name means the locked one.
+    A requirement of an omitted framework name is replaced by the framework's name in the lock.
     """
     names = FRAMEWORKS[profile.framework].names
     pins = {wheel.file.name: wheel.file.version for wheel in wheels}
@@ -309,9 +313,10 @@ def with_dependencies(
 
 
 def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
-    """Return a profile's constraints; where PyPI has its build, none from folders counts.
+    """Return the constraints of a profile, with more that keep out builds for other hardware.
 
-    To uv, `torch==2.13.0` is also a 2.13.0+cpu in a find-links folder.
+    If the profile uses PyPI's build of torch, other builds of the same release are excluded: a
+    find-links folder may have 2.13.0+cpu, which satisfies `torch==2.13.0` for uv.
     """
     if profile.framework != "torch":
         return (*profile.constraints, *_one_cuda(profile, platform))
@@ -325,9 +330,9 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
 
 
 def _one_cuda(profile: Profile, platform: types.Platform) -> Iterator[str]:
-    """Yield constraints that keep a torch beside another framework from adding a second CUDA.
+    """Yield constraints that keep torch, beside another framework, from adding a second CUDA.
 
-    Both would install cuDNN to one path.
+    Both CUDA versions would install cuDNN at the same path.
     """
     build = profile.build_on(platform)
     cuda = frameworks.cuda_of(build.build) if build else ""
@@ -342,10 +347,10 @@ def _of_indexes(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target; packages of a named index come from that index.
+    """Return the wheels of a target; a package that is assigned to a named index comes from it.
 
-    uv takes the best version of several indexes, which may be PyPI's build for other hardware: then
-    it resolves again without that version.
+    uv chooses the best version from all indexes, which may be PyPI's build for other hardware. In
+    that case, it resolves again without that version.
     """
     builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
@@ -395,10 +400,10 @@ PATIENCE = 3
 
 
 def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
-    """Return URL → size in bytes of the files at some URLs; nothing raises.
+    """Return URL → size in bytes of the files at some URLs. Never raises.
 
-    URLs whose size is not plainly stated are left out: it decides whether a disk is large enough,
-    so a guess is worse than none.
+    URLs without a clearly stated size are left out. A guess would be worse, because the size
+    decides whether a disk has enough space.
     """
     unique = sorted(set(urls))
     connected = http.open_session() if session is None else session
@@ -409,7 +414,10 @@ def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]
 
 
 def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
-    """Return a file's size, by a HEAD request or from disk; count unanswered requests."""
+    """Return a file's size in bytes from a HEAD request or from disk; None if it is unknown.
+
+    If the host does not answer, add it to `silent_hosts`.
+    """
     import requests
 
     host = ""
@@ -430,7 +438,7 @@ def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
 
 
 def _stated_size(answer: requests.Response) -> int | None:
-    """Return the size in a response to HEAD; None if it has none, or not the file's."""
+    """Return the size in bytes that a HEAD response states for the file; None if it states none."""
     # An HTML page instead of a file comes from a proxy or portal that requires a login.
     page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
     packed = answer.headers.get("Content-Encoding")
