@@ -1,12 +1,12 @@
-"""Read tars, zips and compressed streams, and check the paths that packages may install.
+"""Read tar, zip and compressed files, and check the paths that packages may install.
 
-Packages come from a lock: whoever chooses its hashes chooses the code, so their size is not
-questioned. Layers, images and data sets may come from anywhere: a tar is read forward only, and its
-own size bounds what it unpacks to, whatever its headers state. Only `unpack`, for sources, writes
-to paths that an archive names.
+The size of packages is not questioned: they come from a lock, and whoever chooses its hashes also
+chooses the code. Layers, images and data sets may come from anywhere. Their tars are read forward
+only, and the size of a tar file limits how much it may unpack to, whatever its headers claim. Only
+`unpack`, which handles source archives, writes to paths named by an archive.
 
-Some names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path through a
-link leads elsewhere than it appears to.
+Some file names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path that
+passes through a link leads elsewhere than it appears to.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ if TYPE_CHECKING:
 
 
 ALLOWANCE = 64 << 20
-"""Bytes that any file may unpack to, however small it is."""
+"""Number of bytes that any file may unpack to, however small it is."""
 RATIO = 100
 """Maximum unpacked bytes for each packed byte. Packages and layers unpack to 2 to 20 times their
 size; deflate can reach 1,032, and zstd, xz and bzip2 10,000 and more."""
 PIECE = 1 << 20
-"""Maximum bytes that are read or unpacked at once."""
+"""Maximum number of bytes that are read or unpacked at once."""
 _ZSTD_WINDOW = 128 << 20
-"""Maximum window of a zstd stream: that of `zstd --long`."""
+"""Maximum window size of a zstd stream in bytes, equal to the limit of `zstd --long`."""
 _T = TypeVar("_T")
 READ_LIMIT = 64 << 20
-"""Maximum bytes of a member of a package or an image that is read into memory."""
+"""Maximum size in bytes of a member of a package or image that is read into memory."""
 _PART = 1 << 18
-"""Maximum bytes of a tar that are read at once, and of an extended header: a path, attributes."""
+"""Maximum number of bytes read from a tar at once. It also limits an extended header, which holds a
+long path or attributes."""
 _DIGITS = re.compile(rb"[0-9]{256}")
 _LARGEST_ID = 1 << 32
 _LATEST = 1 << 53
-"""Maximum owner id and time in a member's header, which anybody may have written."""
+"""Limits on the owner id and the time in a member's header, which anybody may have written."""
 BAD_ZIP = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -65,17 +66,18 @@ BAD_ZIP = (
     LookupError,
     lzma.LZMAError,
 )
-"""Exceptions from reading a damaged or hostile archive. `RuntimeError`: encrypted, or of a later
-version of the format."""
+"""Exceptions raised when reading a damaged or hostile archive. zipfile raises `RuntimeError` for an
+encrypted archive or a later version of the format."""
 LONGEST_REASON = 300
-"""Maximum characters of a reason, which may repeat member names of an untrusted archive."""
+"""Maximum number of characters of an error's reason, which may repeat member names of an untrusted
+archive."""
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
-"""Bytes that Linux allows for a name and a path, which an archive states."""
+"""Limits of Linux for a file name and a path, in bytes. An archive may state longer ones."""
 _PYTHON = re.compile(r"bin/(?:python|python3|python3\.[0-9]+)")
 _RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
-"""Paths below a prefix that builds write themselves, including the record of files to check."""
+"""Paths below a prefix that only builds write, including the record of files to check."""
 
 
 def unpacked_limit(packed: int) -> int:
@@ -84,10 +86,10 @@ def unpacked_limit(packed: int) -> int:
 
 
 def unpacked(raw: IO[bytes]) -> IO[bytes]:
-    """Return a stream's content, decompressed if it begins like gzip, bzip2, xz or zstd.
+    """Return the stream, decompressed if it begins like gzip, bzip2, xz or zstd data.
 
-    Its length is not limited here, but each read unpacks little more than it returns. Damage
-    raises one of `faults`.
+    The total size is not limited here, but each read unpacks little more than it returns. Reading
+    damaged data raises one of `faults()`.
     """
     # Loaded where they are needed: most commands open no archive.
     magic = raw.read(6)
@@ -112,7 +114,7 @@ def unpacked(raw: IO[bytes]) -> IO[bytes]:
 
 
 def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
-    """Yield a stream's bytes; raise `ValueError` if it has more than `limit`."""
+    """Yield the stream's bytes in pieces; raise `ValueError` if there are more than `limit`."""
     while piece := stream.read(PIECE):
         limit -= len(piece)
         if limit < 0:
@@ -121,7 +123,7 @@ def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
 
 
 def faults() -> tuple[type[Exception], ...]:
-    """Return the exceptions that a damaged or hostile archive or stream raises."""
+    """Return the exceptions that reading a damaged or hostile archive or stream may raise."""
     import zstandard
 
     return (
@@ -139,9 +141,9 @@ def faults() -> tuple[type[Exception], ...]:
 
 
 class Tar(Struct):
-    """A tar archive whose faults are all raised as `failure(reason)`.
+    """A tar archive that reports every fault of its content as `failure(reason)`.
 
-    `packed` is the size of the file, which bounds what it may unpack to.
+    `packed` is the size of the archive file in bytes; it limits how much the archive may unpack to.
     """
 
     _raw: IO[bytes]
@@ -150,7 +152,7 @@ class Tar(Struct):
     _archive: tarfile.TarFile | None = None
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
-        """Yield each member; its content can be read until the next one is requested."""
+        """Yield each member; its content can be read until the next member is requested."""
         try:
             stream = _Forward(unpacked(self._raw), unpacked_limit(self._packed))
             opening = partial(tarfile.open, fileobj=cast("IO[bytes]", stream), mode="r:")
@@ -163,13 +165,13 @@ class Tar(Struct):
             raise self._error(error) from error
 
     def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
-        """Return a regular file's bytes, at most `limit`."""
+        """Return the bytes of a regular file; raise if it has more than `limit`."""
         if member.size > limit:
             raise self._failure(f"{shown(member.name)} has {member.size} bytes; at most {limit}")
         return b"".join(self.pieces(member))
 
     def pieces(self, member: tarfile.TarInfo) -> Iterator[bytes]:
-        """Yield a regular file's bytes in pieces."""
+        """Yield the bytes of a regular file in pieces."""
         assert self._archive is not None, "the member was yielded by it"
         if not member.isreg():
             raise self._failure(f"{shown(member.name)} is not a regular file")
@@ -188,7 +190,7 @@ class Tar(Struct):
 
 
 def _require_plain(member: tarfile.TarInfo) -> None:
-    """Raise `ValueError` for a member with values that no file system has."""
+    """Raise `ValueError` if a member has values that no file system supports, or is sparse."""
     name = shown(member.name)
     if member.issparse():
         raise ValueError(f"{name} is a sparse file")
@@ -202,10 +204,11 @@ def _require_plain(member: tarfile.TarInfo) -> None:
 
 
 class _Forward(Struct):
-    """A stream for `tarfile` to read from, which can only be skipped forward, within limits.
+    """A stream for `tarfile` that can only move forward, within limits.
 
-    `tarfile` reads in one piece as many bytes as an extended header states, and takes time
-    quadratic in the length of a number there (before 3.11.10 and 3.12.6: CVE-2024-6232).
+    Without the limits, `tarfile` reads an extended header of any stated size at once, and parsing a
+    number in such a header takes time quadratic in its length (before 3.11.10 and 3.12.6:
+    CVE-2024-6232).
     """
 
     _stream: IO[bytes]
@@ -214,7 +217,7 @@ class _Forward(Struct):
     _in_header: bool = False
 
     def header(self, read: Callable[[], _T]) -> _T:
-        """Call `read` to read the next header, within the limits for headers."""
+        """Call `read` to read the next header, and apply the limits for headers meanwhile."""
         self._in_header = True
         try:
             return read()
@@ -222,7 +225,7 @@ class _Forward(Struct):
             self._in_header = False
 
     def read(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end."""
+        """Return `size` bytes, or fewer at the end of the stream."""
         if not 0 <= size <= _PART:
             raise ValueError(f"it has an extended header of {size} bytes; not read")
         data = self._take(size)
@@ -244,7 +247,7 @@ class _Forward(Struct):
         return self._at
 
     def seek(self, position: int) -> None:
-        """Skip to a later position."""
+        """Skip forward to a position."""
         if position < self._at:
             raise tarfile.StreamError("an archive can only be read forward")
         while self._at < position and self._take(min(_PART, position - self._at)):
@@ -253,7 +256,7 @@ class _Forward(Struct):
 
 @contextmanager
 def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFile]:
-    """Open an archive in a file; raise one of `BAD_ZIP` if it is none."""
+    """Open a zip archive; raise one of `BAD_ZIP` if the file is not a zip archive."""
     try:
         archive = zipfile.ZipFile(cast("IO[bytes]", source))
     except OSError as error:
@@ -265,14 +268,14 @@ def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFil
 
 
 def zip_content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Return a member's bytes; raise one of `BAD_ZIP` if it is damaged or has more than `limit`."""
+    """Return a member's bytes; raise one of `BAD_ZIP` if it is damaged or larger than `limit`."""
     if archive.getinfo(name).file_size > limit:
         raise ValueError(f"{shown(name)} is larger than {binary_size(limit)}")
     return b"".join(zip_pieces(archive, name))
 
 
 def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield a member's bytes, no more than it states; raise one of `BAD_ZIP` if it is damaged."""
+    """Yield a member's bytes, at most its stated size; raise one of `BAD_ZIP` if it is damaged."""
     try:
         with archive.open(member) as stream:  # `ZipFile.read` would inflate more than that
             while piece := stream.read(PIECE):
@@ -287,10 +290,10 @@ def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Itera
 def members(
     archive: Tar, failure: Callable[[str], EnvbuilderError]
 ) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each member of a package, by its path below the root.
+    """Yield each member of a package with its path below the root.
 
-    Raise `failure(reason)` for a duplicate, an unsafe path, or anything but files, folders and
-    links inside the package, such as a device or a pipe.
+    Raise `failure(reason)` for a duplicate, an unsafe path, or a member that is not a file, a
+    folder or a link, such as a device or a pipe. A hard link must follow its target.
     """
     names: set[str] = set()
     for member in archive:
@@ -310,7 +313,7 @@ def members(
 
 
 def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
-    """Return a member's path below the root; empty for the root itself."""
+    """Return a member's path below the root, or an empty string for the root itself."""
     name = path.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
@@ -322,7 +325,7 @@ def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
 
 
 def path_objection(path: str) -> str:
-    """Return why packages may not install a path relative to a root; empty if they may."""
+    """Return why packages may not install this path, relative to a root; empty if they may."""
     stray = _STRAY.search(path)
     if stray is None:
         encoded = path.encode(errors="surrogateescape")
@@ -338,9 +341,9 @@ def path_objection(path: str) -> str:
 
 
 def reserved_objection(path: str, *, with_python: bool) -> str:
-    """Return why a package may not install a path below a prefix; empty if it may.
+    """Return why a package may not install this path below a prefix; empty if it may.
 
-    `with_python`: the paths of an interpreter are reserved, too.
+    With `with_python`, the paths of an interpreter are reserved, too.
     """
     plain = path.casefold()
     if any(plain == own or plain.startswith(f"{own}/") for own in _RESERVED) or (
@@ -351,14 +354,17 @@ def reserved_objection(path: str, *, with_python: bool) -> str:
 
 
 class Folders:
-    """Check for paths that lead through something other than a folder; paths come sorted."""
+    """Checker for paths that pass through something other than a folder.
+
+    Paths must be passed in sorted order.
+    """
 
     def __init__(self) -> None:
         self._no_folders: set[str] = set()
         self._checked: set[str] = {""}
 
     def objection(self, path: str, *, is_folder: bool) -> str:
-        """Return why a path conflicts with those before it; empty if it does not."""
+        """Return why the path conflicts with an earlier path; empty if there is no conflict."""
         folder = path.rpartition("/")[0]
         while folder not in self._checked:
             if folder in self._no_folders:
@@ -373,7 +379,7 @@ class Folders:
 MOST_FILES = 50_000
 """Maximum number of files in a source archive, which is untrusted."""
 _LARGEST = 4 << 30
-"""Maximum total bytes of those files."""
+"""Maximum total size of these files in bytes."""
 
 
 _KINDS = {
@@ -387,7 +393,7 @@ _KINDS = {
 class _Entry(NamedTuple):
     path: str
     kind: str
-    """`file`, `program`, `folder`, `link`, or `copy` of what precedes it."""
+    """`file`, `program`, `folder`, `link`, or `copy` for a hard link to an earlier entry."""
     target: str
     pieces: Iterator[bytes]
 
@@ -398,11 +404,11 @@ def unpack(
     failure: Callable[[str], EnvbuilderError],
     only: re.Pattern[str] | None = None,
 ) -> None:
-    """Unpack a zip or a tar into an empty folder; raise `failure(reason)` if that is not safe.
+    """Unpack a zip or tar archive into an empty folder; raise `failure(reason)` if that is unsafe.
 
-    Owners, times and special files are ignored. A path that leads out of the folder is a failure; a
-    link that does so, or that follows another link, is left out. `only`: the names of the files to
-    unpack.
+    Owners, times and special files are ignored. A path that leads out of the folder is a failure. A
+    link that leads out of it, or that passes through another link, is left out. If `only` is given,
+    unpack only files whose names match it.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -433,7 +439,7 @@ def _of_tar(tar: Tar) -> Iterator[_Entry]:
 def _write(
     entries: Iterator[_Entry], folder: Path, limit: int, only: re.Pattern[str] | None
 ) -> None:
-    """Write the files of an archive; links come last, so that nothing is written through one."""
+    """Write an archive's entries. Links come last, so that no file is written through a link."""
     links: dict[str, str] = {}
     for number, entry in enumerate(entries):
         path = posixpath.normpath(entry.path) if entry.path.strip("/") else "."
@@ -458,7 +464,7 @@ def _write(
 
 
 def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
-    """Write a file; return how many bytes remain of the limit."""
+    """Write a file and return the number of bytes that remain of the limit."""
     destination = folder / path
     destination.parent.mkdir(parents=True, exist_ok=True)
     if entry.kind == "copy":
@@ -478,7 +484,7 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Return whether a link at a path leads out of the folder that all paths are below."""
+    """Return whether a link at `path` with this target leads out of the common root folder."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(
         ("/", "..")
     )

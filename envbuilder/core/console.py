@@ -1,11 +1,11 @@
-"""Output: notes and progress on stderr, results on stdout and in the files that the user names.
+"""Output: notes and progress on stderr, results on stdout and in files that the user names.
 
-The only module that prints. All text counts as untrusted: control characters are escaped, and a
-line stays one line, so that no file or server can add lines of its own.
+This is the only module that prints. All text counts as untrusted: control characters are escaped,
+and a line remains one line, so that no file or server can add lines of its own.
 
-Output files are checked before the work, which may take hours. An existing file is replaced only if
-its content is a result of the same kind: a misspelled path must not cost the user a key, a lock or
-notes.
+Output files are checked before the work begins, since the work may take hours. An existing file is
+replaced only if it holds a result of the same kind: a misspelled path must not cost the user a key,
+a lock or notes.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ if TYPE_CHECKING:
     from pathlib import Path  # at run time, `--help` would wait for it
 
 WIDTH = 80
-"""Columns if the output is not a terminal, so that a file looks the same wherever it is written."""
+"""Width if the output is not a terminal. It is fixed, so that a file looks the same wherever it is
+written."""
 WIDEST = 120
-"""Maximum columns on a terminal: longer lines are hard to read."""
+"""Maximum number of columns on a terminal, since longer lines are hard to read."""
 LONGEST_LINE = 4000
-"""Maximum characters of a line that repeats what files, servers or programs wrote."""
+"""Maximum number of characters of a line that repeats text from files, servers or programs."""
 LONGEST_MESSAGE = 20_000
-"""Maximum characters of an error, which may repeat a program's last lines."""
+"""Maximum number of characters of an error, which may repeat a program's last lines."""
 
 
 class Verbosity:
-    """How much commands report apart from results and errors; set by the command line."""
+    """The options --quiet and --verbose, set by the command line."""
 
     quiet = False
     verbose = False
 
     def reset(self) -> None:
-        """Report as usual."""
+        """Restore the defaults: neither quiet nor verbose."""
         self.quiet = self.verbose = False
 
 
@@ -64,7 +65,7 @@ VERBOSITY = Verbosity()
 
 
 def detail(text: str) -> None:
-    """Report what only --verbose shows, such as a program that is run."""
+    """Report a detail that only --verbose shows, such as a program being run."""
     if VERBOSITY.verbose:
         _report(f"+ {text}")
 
@@ -75,12 +76,12 @@ def _report(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Return text for one line of output: escaped, without credentials, of limited length."""
+    """Return text for one line of output: escaped, without credentials and of limited length."""
     return escaped(redacted(text), LONGEST_LINE)
 
 
 def message(line: str = "") -> None:
-    """Print one line on stderr, also with --quiet."""
+    """Print one line on stderr, even with --quiet."""
     # One write, since other threads report, too: print writes the line's end by itself.
     print(f"{one_line(line)}\n", end="", file=sys.stderr, flush=True)
 
@@ -91,24 +92,24 @@ def result(line: str = "") -> None:
 
 
 def document(text: str) -> None:
-    """Print the lines of a document on stdout as they are, except for control characters."""
+    """Print a document on stdout unchanged, except that control characters are escaped."""
     print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
 def flush() -> None:
-    """Write buffered results; raise if that fails."""
+    """Flush stdout; raise if the results cannot be written."""
     sys.stdout.flush()
 
 
 def data(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON on stdout; by default on one line."""
+    """Print a value as JSON on stdout, by default on one line."""
     document(as_json(value, indent=indent))
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """Return a value as JSON without credentials.
 
-    No character in it can change how a terminal shows the rest.
+    Characters that could change how a terminal shows the rest are escaped.
     """
     import msgspec
 
@@ -119,10 +120,10 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def error(message: str, hints: str | Iterable[Hint] = "") -> None:
-    """Print a failure on stderr: what happened, and what to do next.
+    """Print an error on stderr: what happened, and what to do next.
 
-    Their further lines are indented: text that they repeat, such as a program's last lines, cannot
-    pass for a message of its own.
+    Further lines of the message and hints are indented, so that text that they repeat, such as a
+    program's last lines, cannot pass for a message of its own.
     """
     stream = styled(sys.stderr)
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
@@ -137,23 +138,23 @@ def error(message: str, hints: str | Iterable[Hint] = "") -> None:
 
 
 def hints(hints: Iterable[Hint]) -> None:
-    """Print what to do next on stdout, as lines of a result."""
+    """Print hints on stdout as lines of a result."""
     for hint in hints:
         for line in hint_lines(hint):
             print(line, flush=True)
 
 
 def note(hint: Hint) -> None:
-    """Report what to do next on stderr, except with --quiet."""
+    """Print a hint on stderr, except with --quiet."""
     if not VERBOSITY.quiet:
         for line in hint_lines(hint):
             print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
 
 def hint_lines(hint: Hint) -> list[str]:
-    """Return the lines of a hint: the sentence, and below it the command, indented.
+    """Return the lines of a hint: the sentence, and below it the indented command.
 
-    The command is never broken or cut, so that it can be pasted, and scripts can find it.
+    The command is never wrapped or shortened, so that users can paste it and scripts can find it.
     """
     lines = []
     if hint.sentence:
@@ -164,7 +165,7 @@ def hint_lines(hint: Hint) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """Return text with its further lines indented, broken between words on a terminal."""
+    """Return text with its further lines indented; on a terminal, wrap it between words."""
     text = clipped(redacted(text), LONGEST_MESSAGE)
     lines = [escaped(line, LONGEST_LINE) for line in text.rstrip("\n").split("\n")]
     if sys.stderr.isatty():
@@ -174,7 +175,7 @@ def _fitted(text: str) -> str:
 
 
 def columns() -> int:
-    """Return the columns of the terminal, as `shutil` does; importing that takes longer."""
+    """Return the terminal's width in columns, as `shutil` does, without its slow import."""
     with suppress(ValueError):
         if (number := int(os.environ.get("COLUMNS", "0"))) > 0:
             return number
@@ -184,7 +185,7 @@ def columns() -> int:
 
 
 def width() -> int:
-    """Return the columns of text on stdout: at most `WIDEST`; `WIDTH` if it is no terminal."""
+    """Return the columns for text on stdout: up to `WIDEST`, or `WIDTH` if it is not a terminal."""
     return min(columns(), WIDEST) if sys.stdout.isatty() else WIDTH
 
 
@@ -195,7 +196,7 @@ class Task(Protocol):
         """Add `amount` to the work done."""
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        """Set the work done so far, and the total and a detail to show if they are given."""
+        """Set the work done so far and, if given, the total and a detail to show."""
 
 
 class Progress(Protocol):
@@ -211,18 +212,18 @@ class Progress(Protocol):
 
 
 class PlainProgress:
-    """Progress as plain lines: one when a task starts, one when a longer task ends."""
+    """Progress as plain lines: one when a task starts, and one when a longer task ends."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write
 
     def note(self, text: str) -> None:
-        """Print the line."""
+        """Print one line."""
         (self._write or _report)(text)
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Print the task's name and, every ten seconds, its progress."""
+        """Print the task's name when it starts and its progress every ten seconds."""
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
         self.note(f"· {name}{size}")
         started = time.monotonic()
@@ -259,18 +260,18 @@ class _PlainTask:
 
 
 class RichProgress:
-    """Progress bars on a terminal; what is finished leaves a line with its time."""
+    """Progress bars on a terminal; each finished task leaves a line with the time that it took."""
 
     def __init__(self) -> None:
         self._console = rich_console(stderr=True)
 
     def note(self, text: str) -> None:
-        """Print the line."""
+        """Print one line."""
         self._console.print(one_line(text))
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Show a progress bar, or a spinner if the total is unknown; at its end, one line."""
+        """Show a progress bar, or a spinner if the total is unknown; then print the time taken."""
         from rich.progress import Progress
 
         columns = _columns(unit, sized=bool(total))
@@ -311,16 +312,16 @@ class _RichTask(NamedTuple):
 
 
 def progress() -> Progress:
-    """Return progress bars if stderr is a terminal, plain lines otherwise; none with --quiet."""
+    """Return a progress bar display for a terminal, or plain lines, which --quiet suppresses."""
     if sys.stderr.isatty() and not VERBOSITY.quiet:
         return RichProgress()
     return PlainProgress()
 
 
 def rich_console(*, stderr: bool = False, file: Any = None) -> Any:
-    """Return a console at most `WIDEST` columns wide; `WIDTH` columns if it is not a terminal.
+    """Return a rich console, up to `WIDEST` columns wide; `WIDTH` columns if not on a terminal.
 
-    It prints to stdout by default. rich honours NO_COLOR, and drops colour if the output is not a
+    By default it prints to stdout. rich honours NO_COLOR, and omits colour if the output is not a
     terminal.
     """
     stream = file or styled(sys.stderr if stderr else sys.stdout)
@@ -350,7 +351,7 @@ def _escaping_console(**options: Any) -> Any:
 
 
 def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[Any]]) -> Any:
-    """Return a table without lines for rich's console; `columns`: headings → their options."""
+    """Return a borderless rich table; `columns` maps each heading to its column options."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
@@ -366,16 +367,16 @@ class OutputError(BuildError):
 
 
 class NoReaderError(Exception):
-    """The program reading the output has exited, as `head` does.
+    """The program that reads the output has exited, as `head` does.
 
-    Not an `OSError`, because some libraries exit on their own on a broken pipe.
+    This is not an `OSError`, because some libraries exit on their own on a broken pipe.
     """
 
 
 class Results:
-    """Standard output that raises `OutputError` if it cannot be written.
+    """Standard output that raises `OutputError` if writing fails.
 
-    Text is written without control characters, unless it is `styled`.
+    Control characters in text are escaped, unless the stream is `styled`.
     """
 
     _safe = staticmethod(escaped_lines)
@@ -397,12 +398,12 @@ class Results:
         return len(data)
 
     def flush(self) -> None:
-        """Write buffered output."""
+        """Flush buffered output."""
         with _failures():
             self._stream.flush()
 
     def styled(self) -> Results:
-        """Return the stream for text that carries styles: its writer has escaped all else."""
+        """Return a stream that keeps styles; its writer must have escaped everything else."""
         return type(self)(self._stream, styled=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -410,7 +411,7 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error: removes credentials, and drops output that it cannot write."""
+    """Standard error that removes credentials and drops output that it cannot write."""
 
     _safe = staticmethod(log_text)
 
@@ -421,13 +422,13 @@ class Messages(Results):
         return len(data)
 
     def flush(self) -> None:
-        """Write buffered output."""
+        """Flush buffered output."""
         with suppress(OutputError, NoReaderError):
             super().flush()
 
 
 def styled(stream: Any) -> Any:
-    """Return a stream for text that carries styles."""
+    """Return a stream that keeps styles; its writer must have escaped everything else."""
     return stream.styled() if isinstance(stream, Results) else stream
 
 
@@ -446,10 +447,10 @@ def _failures() -> Any:
 
 
 def guard() -> None:
-    """Reopen standard streams that are closed, and wrap stdout and stderr to handle failed writes.
+    """Reopen closed standard streams, and wrap stdout and stderr to handle failed writes.
 
-    Otherwise the next file to be opened would become the standard output of every child. A closed
-    stdout is reopened read-only, so that it still cannot be written.
+    Without this, the next file to be opened would become the standard output of every child
+    process. A closed stdout is reopened read-only, so that writing to it still fails.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -473,7 +474,7 @@ def _writable(stream: TextIO | None, number: int) -> TextIO:
 
 
 def discard() -> None:
-    """Drop output that could not be written, so that Python does not try again at exit."""
+    """Discard output that could not be written, so that Python does not write it again at exit."""
     with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
@@ -482,11 +483,11 @@ def discard() -> None:
 
 _PAGE = b'<meta name="generator" content="envbuilder">'
 Recognize = Callable[[bytes], bool]
-"""Return whether a file's content is a result of some kind."""
+"""Function that returns whether a file's content is a result of a particular kind."""
 
 
 def has_keys(*keys: str) -> Recognize:
-    """Return a function that recognizes a JSON document by its keys."""
+    """Return a function that recognizes a JSON document that has these keys."""
 
     def recognize(content: bytes) -> bool:
         from envbuilder.core import decoding
@@ -501,19 +502,19 @@ def has_keys(*keys: str) -> Recognize:
 
 
 def is_page(content: bytes) -> bool:
-    """Return whether this is an HTML page that envbuilder wrote."""
+    """Return whether the content is an HTML page written by envbuilder."""
     return _PAGE in content
 
 
 class Place(NamedTuple):
-    """A file that the user names for a result, if any, and what may be replaced there."""
+    """An output file that the user may name, and a check for files that it may replace."""
 
     option: str
     path: Path | None
     is_ours: Recognize
 
     def require(self) -> None:
-        """Raise `InvalidError` if a result cannot be written here, or would replace other files."""
+        """Raise `InvalidError` if the path cannot be written or holds another kind of file."""
         path = self.path
         if path is None:
             return
@@ -540,7 +541,7 @@ class Place(NamedTuple):
         return not content or self.is_ours(content)
 
     def write(self, make: Callable[[], str]) -> Path | None:
-        """Write the text that `make` returns, if there is a path; return the path.
+        """Write the text returned by `make` to the file and return its path; None if none is named.
 
         Raise `EnvbuilderError` if that fails, or if another file has appeared at the path.
         """
@@ -558,7 +559,7 @@ class Place(NamedTuple):
 
 
 def require_places(*places: Place) -> None:
-    """Raise `InvalidError` for the first of these files that cannot be written."""
+    """Raise `InvalidError` if one of the files cannot be written, or two have the same path."""
     for number, output in enumerate(places):
         output.require()
         for other in places[:number]:
@@ -571,10 +572,11 @@ def require_places(*places: Place) -> None:
 def deliver(
     writes: Iterable[tuple[str, Callable[[], Path | None]]], show: Callable[[], object]
 ) -> list[EnvbuilderError]:
-    """Write all results, then show them and say where they are; return the failures.
+    """Write all results, call `show`, report the files written, and return the errors.
 
-    Each write has a name for messages and returns its path. A failed one does not stop the others.
-    It is no failure if the reader of the output has exited.
+    Each item of `writes` is a name for messages and a function that returns the path written, or
+    None. A failed write does not stop the others. It is not an error if the reader of the output
+    has exited.
     """
     errors: list[EnvbuilderError] = []
     notes = []
