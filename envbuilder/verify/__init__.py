@@ -1,4 +1,4 @@
-"""Run the payload in an environment, validate its report externally, store it and display it.
+"""Run the payload in an environment, validate its report from outside, store it and show it.
 
-May import `build` and the rooms below it, but not `bundle`.
+This package may import `build` and the rooms below it, but not `bundle`.
 """

@@ -1,8 +1,8 @@
 """Derive the next steps from a report's failed checks and warnings.
 
-Advice covers only what the report supports: each item names the check it comes from, and a command
-only if one helps. Commands contain no text from a report except names and paths that match a safe
-pattern, since users copy commands without reading them.
+Advice covers only what the report supports. Each item names the checks that it comes from, and has
+a command only if one helps. From the report, commands contain only names and paths that match a
+safe pattern, since users copy commands without reading them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}\Z")
 _CHANGED_WORDS = "changed after the build"
-"""How the integrity check of an environment words its failure."""
+"""Text with which the integrity check of an environment describes its failure."""
 _CAUSES = {"arithmetic", "step"}
-"""Checks whose failure explains why a network did not learn."""
+"""Names of checks whose failure explains why a network did not learn."""
 _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGNORECASE)
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """One next step: a sentence, its command, and the checks that call for it."""
+    """One next step: a sentence, a command (possibly empty), and the checks that call for it."""
 
     sentence: str
     command: str = ""
@@ -39,10 +39,10 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class _Step(Struct, frozen=True):
-    """What one check calls for: a sentence, and the words of its command, if one helps.
+    """One next step for a check: a sentence, and the words of a command if one helps.
 
-    With `external` set, it is for external interpreters only (true) or for environments that
-    envbuilder built only (false).
+    If `external` is true, the step is only for external interpreters; if it is false, it is only
+    for environments that envbuilder built.
     """
 
     sentence: str
@@ -187,8 +187,8 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "step": _WRONG_NUMBERS,
 }
 _EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
-"""Backend of reports on what envbuilder did not build here → the option that names it, and what
-stands for a path that is no plain one."""
+"""Backend of reports on artifacts that envbuilder did not build here → the option that names the
+artifact, and a placeholder for its path if that does not match the safe pattern."""
 _ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
 _NO_CHECK = _Step(
     "Run the verification again; this report does not say which check failed.", ("verify",)
@@ -197,7 +197,10 @@ _AGAIN = _Step("Then verify again: only a new report counts.", ("verify",))
 
 
 def advise(report: Report) -> tuple[Advice, ...]:
-    """Return the next steps, most urgent first; equal ones once, with all checks that need them."""
+    """Return the next steps, most urgent first.
+
+    Equal steps of several checks are merged into one that names all these checks.
+    """
     checks: dict[tuple[str, str], list[str]] = {}
     ordered = []
     for status in ("failed", "warning"):
@@ -223,7 +226,7 @@ def advise(report: Report) -> tuple[Advice, ...]:
 
 
 def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
-    """Return what a failed check or a warning calls for."""
+    """Return the next steps for a failed check or a warning."""
     fails = check.status == "failed"
     (kind, _, backend) = check.name.partition(" ")
     steps = _STEPS.get("extension" if kind == "extension" else check.name, ())
@@ -267,7 +270,7 @@ def _after_success(report: Report) -> Iterator[_Step]:
 
 
 def _words(step: _Step, report: Report) -> tuple[str, str]:
-    """Return a step's sentence and its command for the environment of a report."""
+    """Return the sentence and the command of a step, filled in for a report's environment."""
     sentence = step.sentence.format(
         framework=title(_name(report.framework.name)) or "the framework",
         device=_name(report.device.requested) or "the device",

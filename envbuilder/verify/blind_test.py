@@ -1,8 +1,9 @@
-"""The blind test: score a trained network outside of the environment it ran in.
+"""The blind test: score a trained network outside of the environment that trained it.
 
 After training, the payload requests images. It receives the test images without labels, in an order
-known only to this process, each slightly altered so that it matches no copy on a disk. It answers
-with a class and ten log-probabilities per image; this process computes the score from the latter.
+that only this process knows. Each image is slightly altered, so that it matches no copy on a disk.
+The payload answers with a class and ten log-probabilities per image, and this process computes the
+score from the log-probabilities.
 """
 
 from __future__ import annotations
@@ -32,27 +33,29 @@ if TYPE_CHECKING:
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)
-"""Mask of the altered bits: at most 3 of 255 grey levels per pixel. The accuracy stays the same
-within 0.3 points on 1,000 images (six seeds, four epochs each)."""
+"""Mask of the bits that are altered: at most 3 of 255 grey levels per pixel. This changes the
+accuracy by at most 0.3 points on 1,000 images (six seeds, four epochs each)."""
 
 _APART = 0.01
-"""How far an image's probabilities may sum from 1, and its class score fall below the best."""
+"""Largest accepted distance of the sum of an image's probabilities from 1, and of the score of the
+answered class from the best score."""
 
 _LEAST = -1e6
-"""Lower log-probabilities are no plausible output of this network."""
+"""Least accepted log-probability: this network cannot plausibly output a lower one."""
 
 _AGREEMENT = 0.005
 _IMAGES_APART = 5
-"""How far the reported accuracy may be from the score: a fraction, plus a number of images because
-a few of them are close to two classes."""
+"""Largest accepted difference between the reported accuracy and the score: a fraction, plus a
+number of images, because a few images are close to two classes."""
 
 
 @contextmanager
 def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
-    """Yield new folders for what a verification exchanges with the payload; remove them afterwards.
+    """Yield new folders for the exchange with the payload, by name; remove them afterwards.
 
-    `questions` are this process's, `RECORD` is the payload's. They are created next to the build
-    folders: a lock marks them as in use, and `clean` removes them if the process was killed.
+    This process writes to `questions`, and the payload writes to `RECORD`. The folders are created
+    next to the build folders. A lock marks them as in use, and `clean` removes them if the process
+    was killed.
     """
     from filelock import FileLock
 
@@ -72,7 +75,7 @@ def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """The score: `accuracy` is a fraction, `loss` the mean cross-entropy in nats."""
+    """The score of a blind test: accuracy as a fraction, loss as mean cross-entropy in nats."""
 
     images: int
     accuracy: float
@@ -93,7 +96,10 @@ class BlindTest:
         self.requested = False
 
     def ask(self) -> None:
-        """Write the images for the payload; `score` reports a failure, such as a full disk."""
+        """Write the images for the payload.
+
+        If that fails, for example because the disk is full, `score` raises the error.
+        """
         if self.requested:
             self._problem = "the payload requested the images twice"
             return
@@ -107,7 +113,7 @@ class BlindTest:
             self._problem = f"{error.filename}: {error.strerror or error}"
 
     def _images(self) -> bytes:
-        """Return the images in this test's order, the lowest two bits of each pixel randomised."""
+        """Return the images in the test's order, with the two lowest bits of pixels randomised."""
         changed = []
         for n in self._order:
             image = int.from_bytes(self._split.images[n * PIXELS : (n + 1) * PIXELS])
@@ -116,13 +122,13 @@ class BlindTest:
         return b"".join(changed)
 
     def answer(self, event: dict[str, Any]) -> None:
-        """Record one event of answers; `score` raises any problem with it."""
+        """Record the answers in an event; if they are invalid, `score` raises the error."""
         self._problem = self._problem or self._wrong(event)
         if not self._problem:
             self._scores += event["scores"]
 
     def _wrong(self, event: dict[str, Any]) -> str:
-        """Return what is wrong with an event of answers; empty if nothing is."""
+        """Return what is wrong with the answers in an event; empty if nothing is."""
         if not self.requested:
             return "the payload answered before it had the images"
         first, classes, scores = map(event.get, ("first", "classes", "scores"))
@@ -136,7 +142,7 @@ class BlindTest:
         return next((problem for pair in rows if (problem := _wrong_row(*pair))), "")
 
     def score(self) -> Score:
-        """Score the answers; raise `VerifyError` if they are incomplete or malformed."""
+        """Score the answers; raise `VerifyError` if some are missing or malformed."""
         count = self._split.count
         problem = self._problem
         if not problem and len(self._scores) != count:
@@ -151,12 +157,12 @@ class BlindTest:
         )
 
     def answers(self, most: int) -> step.Answers:
-        """Return up to `most` images and their answers, the first of a random order."""
+        """Return the first `most` images, which are in random order, and the payload's answers."""
         return step.Answers(self._sent[: most * PIXELS], self._scores[:most])
 
 
 def require(score: Score, reported: float, gates: Gates) -> None:
-    """Raise `VerifyError` unless a score passes the gates and confirms the reported accuracy."""
+    """Raise `VerifyError` unless the score passes the gates and confirms the reported accuracy."""
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     if score.accuracy < gates.accuracy:
         problem = f"at least {gates.accuracy:.2%} is needed"
@@ -170,7 +176,7 @@ def require(score: Score, reported: float, gates: Gates) -> None:
 
 
 def _wrong_row(answer: Any, row: Any) -> str:
-    """Return what is wrong with the class or scores of one image; empty if nothing is."""
+    """Return what is wrong with an image's class or scores; empty if nothing is."""
     logarithms = isinstance(row, list) and all(
         isinstance(value, float | int) and _LEAST < value < 1 for value in row
     )

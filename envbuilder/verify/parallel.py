@@ -1,8 +1,8 @@
 """`verify --devices`: run several devices, each alone and then all together in data parallel.
 
 The payload (`payload.parallel`) does the work and judges it, so that both are the same in a
-container, a native environment and an external interpreter. This module starts it, validates its
-report and merges that into the verification report.
+container, a native environment and an external interpreter. This module starts the payload,
+validates its report, and merges it into the verification report.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CHECK = "several devices"
 REQUIRED_ALONE = ("run", "gradients")
 REQUIRED_TOGETHER = ("ranks", "own devices", "gradients equal", "gradients", "weights equal")
-"""The checks of `payload.parallel` without which a report of each device, or of all together, did
-not pass."""
+"""Checks of `payload.parallel` that a passing report must contain: for each device alone, and for
+all devices together."""
 
 
 def require(devices: str | None, accelerator: str) -> None:
@@ -42,7 +42,7 @@ def require(devices: str | None, accelerator: str) -> None:
 
 
 def selection(devices: str | None, accelerator: str) -> tuple[str, ...]:
-    """Return arguments that make the payload's `verify` use the first requested device."""
+    """Return the arguments that make the payload's `verify` use the first requested device."""
     numbers = shares.parse(devices) if devices is not None else None
     if numbers and accelerator != "cpu":
         return ("--index", str(numbers[0]))
@@ -59,10 +59,10 @@ def extend(
     *,
     quick: bool,
 ) -> dict[str, Any]:
-    """Return a payload's report with the result of several devices.
+    """Return the report, extended with the result of running several devices.
 
-    They run only if the verification passed. `start` runs the payload, given a function for its
-    arguments, the data's folder and a callback for its output lines.
+    The devices run only if the verification passed. `start` runs the payload: it takes a function
+    that returns the payload's arguments, the shared folders, and a callback for output lines.
     """
     if report["status"] != "passed":
         return model.with_check(
@@ -72,7 +72,10 @@ def extend(
     run_id = run.new_run_id()
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the arguments. `paths` maps folders to their paths as the payload sees them."""
+        """Return the payload's arguments.
+
+        `paths` maps folders to their paths as the payload sees them.
+        """
         options = ("--device", accelerator, "--devices", devices, "--data", paths["data"])
         return ("parallel", *options, "--run-id", run_id, *(["--quick"] if quick else []))
 
@@ -88,7 +91,7 @@ def extend(
 
 
 def _requested_devices(accelerator: str, devices: str) -> tuple[int, ...] | None:
-    """Return the devices that a report must cover; None if the payload enumerates them."""
+    """Return the devices that a report must cover; None if only the payload knows them."""
     numbers = shares.parse(devices)
     if numbers is None and accelerator != "cpu":
         return None
@@ -102,9 +105,9 @@ def measure(
     run_id: str,
     check: Callable[[Any], str],
 ) -> dict[str, Any]:
-    """Run the payload through `start`; return its report, or a failed one with the reason.
+    """Run the payload through `start`; return its report, or a failed report with the reason.
 
-    `check` returns a report's status, or raises `VerifyError` for a report not to be believed.
+    `check` returns the status of a report, or raises `VerifyError` if the report cannot be trusted.
     """
     try:
         done, report, hint = run.follow(start, run.Events(progress), progress, log, run_id)
@@ -120,8 +123,8 @@ def measure(
 def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scaling:
     """Return a report on several devices as typed data.
 
-    Raises `VerifyError` if it is not valid, or passed without a required check or on devices other
-    than `requested`.
+    Raise `VerifyError` if it is invalid, or if it passed without a required check or on devices
+    other than `requested`.
     """
     scaling = model.check_scaling(report)
     if scaling.status == "passed":
@@ -133,7 +136,7 @@ def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scalin
 
 
 def _require_checks(scaling: model.Scaling) -> None:
-    """Raise `VerifyError` if a passing report lacks a check that the payload always makes."""
+    """Raise `VerifyError` if a passing report lacks a check that the payload always runs."""
     together = REQUIRED_TOGETHER if scaling.ranks > 1 else ()
     absent = model.absent(("devices", *together), scaling.checks)
     for device in scaling.devices:
@@ -144,7 +147,7 @@ def _require_checks(scaling: model.Scaling) -> None:
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
-    """Return the report with the result of several devices; it fails if they failed."""
+    """Return the report with the result of several devices added; it fails if they failed."""
     reasons = list(map(printable, scaling.get("reasons", ())))
     if scaling["status"] != "passed":
         return {

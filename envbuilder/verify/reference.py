@@ -1,7 +1,7 @@
-"""The network's loss and gradients in float64, computed by numpy.
+"""The loss and the gradients of the network in float64, computed by numpy.
 
-Recorded steps are compared with them, outside of the environment. Names and shapes of the
-parameters are those of `training.model`.
+The training steps recorded in an environment are compared with these results. The names and shapes
+of the parameters are those of `training.model`.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ _CORNERS = [
     for row in (0, 1)
     for column in (0, 1)
 ]
-"""The pixels at each of the four positions in the windows of pooling, row by row."""
+"""Slices that select the pixels at each of the four positions of a pooling window, row by row."""
 
 
 @dataclass(frozen=True)
 class Forward:
-    """What a forward pass computed, as far as the backward pass needs it; all in float64."""
+    """The results of a forward pass that the backward pass needs, all in float64."""
 
     weights: dict[str, Any]
     images: Any
     labels: Any
     scales: tuple[Any, Any]
-    """What the two dropouts multiplied values by: 0, or the inverse of the share they keep."""
+    """Factors of the two dropouts: 0 for a dropped value, else 1 / (share of kept values)."""
     first: Any
     second: Any
     pooled: Any
     chosen: Any
     flat: Any
-    """What fc1 receives."""
+    """Input of fc1."""
     third: Any
-    """What fc1 returns, before the ReLU."""
+    """Output of fc1, before the ReLU."""
     fourth: Any
-    """What fc2 receives."""
+    """Input of fc2."""
     log_probabilities: Any
 
     @property
     def loss(self) -> Any:
-        """Return the mean negative log-probability of the labels, an array without dimensions."""
+        """Return the mean negative log-probability of the labels, as a zero-dimensional array."""
         return -self.log_probabilities[range(len(self.labels)), self.labels].mean()
 
 
 def forward(
     numpy: Any, weights: dict[str, Any], images: Any, labels: Any, masks: Sequence[Any] = ()
 ) -> Forward:
-    """Compute the network's result for a batch; `masks` are those of the two dropouts.
+    """Compute a forward pass of the network on a batch.
 
-    `images` are (N, 28, 28, 1), normalised; everything is converted to float64. Without masks
-    nothing is dropped.
+    `images` are normalised and have the shape (N, 28, 28, 1). `masks` are the masks of the two
+    dropouts; without masks, nothing is dropped. Weights and images are converted to float64.
     """
     exact = {name: value.astype(numpy.float64) for name, value in weights.items()}
     images = images.astype(numpy.float64)
@@ -85,7 +85,10 @@ def forward(
 
 
 def backward(numpy: Any, passed: Forward, active: Any) -> dict[str, Any]:
-    """Return the loss's gradient of each parameter; `active` are the units of fc1 above 0."""
+    """Return the gradient of the loss for each parameter, by the parameter's name.
+
+    `active` is a mask of the fc1 units whose output is above 0.
+    """
     exact = passed.weights
     count = len(passed.labels)
     # Each name is the loss's gradient of what it is in the forward pass.
@@ -112,19 +115,19 @@ def backward(numpy: Any, passed: Forward, active: Any) -> dict[str, Any]:
 
 
 def log_softmax(numpy: Any, scores: Any) -> Any:
-    """Return the logarithms of the probabilities of each row's classes."""
+    """Return the log-probabilities of the classes in each row."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     return shifted - numpy.log(numpy.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def convolve(numpy: Any, images: Any, weight: Any) -> Any:
-    """Return the convolution of a batch of images, without padding and without a bias."""
+    """Return the convolution of a batch of images, without padding or bias."""
     matrix = weight.reshape(-1, weight.shape[-1])
     return numpy.stack([_patches(numpy, image, weight) @ matrix for image in images])
 
 
 def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> tuple[Any, Any]:
-    """Return the gradients of the images and of the weight of a convolution."""
+    """Return the gradients of a convolution for its images and for its weight."""
     rows, columns = (size - 1 for size in weight.shape[:2])
     padded = numpy.pad(cotangent, ((0, 0), (rows, rows), (columns, columns), (0, 0)))
     of_images = convolve(numpy, padded, weight[::-1, ::-1].transpose(0, 1, 3, 2))
@@ -136,10 +139,10 @@ def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) 
 
 
 def _patches(numpy: Any, image: Any, weight: Any) -> Any:
-    """Return what each position of the kernel meets of an image: (rows, columns, values).
+    """Return the pixels under each position of the kernel, shape (rows, columns, values).
 
-    A copy: of one image it fits into the processor's cache, and products of it are twice as fast
-    as those of views into all images.
+    The result is a copy: for a single image it fits into the processor's cache, and products with
+    it are twice as fast as products with views into all images.
     """
     size = weight.shape[:2]
     windows = numpy.lib.stride_tricks.sliding_window_view(image, size, axis=(0, 1))
@@ -147,9 +150,9 @@ def _patches(numpy: Any, image: Any, weight: Any) -> Any:
 
 
 def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
-    """Return the largest pixel of each window of 2 by 2, and which of the four it is.
+    """Return the largest pixel of each 2 × 2 window, and its position from 0 to 3.
 
-    Of equal pixels it is the first, row by row, as in torch.
+    Among equal pixels, the first one, row by row, is chosen, as in torch.
     """
     largest = images[_CORNERS[0]]
     chosen = numpy.zeros(largest.shape, "u1")
@@ -161,7 +164,7 @@ def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
 
 
 def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
-    """Return the gradient of the images of `pool`: all of it goes to the chosen pixels."""
+    """Return the gradient for the images of `pool`: all of it goes to the chosen pixels."""
     count, rows, columns, channels = cotangent.shape
     of_images = numpy.empty((count, 2 * rows, 2 * columns, channels))
     for number, corner in enumerate(_CORNERS):

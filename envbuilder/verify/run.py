@@ -36,35 +36,38 @@ _INTERVAL = 0.02
 
 _MOST_PHASES = 10_000
 _LONGEST_NAME = 200
-"""Maximum number of phases and length of a name: an environment may send any number."""
+"""Maximum number of recorded phases, and maximum length of a phase's name. An environment may send
+any number of them."""
 
 _SLACK = 0.25
 _SLACK_SHARE = 0.01
-"""How much a pass may differ from the time between its events: seconds, plus a fraction of that
-time. Events pass through a pipe, and those of a container also through the engine."""
+"""Largest accepted difference between the reported duration of a pass and the time between its
+events: a number of seconds plus a fraction of that time. Events pass through a pipe, and the events
+of a container also pass through the engine."""
 
 _DELAYS = 3
-"""An event passes through up to three processes (payload, engine, this one), all delayed."""
+"""Number of processes that may each delay an event: payload, engine and this one."""
 
 _EXCUSED = 0.5
-"""Most of the time between two events that delays excuse."""
+"""Largest fraction of the time between two events that delays can excuse."""
 
 _LATEST = 1.0
-"""Longest delay in seconds that an overloaded machine causes: two cores with a load of ten and a
-busy disk gave 0.1. Beyond it this process was stopped, and what it measured says nothing."""
+"""Longest delay in seconds that an overloaded machine causes. Two cores with a load of ten and a
+busy disk gave 0.1. If the delay was longer, this process was stopped, and its measurements prove
+nothing."""
 
 
 class Timeline:
-    """Arrival times of phases, and the scheduling delays of this process.
+    """The arrival times of phases, and the scheduling delays of this process.
 
-    As a context manager it samples those delays, so that a busy machine is not mistaken for a wrong
-    clock.
+    As a context manager, it samples these delays in a thread, so that a busy machine is not
+    mistaken for a wrong clock.
     """
 
     def __init__(self) -> None:
         self._arrivals: dict[str, float] = {}
         self._delays: dict[int, float] = {}
-        """The longest delay within each second, in seconds."""
+        """Longest delay within each second of the monotonic clock, in seconds."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -84,20 +87,23 @@ class Timeline:
             self.delayed(now - before - _INTERVAL, now)
 
     def arrived(self, phase: str, now: float | None = None) -> None:
-        """Record that a phase began; only its first event counts."""
+        """Record the time at which a phase began; ignore later events of the same phase."""
         if len(self._arrivals) < _MOST_PHASES and len(phase) <= _LONGEST_NAME:
             self._arrivals.setdefault(phase, time.monotonic() if now is None else now)
 
     def delayed(self, seconds: float, now: float) -> None:
-        """Record that this process ran `seconds` late."""
+        """Record that this process was delayed by `seconds` at time `now`."""
         self._delays[int(now)] = max(seconds, self._delays.get(int(now), 0.0))
 
     def problems(self, passes: Sequence[tuple[str, float]]) -> list[str]:
-        """Return a sentence per pass (phase, reported seconds) that the arrivals contradict."""
+        """Return a sentence for each pass whose reported duration contradicts the arrival times.
+
+        `passes` holds a phase and its reported seconds for each pass.
+        """
         return [problem for each in passes if (problem := self._problem(*each))]
 
     def unconfirmed(self, passes: Iterable[tuple[str, float]]) -> str:
-        """Return why the time of one of the passes was not confirmed; empty if all were."""
+        """Return why the duration of a pass could not be confirmed; empty if all were confirmed."""
         for phase, _ in passes:
             late = self._latest(phase)
             if late > _LATEST:
@@ -108,7 +114,7 @@ class Timeline:
         return ""
 
     def _latest(self, phase: str) -> float:
-        """Return this process's longest delay in seconds around a pass that was observed."""
+        """Return the longest delay of this process during a pass, in seconds."""
         around = range(
             int(self._arrivals.get(phase, 0.0)) - 1,
             int(self._arrivals.get(f"test {phase}", 0.0)) + 2,
@@ -135,20 +141,23 @@ class Timeline:
 
 _STEPS = 10**9
 _LOSS = 1e6
-"""Bounds of what is shown of a progress event, which an environment writes."""
+"""Largest step number and loss that are shown. Progress events come from an untrusted environment.
+"""
 _MOST_SIGNALS = 64
-"""Signals that Linux has: a higher exit code of a container's client names none."""
+"""Number of signals on Linux. An exit code above 128 plus this number does not stand for a signal.
+"""
 
 
 def new_run_id() -> str:
-    """Return a random ID that ties a report to its run: the payload cannot know it beforehand."""
+    """Return a random ID that ties a report to its run; the payload cannot know it in advance."""
     return secrets.token_hex(16)
 
 
 def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the payload's arguments. `paths` maps folders to their paths as it sees them.
+    """Return the payload's command-line arguments.
 
-    Without `questions`, there is no blind test.
+    `paths` maps the names of shared folders to their paths as the payload sees them. Without a path
+    for `questions`, there is no blind test.
     """
     expects = job.expects
     small = job.quick or job.dataset.subset
@@ -181,9 +190,10 @@ def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class Events(Struct):
-    """Parse the payload's stdout line by line: show progress, keep the final report.
+    """A parser of the payload's output lines that shows progress and keeps the final report.
 
-    `timeline` receives each phase on arrival; `test` the payload's request and its answers.
+    `timeline` receives the arrival time of each phase. `test` receives the payload's request for
+    images and its answers.
     """
 
     _progress: Progress
@@ -192,12 +202,12 @@ class Events(Struct):
     _open: ExitStack = msgspec.field(default_factory=ExitStack)
     _task: Task | None = None
     phase: str = ""
-    """The name of the last phase that began; empty before the first."""
+    """Name of the latest phase that began; empty before the first one."""
     run_id: Any = None
     report: Any = None
 
     def line(self, text: str) -> None:
-        """Handle one line of output; ignore anything that is not a known event."""
+        """Handle one line of output; ignore lines that are not a known event."""
         arrival = time.monotonic()
         try:
             event = json.loads(text)
@@ -222,7 +232,7 @@ class Events(Struct):
             self.report = event.get("report")
 
     def _show(self, done: object, total: object, loss: object) -> None:
-        """Show how far a phase is, and its loss, if an environment sent proper numbers."""
+        """Show the progress of a phase and its loss, if the environment sent valid numbers."""
         if self._task is None or not isinstance(done, int) or not isinstance(total, int):
             return
         if 0 <= done <= total <= _STEPS:
@@ -260,10 +270,11 @@ def examine(
     progress: Progress,
     log: Path,
 ) -> dict[str, Any]:
-    """Have the payload train and answer a blind test; return its report with the score.
+    """Have the payload train and answer a blind test; return its report with the test's score.
 
-    `start` runs the payload, `selection` holds additional arguments for it. Raises `VerifyError`
-    as `run_payload` does. Afterwards the recorded steps are repeated: a wrong one fails the report.
+    `start` runs the payload, and `selection` holds additional arguments for it. The training steps
+    that the payload recorded are then repeated in this process; if one is wrong, the report fails.
+    Raise `VerifyError` in the same cases as `run_payload`, or if a recorded step cannot be checked.
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = load(job.dataset.folder, job.dataset.name)
@@ -311,9 +322,9 @@ def run_payload(
 ) -> dict[str, Any]:
     """Run the payload through `start`, which passes it `run_id`, and return its report.
 
-    Raises `VerifyError` if the payload was killed, timed out or ended without a valid report, or if
-    it reported passed and that contradicts the request, the time measured in this process, or the
-    score of the blind test.
+    Raise `VerifyError` if the payload was killed, timed out or ended without a valid report. Also
+    raise it if the payload reported success but this contradicts the request, the time measured in
+    this process, or the score of the blind test.
     """
     with Timeline() as timeline:
         done, report, hint = follow(start, Events(progress, timeline, test), progress, log, run_id)
@@ -358,7 +369,7 @@ def _with_score(data: dict[str, Any], score: blind_test.Score) -> dict[str, Any]
 
 
 def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
-    """Return a passing report with what the repeated steps showed; it fails if they are wrong."""
+    """Return a passing report with the result of the repeated steps; it fails if one is wrong."""
     judged = {"detail": proof.problem or proof.summary}
     if proof.problem:
         judged["status"] = "failed"
@@ -370,7 +381,7 @@ def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
 
 
 def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, Any]:
-    """Return a report with a warning for measurements that cannot be true together."""
+    """Return the report, with a warning added if its measurements contradict each other."""
     doubt = consistency.matmul_rate(measured)
     if doubt is None:
         return data
@@ -379,7 +390,7 @@ def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, An
 
 
 def _incomplete(measured: model.Measured) -> str:
-    """Return why a genuine payload cannot have written this passing report; "" if it can."""
+    """Return why a genuine payload cannot have written this passing report; empty if it can."""
     lacking = model.absent((*REQUIRED, BLIND_TEST, STEP), measured.checks)
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
@@ -396,9 +407,9 @@ def follow(
     log: Path,
     run_id: str,
 ) -> tuple[Completed, Any, str]:
-    """Run the payload; return how it ended, its unchecked report, and a hint at its log.
+    """Run the payload; return the ended process, the unchecked report, and a hint at the log.
 
-    Raises `VerifyError` if it was killed, timed out or ended without a report of this run.
+    Raise `VerifyError` if the payload was killed, timed out, or ended without a report of this run.
     """
     try:
         done = start(events.line)
@@ -423,7 +434,7 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
-    """Return a failed report, with the reason, for a payload without a trustworthy report."""
+    """Return a failed report that states the error, for a payload without a trustworthy report."""
     detail = printable(error.message)
     return {
         "schema": model.SCHEMA,
@@ -443,9 +454,9 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
 
 
 def _keep_log(text: str, log: Path, progress: Progress) -> str:
-    """Write the payload's stderr to the log and return a hint at it.
+    """Write the payload's stderr to the log, and return a hint at the log.
 
-    Returns "" if the log cannot be written: a full disk must not hide the verdict.
+    Return an empty string if the log cannot be written: a full disk must not hide the verdict.
     """
     try:
         files.ensure_folder(log.parent)
@@ -457,7 +468,10 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
 
 
 def as_stored(report: Any, hint: str) -> Any:
-    """Return a report as JSON will restore it; raise `VerifyError` if JSON cannot represent it."""
+    """Return a report in the form in which JSON restores it, with credentials redacted.
+
+    Raise `VerifyError` if JSON cannot represent it.
+    """
     try:
         return model.restored(redacted_values(report))
     except (ValueError, TypeError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""Show a verification's report: its figures in words, on the terminal or as one HTML page.
+"""Show a verification report in words: on the terminal, or as one HTML page.
 
-The report has to pass `model.check`; a refused one has no page.
-`verify` replaces a payload's invalid report by a failed one before it shows anything, so a run
-that did not finish has its page, too.
+Only a report that passes `model.check` can be shown. `verify` replaces an invalid report of the
+payload with a failed one before it shows anything, so that a run that did not finish has a page,
+too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MOST_DEVICES = 64
 MOST_RATES = 12
-"""Rows that are shown: an environment may report any number."""
+"""Maximum number of rows that are shown, since an environment may report any number."""
 _TONES: dict[str, Tone] = {
     "passed": "good",
     "failed": "bad",
@@ -47,12 +47,12 @@ _TONES: dict[str, Tone] = {
 
 
 def status(word: str) -> Word:
-    """Return the status of a report or of a check, with its colour."""
+    """Return the status of a report or check as a coloured word."""
     return Word(word, _TONES[word])
 
 
 def sections(report: Report) -> list[Section]:
-    """Return what a report says, but for its key figures and its verdict."""
+    """Return the sections of a report, without its key figures and its verdict."""
     measurements = report.measurements or Measurements()
     losses = report.training.losses if report.training else ()
     return [
@@ -79,7 +79,8 @@ _QUESTIONS = {
     "Did it train?": ("device used", "accuracy", BLIND_TEST),
     "Were the numbers right?": ("precision", "arithmetic", STEP),
 }
-"""What a reader wants to know first, and the checks that answer it; arithmetic is PyTorch's."""
+"""The first questions of a reader → the checks that answer them. Only PyTorch has the check
+`arithmetic`."""
 
 
 def answers(report: Report) -> Iterator[Fact]:
@@ -102,7 +103,7 @@ def answers(report: Report) -> Iterator[Fact]:
 
 
 def _doubt(report: Report) -> str:
-    """Return what to say next to a speed."""
+    """Return the doubt to be shown next to a speed; empty if the speed counts."""
     if report.speed_counts:
         return ""
     return "speed not judged"
@@ -187,7 +188,7 @@ def facts(report: Report) -> list[Fact]:
 
 
 def _work(report: Report) -> Iterator[Fact]:
-    """Yield the facts about how it was trained; of unknown ones, the value is empty."""
+    """Yield the facts about the training; a fact that is unknown has an empty value."""
     data = report.dataset
     training = report.training
     if precision := report.precision:
@@ -260,7 +261,7 @@ def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
 
 
 def _training(report: Report) -> Iterator[str]:
-    """Yield what a reader should know of the epochs."""
+    """Yield notes on the baseline, for the table of epochs."""
     if report.baseline:
         yield (
             "The CPU trained one epoch from scratch, so epoch 1 is its fair counterpart; warm"
@@ -273,7 +274,7 @@ def _training(report: Report) -> Iterator[str]:
 
 
 def rates(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the rates of matrix products, and what the last epoch reached of float32's."""
+    """Yield the rates of matrix products, and the share of the float32 rate in the last epoch."""
     share = measurements.matmul_share
     for product in (measurements.matmul or ())[:MOST_RATES]:
         speed = product.flops_per_second
@@ -301,14 +302,14 @@ _PATHS = {
 
 
 def bandwidths(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the bandwidths of memory and copies; those of paths that do not exist are left out."""
+    """Yield the bandwidths of memory and copies, without those of paths that do not exist."""
     for key, label in _PATHS.items():
         if value := getattr(measurements.bandwidth, key, None):
             yield Fact(label, rate(value, "B/s"))
 
 
 def measured(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the measurements that are single numbers."""
+    """Yield the measurements that consist of a single number."""
     if launch := measurements.launch_seconds:
         yield Fact("Launching an operation", duration(launch))
     if inference := measurements.inference:
@@ -322,7 +323,7 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
 
 
 def memories(report: Report) -> Iterator[Fact]:
-    """Yield what training took of the device's memory, and the sizes of the memories involved."""
+    """Yield the peak use of the device's memory in training, and the sizes of host memories."""
     size = report.device.memory_bytes
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if peak:
@@ -341,7 +342,7 @@ def memories(report: Report) -> Iterator[Fact]:
 
 
 def _compiled(report: Report) -> Section:
-    """Return a row per tried compile backend: correctness of its gradients, and speed-up."""
+    """Return a row for each compile backend that was tried: its gradients and its speed-up."""
     rows = []
     for entry in report.compile:
         gradients = "not checked"
@@ -374,7 +375,7 @@ def _speed(speed: Speed | None) -> str:
 
 
 def devices(scaling: Scaling | None) -> Section:
-    """Return a row for each of several devices, what they did together, or why they failed."""
+    """Return a row for each device, and notes on the joint training or on the failure."""
     name = "Several devices"
     if scaling is None:
         return Section(title=name)
@@ -442,7 +443,10 @@ def print_verdict(report: Report, console: Any) -> None:
 
 
 def as_found(report: Report) -> str:
-    """Return what selected the code of an "as found" report, if known; empty for others."""
+    """Return a note on which variables selected the code of an "as found" report.
+
+    The note is empty for reports that are not "as found".
+    """
     if report.origins is None and report.status == "passed":
         return "as found: nothing says where its code came from"
     if report.origins is None or not report.origins.as_found:
@@ -453,7 +457,7 @@ def as_found(report: Report) -> str:
 
 
 def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
-    """Print several reports: what each is of, and below it a line of one table."""
+    """Print several reports: for each, a line that describes it and a line of figures."""
     from rich.text import Text
 
     names, *lines = comparison.filled(rows)
@@ -472,12 +476,12 @@ def _numbers(names: Sequence[str], line: Sequence[str]) -> str:
 
 
 _COMPARED = {"GPU epoch", "CPU epoch", "warm", "speed-up", "accuracy", "start-up"}
-"""Columns that fit into 80 characters, together with the verdict."""
+"""Columns of the figures. Together with the verdict, they fit into 80 characters."""
 _ABOUT = ("machine", "profile", "backend", "framework", "report", "date")
 
 
 def headline(report: Report) -> str:
-    """Return in one line what did the work, or what was asked to."""
+    """Return one line with the device that did the work, or that was requested."""
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {report.device.requested}")
     last = report.epochs[-1]
@@ -492,7 +496,7 @@ def headline(report: Report) -> str:
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Return the page of a whole report; raise `VerifyError` if it is not a valid report."""
+    """Return the HTML page of a whole report; raise `VerifyError` if the report is not valid."""
     report = model.check(data)
     profile = report.profile or "-"
     device = report.device.name or report.device.requested
@@ -533,7 +537,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def render_comparison(rows: Sequence[comparison.Row]) -> str:
-    """Return the page of some rows, in their order, with the reports' texts escaped."""
+    """Return the HTML page that compares reports, in the order of the rows, with text escaped."""
     names, *lines = comparison.filled(rows)
     table = Section(
         title="Reports",
@@ -554,7 +558,7 @@ def render_comparison(rows: Sequence[comparison.Row]) -> str:
 
 
 def _passed(report: model.Report) -> str:
-    """Return what a verification that passed shows."""
+    """Return a sentence on what a passed verification shows."""
     device = report.device
     subject = f"The accelerator {device.requested}"
     if device.name:
@@ -573,7 +577,7 @@ def _passed(report: model.Report) -> str:
 
 
 def _failed(report: model.Report) -> str:
-    """Return what a verification that failed does not show."""
+    """Return a sentence on what a failed verification does not show."""
     requested = report.device.requested
     used = report.device.used
     if not used:

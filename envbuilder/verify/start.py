@@ -1,6 +1,6 @@
-"""Prepare the payload's start: in an environment, in an interpreter, or in an image of Apptainer's.
+"""Prepare the start of the payload in an environment, an interpreter, or an Apptainer image.
 
-An environment is built if it is missing; the others are verified as they are.
+An environment is built if it is missing. Interpreters and images are verified as they are.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected, Profile
 
 BACKEND = "apptainer"
-"""In reports."""
+"""Name of the backend of Apptainer images in reports."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUILD_SECONDS = 15.0
 _SECONDS_OF_A_BYTE = 30e-9
 _EPOCH_SECONDS = 160.0
-"""CPU time: a build of `cpu` with 0.2 GB of wheels took 25 s in all on a Zen 4, an epoch on the CPU
-160 s on a Zen 3. Other machines and profiles were not measured: it tells the order of magnitude."""
+"""Estimated CPU seconds of a build, per byte of its files, and of one epoch on a CPU. A build of
+`cpu` with 0.2 GB of wheels took 25 s in all on a Zen 4, and an epoch on the CPU took 160 s on a Zen
+3. Other machines and profiles were not measured, so only the order of magnitude is right."""
 
 
 class Subject(NamedTuple):
-    """What is verified, or measured."""
+    """An environment, interpreter or image to be verified or measured."""
 
     expects: Expected
-    """Of the device."""
+    """What its profile expects of the device and the framework."""
     facts: dict[str, Any]
-    """For the report."""
+    """Facts about it for the report."""
     run: Callable[..., process.Completed]
-    """Starts the payload."""
+    """A function that starts the payload."""
     planned: Planned | None = None
-    """Its build, unless it is there as it is."""
+    """The planned build; None for an interpreter or an image, which are not built."""
 
     def outlook(self, settings: Settings, *, quick: bool) -> str:
-        """Say what precedes the first training, and about how long all takes; empty if built.
+        """Return what happens before the first training, and the estimated duration.
 
-        A `quick` training takes seconds.
+        Return an empty string if nothing has to be built. A `quick` training takes only seconds.
         """
         if self.planned is None or self.planned.product.existing():
             return ""
@@ -82,7 +83,11 @@ class Subject(NamedTuple):
         )
 
     def built(self) -> tuple[Subject, Built | None]:
-        """Return it once it exists, and its build if it is as that made it."""
+        """Build the environment if needed; return the subject and the finished build.
+
+        Return None instead of a build for interpreters and images, and for an environment that was
+        changed after its build.
+        """
         # If it changed, starting the payload fails, and the report states why.
         if self.planned is None or self.planned.environment.changed():
             return self, None
@@ -100,10 +105,10 @@ def prepare(
     inherit: bool = False,
     image: Path | None = None,
 ) -> Subject:
-    """Select the environment of a request, whether it exists or not, or use what is there.
+    """Prepare a verification of the requested environment, or of an existing artifact.
 
-    That is `executable`, an interpreter, or `image`, a file of Apptainer's.
-    Raises `InvalidError` if options contradict each other.
+    An existing artifact is either `executable`, an interpreter, or `image`, the file of an
+    Apptainer image. Raise `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
         raise InvalidError("--python checks an interpreter as it is; leave out the build options")
@@ -126,7 +131,7 @@ def prepare(
 
 
 def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
-    """Return what a report says of an environment besides what the payload measures."""
+    """Return the facts about an environment that the payload does not measure, for a report."""
     return {
         "profile": build.profile.name,
         "backend": backend,
@@ -137,7 +142,10 @@ def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) 
 
 
 def require_torch(what: str, profile: str, expected: Expected) -> None:
-    """Raise `InvalidError` for what measures PyTorch alone, on a profile with another framework."""
+    """Raise `InvalidError` if the profile's framework is not PyTorch.
+
+    `what` names the command or option that measures only PyTorch.
+    """
     if expected.framework != "torch":
         raise InvalidError(
             f"{what} measures PyTorch alone, and profile '{profile}' has"
@@ -154,12 +162,12 @@ def prepare_interpreter(
     *,
     inherit: bool,
 ) -> Subject:
-    """Return expectations, report facts, and a function that starts the payload in `executable`.
+    """Prepare a verification of the interpreter `executable`.
 
-    The profile (requested, or chosen for this host) determines the framework, and which device must
-    do the work. Its version is not required, since envbuilder did not build the interpreter. With
-    `inherit` the payload gets all of the caller's variables, for sites whose environment modules
-    provide the framework through them.
+    The profile (requested, or chosen for this host) determines the framework and the device that
+    must do the work. The framework's version is not checked, since envbuilder did not build the
+    interpreter. With `inherit`, the payload gets all of the caller's variables, for sites whose
+    environment modules provide the framework through variables.
     """
     build = pipeline.choose(request, settings, progress, running=True)
     library = build.library
@@ -212,10 +220,10 @@ def prepare_interpreter(
 
 
 def prepare_image(image: Path, request: Request, settings: Settings, progress: Progress) -> Subject:
-    """Return expectations, report facts, and a function that starts the payload in `image`.
+    """Prepare a verification of the Apptainer image `image`.
 
-    The image must be one that `envbuilder build` made of the profile (requested, or chosen for this
-    host) and of the lock as it is here. Raises `InvalidError` if it is another, `ToolError` if
+    `envbuilder build` must have built the image from the profile (requested, or chosen for this
+    host) and from the current lock. Raise `InvalidError` if it did not, and `ToolError` if
     Apptainer is missing.
     """
     request = replace(request, backend=IMAGE)
@@ -266,9 +274,9 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
 
 
 def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: str) -> str:
-    """Return the fingerprint of an image that was built from a profile and its lock.
+    """Return the fingerprint of an image that was built from the profile and its lock.
 
-    Raises `InvalidError` if its labels say something else; `locked` is the digest of the lock.
+    `locked` is the digest of the lock. Raise `InvalidError` if the image's labels differ from that.
     """
     stated = {key: labels.get(LABEL + key, "") for key in ("fingerprint", "profile", "lock")}
     again = Hint(
@@ -301,9 +309,10 @@ def sif_execution(
     folders: Mapping[str, Path],
     scratch: Path,
 ) -> apptainer.Execution:
-    """Return how the payload is run; `chosen` are variables that choose among GPUs.
+    """Return the Apptainer execution that runs the payload in an image.
 
-    The payload is this envbuilder's own, in the place of the image's.
+    `chosen` holds the variables that select GPUs. This envbuilder's own payload replaces the
+    image's.
     """
     payload = scratch / "payload.pyz"
     payload.write_bytes(payload_pyz())

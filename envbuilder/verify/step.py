@@ -1,10 +1,11 @@
 """Repeat training steps and answers in float64, outside of the environment that computed them.
 
-The payload copies what goes into some steps of its training and what comes out of them
-(`payload/training/outside.py`). From these copies, its own images and the published algorithm
-alone, this process computes each step again: forward, loss, gradients, Adadelta, learning rate; and
-from the last weights the answers to some images of the blind test. Nothing of the environment takes
-part, so a fault that changes every dtype or every device alike shows.
+The payload records the inputs and the results of some of its training steps
+(`payload/training/outside.py`). This process repeats each of these steps (forward pass, loss,
+gradients, Adadelta, learning rate) from the recorded files, its own copy of the images and the
+published algorithm. It also repeats the answers to some images of the blind test, from the last
+recorded weights. No code of the environment takes part, so even a fault that affects every dtype or
+every device in the same way is detected.
 """
 
 from __future__ import annotations
@@ -45,63 +46,66 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected
 
 LEAST_STEPS = 5
-"""So that the median has three honest steps: one in a hundred has a pixel or unit at the edge."""
+"""Minimum number of recorded steps. With five, the median is correct even if two steps have a pixel
+or unit at the edge, which happens in one step of a hundred."""
 
 MOST_DRAWN = 16
-"""Epochs of which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
+"""Maximum number of epochs from which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
 
 
 class Limits(NamedTuple):
-    """Allowed relative errors. docs/evidence/steps.md has those of honest runs and of faults."""
+    """Allowed relative errors; docs/evidence/steps.md lists those of honest and of faulty runs."""
 
     median: float
-    """Of the median step, relative to what it changed. A step with a larger one is tried again with
-    units near zero on their other side."""
+    """Of the median step, relative to the change that the step makes. If a step's error is larger,
+    the step is repeated with units near zero on the other side of zero."""
     answers: float
-    """Of all answers, relative to their norm; that of one image may be `_OF_IMAGE` times as large.
-    """
+    """Of all answers together, relative to their norm. The answers to a single image may have an
+    error `_OF_IMAGE` times as large."""
 
 
 LIMITS = {"cpu": Limits(1e-4, 5e-6)}
 ELSEWHERE = Limits(1e-3, 5e-5)
-"""Of devices whose honest errors were not measured."""
+"""Limits for devices on which the errors of honest runs were not measured."""
 _OF_IMAGE = 10
 MOST_ERROR = 2e-2
 MOST_LOSS_ERROR = 1e-4
-"""Allowed errors of any step and of its loss."""
+"""Largest allowed errors of any single step and of its loss."""
 
 _NEAR = 1e-5
 _MOST_NEAR = 6
-"""How close to zero a unit of fc1 may be so that float32 may see it on the other side, and how many
-such units may be in a batch. Adadelta makes the difference as large as any other step."""
+"""Distance from zero within which float32 may put a unit of fc1 on the other side of zero, and the
+maximum number of such units in a batch. Adadelta makes the resulting difference as large as any
+other step."""
 
 _LARGEST = 1e9
 _LEAST_LOSS = 0.1
-"""Below this loss its error is not relative to the loss any more, but to this number."""
+"""Lower bound of the divisor of a loss's error: the error is relative to the loss only above it."""
 
 _SIGMAS = 6
-"""Allowed standard deviations of what is random: first weights, orders of images, dropout's masks.
-A normal one is beyond them once in 5e8 times."""
+"""Allowed number of standard deviations for random quantities: initial weights, orders of images,
+and the masks of dropout. A normally distributed quantity exceeds it once in 5e8 times."""
 
 _UNTRAINED = 0.15
-"""How far the first step's loss may be from ln 10, in nats: ten standard deviations of 300 networks
-that were not trained (0.0148; mean 2.307)."""
+"""Largest accepted distance of the first step's loss from ln 10, in nats. It is ten standard
+deviations of the first loss of 300 untrained networks (mean 2.307, standard deviation 0.0148)."""
 
 ANSWERS = 256
-"""Answers of the blind test that are repeated: 0.4 s."""
+"""Number of answers of the blind test that are repeated. This takes 0.4 s."""
 
 
 class Answers(NamedTuple):
-    """Images (bytes, one after the other), and ten log-probabilities that a training gave each."""
+    """Images as consecutive bytes, and the payload's ten log-probabilities for each image."""
 
     images: bytes
     scores: Sequence[Sequence[float]]
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """All repeated steps; `problem` is a sentence on what is wrong, empty if nothing is.
+    """The result of repeating the steps; `problem` says what is wrong, and is empty if nothing is.
 
-    `answers_error` is that of the repeated answers, relative to their norm.
+    `answers_error` is the error of the payload's answers, relative to the norm of the repeated
+    ones.
     """
 
     steps: tuple[Repeated, ...]
@@ -110,7 +114,7 @@ class Proof(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Return the number of steps, their largest and median error, and that of the answers."""
+        """Return a sentence with the number of steps, their errors, and the error of answers."""
         worst = max(self.steps, key=lambda each: each.error)
         median = statistics.median_low(each.error for each in self.steps)
         return (
@@ -121,11 +125,12 @@ class Proof(Struct, frozen=True, kw_only=True):
 
 
 def draw(images: int, epochs: int) -> tuple[int, ...]:
-    """Return the steps to record, counted from 0 over all epochs.
+    """Return the steps to record, as numbers counted from 0 over all epochs.
 
-    They are the first two, the first with another learning rate, the last, and one at random of
-    each epoch, or of `MOST_DRAWN` epochs, and at least `LEAST_STEPS`: nothing in the environment
-    knows beforehand which. What goes wrong from some step on shows in the last.
+    These are the first two steps, the first step of the second epoch (which has another learning
+    rate), the last step, and one random step of each epoch, or of `MOST_DRAWN` epochs if there are
+    more. More random steps are added until there are `LEAST_STEPS`. The environment cannot know the
+    random steps in advance. A fault that begins during the training shows in the last step.
     """
     count = steps_of(images)
     random = secrets.SystemRandom()
@@ -150,9 +155,10 @@ def prove(
     expects: Expected,
     progress: Progress,
 ) -> Proof:
-    """Repeat the recorded steps of a training on `split`, and answers of its end, and compare.
+    """Repeat the recorded steps of a training and its last answers, and compare the results.
 
-    Raises `VerifyError` if a file is missing or not of the right size.
+    `split` holds the training images. Raise `VerifyError` if a recorded file is missing, damaged or
+    of the wrong size.
     """
     numpy = _numpy()
     record = _Record(folder, split, expects.framework, numpy)
@@ -184,7 +190,7 @@ def prove(
 
 
 def _numpy() -> Any:
-    """Return numpy with one thread: others spin for longer than the products here take."""
+    """Import numpy with one thread: more threads would spin for longer than these products take."""
     variable = "OPENBLAS_NUM_THREADS"
     if variable in os.environ:
         return importlib.import_module("numpy")
@@ -196,7 +202,7 @@ def _numpy() -> Any:
 
 
 def _start(record: _Record, images: int) -> Iterator[str]:
-    """Yield what shows that the training of some images did not start from scratch."""
+    """Yield the signs that a training on `images` images did not start from scratch."""
     numpy = record.numpy
     first = record.state(0)
     averages = chain.from_iterable(parts[1:] for parts in first.values())
@@ -227,7 +233,7 @@ def _start(record: _Record, images: int) -> Iterator[str]:
 def _answers_error(
     record: _Record, state: dict[str, tuple[Any, ...]], answers: Answers
 ) -> tuple[float, float]:
-    """Return the error of all answers, and the largest of one image, relative to their norms."""
+    """Return the relative error of all answers together, and the largest one of a single image."""
     numpy = record.numpy
     weights = {name: value for name, (value, _, _) in state.items()}
     images = _normalised(numpy.frombuffer(answers.images, "u1").reshape(-1, SIDE, SIDE, 1))
@@ -242,14 +248,14 @@ def _answers_error(
 
 
 def _normalised(pixels: Any) -> Any:
-    """Return images (N, rows, columns, 1) of grey levels as the network receives them."""
+    """Return images with 256 grey levels, shape (N, rows, columns, 1), as input of the network."""
     return (pixels / 255 - MEAN) / DEVIATION
 
 
 def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str, tuple[Any, ...]]:
-    """Return a repeated step, what is wrong with it, and its masks where they have an effect.
+    """Return the repeated step, what is wrong with it, and its dropout masks where they matter.
 
-    With an error up to `enough`, nothing else is tried for units near zero.
+    Both sides of zero are tried for units near zero, until the error is at most `enough`.
     """
     numpy = record.numpy
     images, labels = record.batch(number)
@@ -286,7 +292,8 @@ def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str,
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
     """Yield all subsets of the units that may be on either side of zero, smaller ones first.
 
-    Of more than `_MOST_NEAR` there are too many, as in a network of zeros: only the empty one.
+    For more than `_MOST_NEAR` units, as in a network of zeros, there are too many subsets, and only
+    the empty one is yielded.
     """
     for count in range(len(near) + 1 if len(near) <= _MOST_NEAR else 1):
         yield from combinations(near, count)
@@ -299,7 +306,7 @@ def _worst(
     gradients: dict[str, Any],
     rate: float,
 ) -> tuple[float, str]:
-    """Return the largest error of a step's arrays, relative to what the step changes of it."""
+    """Return the largest error of an array, relative to its change in the step, and its name."""
     errors = []
     for name, gradient in gradients.items():
         value, squares, changes = before[name]
@@ -320,7 +327,7 @@ def _worst(
 
 
 def _finite(error: float) -> float:
-    """Return an error as a report can state it: 1e9 stands for NaN and all that is larger."""
+    """Return the error as a report can state it: at most 1e9, which also stands for NaN."""
     return error if error < _LARGEST else _LARGEST  # noqa: FURB136 (NaN is not below)
 
 
@@ -337,9 +344,10 @@ def _wrong(each: Repeated, near: int) -> str:
 
 
 def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
-    """Yield what is not random about the orders: each is uncorrelated with the files' and others'.
+    """Yield the signs that the orders of the images in the epochs are not random.
 
-    A correlation of random orders of n images has a standard deviation of 1 / √(n - 1).
+    Each order must be uncorrelated with the order in the files and with the other orders. The
+    correlation of two random orders of n images has a standard deviation of 1 / √(n - 1).
     """
     count = len(record.order(epochs[0]))
     orders = [record.numpy.arange(count), *map(record.order, epochs)]
@@ -355,9 +363,9 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
 
 
 def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    """Yield what is not random about the masks: the share that they drop, and what recurs.
+    """Yield the signs that the dropout masks are not random: a wrong share, or repetition.
 
-    Masks of two images, or of two steps, agree by chance alone.
+    The masks of two images, or of two steps, may agree only by chance.
     """
     for layer, share in enumerate(model.SHARES):
         name = f"dropout {layer + 1}"
@@ -384,14 +392,14 @@ def _by_chance(events: Any, probability: float) -> bool:
 
 
 class _Record:
-    """The files of a record, checked as they are read; `count` are the steps of an epoch."""
+    """The recorded files, checked when they are read; `count` is the number of steps per epoch."""
 
     def __init__(self, folder: Path, split: Split, framework: str, numpy: Any) -> None:
         self._folder = folder
         self._split = split
         self.numpy = numpy
         self._rows_first = framework == "torch"
-        """Whether convolutions hold outputs and channels before rows and columns."""
+        """Whether the weights of convolutions have outputs and channels before rows and columns."""
         self.count = steps_of(split.count)
         self._orders: dict[int, Any] = {}
         self._state: tuple[int, dict[str, tuple[Any, Any, Any]]] = -1, {}
@@ -407,7 +415,7 @@ class _Record:
         return self._orders[epoch]
 
     def batch(self, number: int) -> tuple[Any, Any]:
-        """Return the images of a step, normalised, and their labels."""
+        """Return the normalised images of a step and their labels."""
         epoch, position = divmod(number, self.count)
         taken = self.order(epoch)[position * BATCH : (position + 1) * BATCH]
         split = self._split
@@ -416,7 +424,7 @@ class _Record:
         return _normalised(images), self.numpy.frombuffer(split.labels, "u1")[taken]
 
     def state(self, done: int) -> dict[str, tuple[Any, Any, Any]]:
-        """Return each parameter and Adadelta's averages after `done` steps."""
+        """Return each parameter with its two Adadelta averages, by name, after `done` steps."""
         if self._state[0] != done:
             self._state = done, dict(self._arrays(done))
         return self._state[1]
@@ -432,7 +440,7 @@ class _Record:
             yield name, (value, squares, changes)
 
     def _arranged(self, name: str, values: Any) -> Any:
-        """Return a parameter in the shape that `model` describes."""
+        """Return a recorded parameter in the shape that `model` describes."""
         shape = _shape(name)
         if not self._rows_first or len(shape) == 1:
             return values.reshape(shape)
@@ -446,7 +454,7 @@ class _Record:
         return matrix.reshape(channels, rows, columns, -1).transpose(1, 2, 0, 3).reshape(shape)
 
     def step(self, number: int, images: int) -> tuple[float, tuple[Any, Any]]:
-        """Return a step's loss, and the masks of the two dropouts."""
+        """Return the recorded loss of a step, and its two dropout masks."""
         sizes = [images * math.prod(shape) for shape in model.DROPPED]
         content = self._read(f"step-{number}", 8 + sum(sizes))
         values = self.numpy.frombuffer(content, "u1", offset=8)
@@ -461,7 +469,10 @@ class _Record:
         return loss, (first.reshape(images, *model.DROPPED[0]), second)
 
     def _read(self, name: str, size: int) -> bytes:
-        """Return a file's content; a link, another kind of file or another size is refused."""
+        """Return the content of a file of `size` bytes.
+
+        Raise `VerifyError` if it is a link, not a plain file, or of another size.
+        """
         # Without O_NONBLOCK, a pipe in its place would never be opened.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:

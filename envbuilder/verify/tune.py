@@ -1,7 +1,7 @@
-"""`envbuilder tune`: time settings in an environment, and print which help.
+"""`envbuilder tune`: time settings in an environment, and print the settings that help.
 
-Settings that help are specific to a host, so nothing is written: each is printed with how to have
-it, and as a profile those that a profile can hold.
+Settings that help are specific to a host, so nothing is written. Each one is printed with
+instructions, and the settings that a profile can hold are also printed as a profile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
     Ask = Callable[[tuple[str, ...]], object]
-    """A function that runs `trial` with arguments; it returns a report or raises `VerifyError`."""
+    """A function that runs the payload's `trial` with the given arguments. It returns the report,
+    or raises `VerifyError`."""
 
 _T = TypeVar("_T")
 QUICK_STEPS = 60
@@ -62,9 +63,9 @@ class Compiler(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """All results: single settings, combined winners, checked compilers.
+    """All results of tuning: single settings, combined winners, and checked compilers.
 
-    `noise` is the median relative difference between consecutive trials of the defaults.
+    `noise` is the median relative difference in speed between consecutive trials of the defaults.
     """
 
     survey: Survey
@@ -76,16 +77,16 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def busy(self) -> int:
-        """Return how many settings were not judged because the machine was busy."""
+        """Return the number of settings that were not judged because the machine was busy."""
         every = (*self.findings, *self.combined)
         return sum(finding.verdict == "machine busy" for finding in every)
 
 
 def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quick: bool) -> Outcome:
-    """Survey the environment, try every setting alone, then the winners together.
+    """Survey the environment, try each setting alone, then try the winners together.
 
-    Raises `VerifyError` if the environment's defaults cannot be timed. A setting that fails is a
-    finding.
+    Raise `VerifyError` if the environment's defaults cannot be timed. A setting that fails raises
+    nothing; its finding says so.
     """
     survey = read(ask(("--survey",)), Survey)
     compilers = () if quick else _check_compilers(ask, expects, progress)
@@ -121,7 +122,7 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
 
 
 def asking(start: Callable[..., Completed], data: Path, expects: profile.Expected) -> Ask:
-    """Return a function that runs one trial in an environment, on the data of a folder."""
+    """Return a function that runs one trial in an environment, on the data in a folder."""
 
     def ask(arguments: tuple[str, ...]) -> object:
         events: dict[str, Any] = {}
@@ -151,7 +152,7 @@ def asking(start: Callable[..., Completed], data: Path, expects: profile.Expecte
 
 
 def read(report: object, kind: type[_T]) -> _T:
-    """Return a payload's report as typed data; raise `VerifyError` if it is not valid."""
+    """Return the payload's report as typed data; raise `VerifyError` if it is not valid."""
     try:
         return decoding.convert(report, kind)
     except msgspec.ValidationError as error:
@@ -175,7 +176,7 @@ def _check_compilers(
 
 
 class _Series(Struct):
-    """The finished pairs of a setting, and why a trial of it failed."""
+    """The finished pairs of trials of a setting, and the error of a failed trial."""
 
     setting: Setting
     pairs: list[Pair] = []
@@ -191,9 +192,11 @@ def measure(
     *,
     most_lost: float = MOST_LOST,
 ) -> tuple[Finding, ...]:
-    """Time each setting, alternating with the defaults, whose trials are added to `baselines`.
+    """Time each setting in trials that alternate with trials of the defaults.
 
-    A setting that failed or can no longer reach the required gain is not tried again.
+    The trials of the defaults are appended to `baselines`. A setting that failed, or that can no
+    longer reach the required gain, is not tried again. `most_lost` is the largest accepted loss of
+    accuracy, as a fraction.
     """
     if not settings:
         return ()
@@ -220,7 +223,7 @@ def _try(trial: Callable[[tuple[str, ...]], Trial], series: _Series, baseline: T
 
 
 def _without_effect(setting: Setting, trial: Trial) -> str:
-    """Return why a trial's setting was not in effect; empty if it was."""
+    """Return why the setting had no effect in a trial; empty if it had."""
     for key, expected in setting.effect.items():
         reported = trial.settings.get(key)
         # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
@@ -234,7 +237,7 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
 
 
 def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_json: bool) -> None:
-    """Print the measurements, the advice, and the profile that holds what helps."""
+    """Print the measurements, the advice, and a profile with the settings that help."""
     # A setting that helps an external interpreter may not help the environment of a profile.
     keys = {} if facts["backend"] == "external" else profile_keys(outcome)
     text = draft(facts["profile"], keys, settings) if keys else None
@@ -250,7 +253,7 @@ def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_js
 
 
 def profile_keys(outcome: Outcome) -> dict[str, Any]:
-    """Return the profile keys of the winners if they help together, else of the best one."""
+    """Return the profile keys of all winners if they help together, else of the best winner."""
     held = [f.setting.keys for f in winners(outcome.findings) if f.setting.keys]
     if not any(joint.verdict == "helps" for joint in outcome.combined):
         held = held[:1]
@@ -262,7 +265,7 @@ def profile_keys(outcome: Outcome) -> dict[str, Any]:
 
 
 def draft(name: str, keys: dict[str, Any], settings: Settings) -> str:
-    """Return the YAML of a variant of profile `name`, which is used only on request."""
+    """Return the YAML of a variant of the profile `name` that is used only on request."""
     measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
     description = f"{name}, tuned for this machine"
     data = {"extends": name, "description": description, "opt_in": True, **keys}
@@ -303,7 +306,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 
 def print_outcome(outcome: Outcome, out: Any) -> None:
-    """Print the table of settings, and the advice."""
+    """Print the table of settings and the advice."""
     from rich.text import Text
 
     rows = [("defaults", "1.00×", percent(outcome.defaults.accuracy), "")]
@@ -342,7 +345,7 @@ def _best_first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def advice(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line for each setting that helped, with how to apply it."""
+    """Yield a line for each setting that helped, with instructions for applying it."""
     helpful = [f for f in _best_first(findings) if f.verdict == "helps"]
     if not helpful:
         judged = all(f.verdict != "machine busy" for f in findings)

@@ -1,11 +1,13 @@
-"""Settings worth a trial, derived from the payload's survey, and what their trials decide. Pure.
+"""Choose settings worth a trial, and judge their trials. Pure.
 
-A setting helps if the median gain of its pairs is at least 5 % and above the machine's noise, and
-the accuracy does not drop. Nothing is decided by trials during which the machine was busy.
+The candidates are derived from the payload's survey. A setting helps if the median gain of its
+pairs of trials is at least 5 % and above the machine's noise, and if the accuracy does not drop.
+Trials during which the machine was busy decide nothing.
 
-Never candidates: settings that silently lower the precision of float32 (oneDNN's fpmath modes), and
-settings that bind threads to cores, which makes forked workers share one core (pytorch#99625).
-Nor is what only the measured training could take: its loader of data, the order of its layers.
+Some settings are never candidates: those that silently lower the precision of float32 (oneDNN's
+fpmath modes), those that bind threads to cores, which makes forked workers share one core
+(pytorch#99625), and those that only the measured training could use, such as its data loader or the
+order of its layers.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from envbuilder.verify.report import speed
 from envbuilder.verify.report.measurements import Contention
 
 MALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
-"""Intel's recommendation for jemalloc, without the settings that never return memory."""
+"""Intel's recommendation for jemalloc, without the settings that keep freed memory forever."""
 KEEP_MEMORY = {
     # By default glibc returns large blocks to the system and faults them in again at every step.
     # 32 MiB is the largest threshold that it accepts. (mallopt(3))
@@ -34,13 +36,14 @@ UNSHARED = (
     "only for machines that nobody shares: waiting threads keep their cores busy, and with another"
     " job on them training took several times as long"
 )
-"""Where threads may wait actively (OMP_WAIT_POLICY=active, a long KMP_BLOCKTIME)."""
+"""A warning about machines on which threads should not wait actively (OMP_WAIT_POLICY=active, or a
+long KMP_BLOCKTIME)."""
 
 Kind = Literal["setting", "precision", "batch"]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The payload's CPU limits, as it detected them; `used` is the value of OMP_NUM_THREADS."""
+    """The CPU limits that the payload detected; `used` is the value of OMP_NUM_THREADS."""
 
     affinity: int
     decided: int
@@ -50,7 +53,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """The report of the payload's `trial --survey` on its environment."""
+    """The report of the payload's `trial --survey` on an environment."""
 
     threads: Limits
     allocator: str
@@ -61,12 +64,13 @@ class Survey(Struct, frozen=True, kw_only=True):
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """A candidate: variables (empty: removed) and arguments for the payload's `trial`.
+    """A candidate setting: variables and arguments for the payload's `trial`.
 
-    One setting per group can be selected. `effect` is what the trial must report, otherwise the
-    setting did not take effect. `advice` is how to have it, `keys` those of a profile that say it,
-    `caution` where it must not be used. Other precisions and batches are reported, but change the
-    workload.
+    A variable with an empty value is removed. At most one setting per group is selected. `effect`
+    holds the settings that the trial must report; if it reports others, the setting did not take
+    effect. `advice` says how to apply the setting, `keys` are the keys of a profile that apply it,
+    and `caution` says where it must not be used. Settings with another precision or batch size are
+    reported, but they change the workload.
     """
 
     name: str
@@ -81,7 +85,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the setting as arguments of `trial`."""
+        """Return the setting as arguments of the payload's `trial`."""
         arguments = []
         for name, value in self.variables.items():
             arguments += ["--set", f"{name}={value}"]
@@ -89,7 +93,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 def candidates(survey: Survey, device: str) -> tuple[Setting, ...]:
-    """Return all settings for a device except torch.compile, which has to pass a check first."""
+    """Return all candidates for a device, except torch.compile, which has to pass a check first."""
     own = (*_allocators(survey), *_waiting(survey)) if device == "cpu" else ()
     return (*_threads(survey.threads), *own, *_workloads(device))
 
@@ -155,7 +159,7 @@ def _waiting(survey: Survey) -> Iterator[Setting]:
 
 
 def _workloads(device: str) -> tuple[Setting, ...]:
-    """Return the settings that depend on the device alone."""
+    """Return the candidates that depend only on the device."""
     cpu = device == "cpu"
     sizes, layout = ((128, 256), "contiguous") if cpu else ((256, 1024), "channels_last")
     layouts = Setting(
@@ -189,7 +193,7 @@ def _workloads(device: str) -> tuple[Setting, ...]:
 
 
 def compiled(backend: str) -> Setting:
-    """Return torch.compile with a backend whose gradient check passed on this machine."""
+    """Return the setting for torch.compile with a backend that passed its gradient check here."""
     return Setting(
         name=f"torch.compile, {backend}",
         group="compile",
@@ -205,9 +209,10 @@ PAIRS = 3
 LEAST_GAIN = 1.05
 MOST_LOST = 0.01
 MOST_LOST_QUICK = 0.03
-"""How much lower the accuracy may be, as a fraction. Correct settings differ, too: other memory
-layouts draw other dropout masks. Five seeds of a complete trial are within 0.005, and wrong
-gradients cost far more (docs/guides/tuning.md). After few steps it varies more."""
+"""Largest accepted loss of accuracy, as a fraction, in complete and in quick trials. The accuracy
+of correct settings differs, too: other memory layouts draw other dropout masks. Five seeds of a
+complete trial are within 0.005, and wrong gradients cost far more (docs/guides/tuning.md). After
+few steps the accuracy varies more."""
 
 Verdict = Literal[
     "helps",
@@ -230,7 +235,7 @@ ALL = "all winners together"
 class Trial(Struct, frozen=True, kw_only=True):
     """The report of one trial; `loss` is None if it was not finite.
 
-    `contention` is what competed for the CPU; None if it is not known.
+    `contention` says what competed for the CPU; it is None if that is not known.
     """
 
     samples_per_second: Annotated[float, Meta(gt=0)]
@@ -241,14 +246,14 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Pair(Struct, frozen=True, kw_only=True):
-    """A trial of the defaults, and one of a setting immediately after it."""
+    """A trial of the defaults, and a trial of a setting immediately after it."""
 
     baseline: Trial
     candidate: Trial
 
     @property
     def gain(self) -> float:
-        """Return the setting's speed relative to the defaults; 0 if it is not finite."""
+        """Return the setting's speed relative to the defaults; 0 if the ratio is not finite."""
         ratio = self.candidate.samples_per_second / self.baseline.samples_per_second
         if math.isfinite(ratio):
             return ratio
@@ -256,13 +261,13 @@ class Pair(Struct, frozen=True, kw_only=True):
 
     @property
     def disturbance(self) -> str:
-        """Return how other work disturbed one of its trials; empty if none is known to have."""
+        """Return how other work disturbed one of the two trials; empty if none is known to."""
         trials = (self.baseline.contention, self.candidate.contention)
         return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A setting's outcome: `gain` and `accuracy` are medians; None if no pair was finished."""
+    """The outcome of a setting; `gain` and `accuracy` are medians, None without pairs."""
 
     setting: Setting
     verdict: Verdict
@@ -273,13 +278,13 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def hopeless(pairs: Sequence[Pair]) -> bool:
-    """Return whether the median gain cannot reach the limit, whatever the missing pairs yield."""
+    """Return whether no result of the missing pairs can raise the median gain to `LEAST_GAIN`."""
     missing = [math.inf] * (PAIRS - len(pairs))
     return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < LEAST_GAIN
 
 
 def noise(baselines: Sequence[Trial]) -> float:
-    """Return the median relative difference between consecutive trials of the defaults."""
+    """Return the median relative difference in speed between consecutive trials of the defaults."""
     speeds = [trial.samples_per_second for trial in baselines]
     changes = [max(a, b) / min(a, b) - 1 for a, b in pairwise(speeds)]
     if changes:
@@ -294,7 +299,11 @@ def judge(
     error: str = "",
     most_lost: float = MOST_LOST,
 ) -> Finding:
-    """Judge a setting. `spread` is the machine's noise, `error` why a trial failed."""
+    """Judge a setting by its pairs of trials.
+
+    `spread` is the machine's noise. `error` says why a trial failed, and is empty if none did.
+    `most_lost` is the largest accepted loss of accuracy, as a fraction.
+    """
     if not pairs:
         return Finding(setting=setting, verdict="failed", detail=error or "not tried")
     gain = statistics.median(p.gain for p in pairs)
@@ -335,7 +344,7 @@ def judge(
 
 
 def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the best of each group of settings that helped, best first."""
+    """Return the best setting of each group in which a setting helped, the best one first."""
     best: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: f.gain or 0.0, reverse=True):
         if finding.verdict == "helps":
