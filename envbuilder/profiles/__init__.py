@@ -1,4 +1,4 @@
-"""Profiles and their locks: what a kind of hardware needs, its files, and whether it fits a host.
+"""Profiles and their locks: what each kind of hardware needs, which files, and which hosts fit.
 
-Pure. May import `host` and the subpackages below it.
+The code is pure. It may import `host` and the subpackages below it.
 """

@@ -1,6 +1,6 @@
-"""The table of backends: what each one makes, so that no other module compares names.
+"""The table of backends and what each one makes, so that no other module compares names.
 
-A new backend is a row here and a module in `builds/backends/` with its `prepare`.
+A new backend needs a row in this table and a module in `builds/backends/` with its `prepare`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     name: types.Backend
     makes: Literal["image", "prefix"]
-    """An image for a container engine, or a folder of this machine, which uses its C library,
-    drivers and operating system."""
+    """`image`: an image for a container engine. `prefix`: a folder on this machine, whose
+    environment uses the machine's C library, drivers and operating system."""
     automatic: bool = True
-    """Whether it is used without being requested. conda is not, unless a profile has nothing else:
-    it needs its own lock, and none is shipped."""
+    """Whether the backend may be used without being requested. conda may not, unless it is a
+    profile's only backend: it needs its own lock, and none is shipped."""
 
 
 _TABLE = (
@@ -30,9 +30,9 @@ _TABLE = (
     Backend(name="conda", makes="prefix", automatic=False),
 )
 BACKENDS = {backend.name: backend for backend in _TABLE}
-"""Name → backend, the preferred one first."""
+"""Name → backend, in order of preference."""
 IMAGE: types.Backend = "docker"
-"""The backend used if only an image is requested."""
+"""The backend to use if an image is requested without naming a backend."""
 EXTERNAL: types.Backend = "venv"
 """The backend whose requirements apply to an interpreter that envbuilder did not build."""
 
@@ -43,9 +43,12 @@ def makes_image(name: str) -> bool:
 
 
 def automatic(names: tuple[types.Backend, ...]) -> tuple[types.Backend, ...]:
-    """Return those of a profile's backends that are used without being requested."""
+    """Return the backends of a profile that may be used without being requested.
+
+    If there are none, return all of them.
+    """
     return tuple(name for name in names if BACKENDS[name].automatic) or names
 
 
 PLATFORMS = tuple(p for p in types.PLATFORMS if p.startswith("linux/"))
-"""Platforms of images."""
+"""The platforms for which images can be built."""

@@ -1,6 +1,6 @@
-"""Choose the profile of a command: the requested one, the configured one, or what fits the host.
+"""Choose a command's profile: the requested one, the configured one, or the best for the host.
 
-`choose_best` is pure; the others read profiles and locks.
+`choose_best` is pure. The other functions read profiles and locks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile for a host, the reason, and its fit with each backend if that was judged."""
+    """A profile chosen for a host, with the reason.
+
+    `judged` is the profile's fit with each backend. It is empty if the fit was not judged.
+    """
 
     profile: Profile
     reason: str
@@ -35,7 +38,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The profile to use, or None, with the reason and every profile's fit."""
+    """The profile to use on a host, or None, with the reason and the fit of every profile."""
 
     profile: str | None
     reason: str
@@ -47,10 +50,10 @@ class Choice(Struct, frozen=True, kw_only=True):
 def choose(
     library: Library, settings: Settings, host: Host, *, backend: str | None = None
 ) -> Chosen:
-    """Return the profile that the configuration names, else the one that fits the host best.
+    """Return the profile set in the configuration, or else the one that fits the host best.
 
-    `backend`: the only backend that counts. Raises `HostError` if no profile fits, `InvalidError`
-    if the one that would is not locked.
+    `backend`, if given, is the only backend to consider. Raises `HostError` if no profile fits,
+    `InvalidError` if the only profile that would fit is not locked.
     """
     configured = settings.configuration.profile
     if configured:
@@ -86,11 +89,11 @@ def require_host(
     locked: bool = True,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return how a profile fits this host; raise `HostError` if the host cannot run it.
+    """Return how a profile fits this host. Raise `HostError` if the host cannot run it.
 
-    The error's hint names another profile that fits; others are read only for it. `locked`: the
-    wheels of the profile's lock will run. `judged`: what `fit.judge_backends` returned for this
-    lock, if that is known.
+    The error's hint names another profile that fits; other profiles are read only for this hint.
+    `locked` means that the wheels from the profile's lock will be used. `judged` is the result of
+    `fit.judge_backends` for this lock, if the caller has it.
     """
     lock = library.lock(profile.name) if locked else None
     fit = judge(
@@ -124,16 +127,18 @@ def choose_best(
     locks: Locks,
     backend: str | None = None,
 ) -> Choice:
-    """Return the profile to use on a host, of some with the same framework.
+    """Return the profile to use on a host, given profiles with the same framework.
 
-    An accelerator that fits takes precedence over the CPU, in the order cuda, rocm, xpu, mps
-    (jax-cuda … for another framework), cuda-legacy, then the user's own profiles by accelerator and
-    name. Of two for one accelerator, the one that uses all GPUs takes precedence. On the CPU, `cpu`
-    is chosen: zendnn speeds up inference only, and is mentioned if it fits. Profiles that fit take
-    precedence over those that fit with warnings, so `cpu` is chosen if an accelerator could not be
-    confirmed, and the reason states that. If nothing fits for certain, profiles that lack only a
-    container engine come first, then the CPU. Opt-in profiles are never chosen, nor are those
-    without a usable lock in `locks`.
+    An accelerator that fits takes precedence over the CPU. The order of profiles is cuda, rocm,
+    xpu, mps (jax-cuda and so on for another framework), cuda-legacy, then the user's own profiles
+    by accelerator and name. Of two profiles for the same accelerator, the one that uses all GPUs
+    takes precedence. On the CPU, `cpu` is chosen: zendnn speeds up inference only, and the reason
+    mentions it if it fits.
+
+    Profiles that fit take precedence over profiles that fit with warnings. `cpu` is therefore
+    chosen if an accelerator could not be confirmed, and the reason says so. If no profile is
+    certain to fit, profiles that lack only a container engine come first, then the CPU. Opt-in
+    profiles are never chosen, nor are profiles without a usable lock in `locks`.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     judged = {}
@@ -166,7 +171,7 @@ def choose_best(
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
-    """Yield the usual profile for each kind of GPU here for which no profile fits."""
+    """Yield the usual profile for each kind of GPU on this host for which no profile fits."""
     fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
     for row in filter(None, map(of_vendor, dict.fromkeys(gpu.vendor for gpu in host.gpus))):
         usual = [p for p in profiles if p.accelerator == row.name and not p.opt_in]
@@ -175,7 +180,7 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
-    """Return how the chosen profile works here, or which better ones only lack an engine."""
+    """Return how to make the chosen profile work, or better profiles that only lack an engine."""
     better = []
     for candidate in choice.fits:
         if candidate.profile == choice.profile:
@@ -188,7 +193,7 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
 
 
 def _require_lock(fit: Fit, lock: Lock | None) -> Fit:
-    """Return the fit of a profile, which does not fit without a usable lock."""
+    """Return the fit of a profile, changed to `no` if the profile has no usable lock."""
     if lock is not None and lock.state != "unlocked":
         return fit
     reasons = [f"it has no lock: run `envbuilder lock --profile {fit.profile}`"]
@@ -244,7 +249,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
 
 
 def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
-    """Group fits with the same verdict and reasons, so that each cause is named once."""
+    """Group fits with the same verdict and reasons, so that each cause is reported once."""
     groups: dict[tuple[str, tuple[str, ...]], list[Fit]] = {}
     for one in fits:
         groups.setdefault((one.verdict, one.reasons), []).append(one)
@@ -252,7 +257,10 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
 
 
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
-    """Return, for each vendor of GPUs here, the reasons against its profile with the fewest."""
+    """Return the main obstacle for each vendor of GPUs on this host.
+
+    It is the first reason against that vendor's profile with the fewest reasons.
+    """
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
         row = of_vendor(vendor)
@@ -265,7 +273,10 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
 
 
 def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> Hint:
-    """Return a hint on what to use instead, never presenting the CPU as equal to a GPU."""
+    """Return a hint that names a profile to use instead.
+
+    If it uses the CPU instead of a GPU, the hint says so.
+    """
     see = "See what was found"
     detect = ("detect",)
     choice = choose_best([p for p in others if p.name != profile.name], host, locks=locks)

@@ -1,8 +1,9 @@
 """Decide whether a profile fits a host, with which backend, and why.
 
-Pure: data in, sentences with the facts out. All commands use it, so that they agree. Nothing
-unknown counts as working: a driver that could not be read, a GPU that no table lists or a device
-node with unknown permissions is at best a warning. So is an image if no container engine responds.
+The functions are pure: they take data and return sentences that state the facts. All commands use
+them, so that they agree. Anything unknown is at best a warning: a driver that could not be read, a
+GPU that no table lists, or a device node with unknown permissions. An image is also a warning if no
+container engine responds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Offers = Iterable[tuple[releases.Chosen, str]]
-    """A profile's releases, the newest first, each with what rules it out, if anything."""
+    """A profile's releases, newest first, each with the reason why the project cannot use it, or
+    ""."""
 
 _NONE: Packages = {}
 Verdict = Literal["fits", "warnings", "no"]
@@ -53,48 +55,50 @@ VERDICTS: dict[Level, Verdict] = {
 }
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _NEWEST_DRIVER = "9999"
-"""Newer than any driver, to find what another driver would change."""
+"""A version newer than any driver, used to find out whether a newer driver would help."""
 OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
-"""Codes of findings about a framework's build, which other releases may not have."""
+"""Codes of findings that concern a framework's build. Another release may not have these problems.
+"""
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
-    """The findings for and against a profile with one backend."""
+    """The findings about a profile with one backend on one host."""
 
     backend: str
     findings: tuple[Finding, ...]
 
     @property
     def level(self) -> Level:
-        """The most severe level, which decides."""
+        """The most severe level of the findings, which determines the verdict."""
         return worst(self.findings)
 
     @property
     def works(self) -> bool:
-        """Return whether no known obstacle remains once an engine responds."""
+        """Whether no obstacle is known, except perhaps a container engine that does not respond."""
         return self.level in _WORKS
 
     @property
     def lacks_engine(self) -> bool:
-        """Return whether it needs a container engine and none responds."""
+        """Whether the backend needs a container engine and none responds."""
         return any(finding.code == "engine" for finding in self.findings)
 
     @property
     def lacks_more(self) -> bool:
-        """Return whether anything but the engine is an obstacle or could not be confirmed."""
+        """Whether anything besides the engine is an obstacle or could not be confirmed."""
         return any(f.level != "note" and f.code != "engine" for f in self.findings)
 
     @property
     def decisive(self) -> list[Finding]:
-        """Return the findings that decide: if one is `impossible`, nothing else matters."""
+        """The findings of the most severe level. They determine the verdict."""
         return [finding for finding in self.findings if finding.level == self.level]
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """Whether a profile fits a host, with the reasons for that verdict, one sentence each.
+    """The verdict on whether a profile fits a host, with one sentence for each reason.
 
-    `warnings`: no obstacle is known, but something could not be confirmed, or the engine that its
-    images need does not respond. `impossible`: it cannot even be built on this host.
+    The verdict is `warnings` if no obstacle is known but something could not be confirmed, or if
+    the container engine that its images need does not respond. `impossible` is true if the profile
+    cannot even be built on this host.
     """
 
     profile: str
@@ -102,23 +106,22 @@ class Fit(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     impossible: bool = False
     backend: str | None = None
-    """The backend of this fit: the requested one, or the one that works best here."""
+    """The judged backend: the requested one, or the one that works best on the host."""
     lacks_engine: bool = False
-    """Whether the only thing missing is a container engine that responds."""
+    """Whether a responding container engine is the only thing missing."""
     environment: dict[str, str] = {}
-    """Variables that hide unusable GPUs; commands that run it here set them."""
+    """Variables that hide unusable GPUs. Commands that run the profile here set them."""
     workaround: str = field(default="", name="way_out")
-    """How it works here if not natively, in one or two sentences."""
+    """How to use the profile here if it does not work natively, in one or two sentences."""
 
 
 def judge_backends(
     profile: Profile, host: Host, lock: Lock | None = None
 ) -> tuple[BackendFit, ...]:
-    """Return the fit of the backends used without being requested, the best first.
+    """Return the fit of each backend that may be used without being requested, best first.
 
-    conda is among them only if the profile has no other: it needs its own lock.
-
-    conda is among them only if the profile has no other: it needs a lock of its own.
+    The result includes conda only if the profile has no other backend, because conda needs its own
+    lock.
     """
     fits = []
     for name in backends.automatic(profile.backends):
@@ -138,10 +141,11 @@ def judge(
     building: bool = False,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return how a profile and its locked files fit a host, with one backend or with the best.
+    """Return how a profile and its locked files fit a host, with one backend or the best one.
 
-    `building` only checks that it can be built here: anything that keeps it from running becomes a
-    warning. `judged`: what `judge_backends` returned, if that is known.
+    If `backend` is None, the best backend is judged. With `building`, check only whether the
+    profile can be built here: anything that merely keeps it from running becomes a warning.
+    `judged` is the result of `judge_backends`, if the caller has it.
     """
     every = tuple(judged) or judge_backends(profile, host, lock)
     chosen = every[0]
@@ -178,7 +182,7 @@ def judge(
 
 
 def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
-    """Return the variables that hide the GPUs which the findings leave out."""
+    """Return the variables that hide the GPUs that the findings exclude."""
     variables: dict[str, str] = {}
     for finding in findings:
         variables |= finding.variables
@@ -199,16 +203,19 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
-    """Return why the profile only works in an image here, to follow "image only: "; else empty."""
+    """Return the reason why the profile works only in an image here, or "" if that is not so.
+
+    The text is meant to follow "image only: ".
+    """
     if pair := _image_instead(every):
         return "; ".join(dict.fromkeys(map(_short, pair[1].decisive)))
     return ""
 
 
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
-    """Return how a profile that does not work natively works here, in one or two sentences.
+    """Return how to use a profile that works here only in an image, in one or two sentences.
 
-    Empty if it works natively, or not at all.
+    Return "" if the profile works natively, or does not work at all.
     """
     if (pair := _image_instead(every)) is None:
         return ""
@@ -225,7 +232,7 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
-    """Return the fit in an image and the native one if only the first works; else None."""
+    """Return the image's fit and the native fit if only the image works, else None."""
     image = best_of(every, images=True)
     native = best_of(every, images=False)
     if image and native and image.works and not native.works:
@@ -234,7 +241,10 @@ def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFi
 
 
 def best_of(every: Sequence[BackendFit], *, images: bool) -> BackendFit | None:
-    """Return the fit of the best backend that makes images, or of the best native one."""
+    """Return the best fit among the backends that make images, or among the native ones.
+
+    Return None if there is no such backend.
+    """
     for fit in every:
         if backends.makes_image(fit.backend) == images:
             return fit
@@ -256,7 +266,7 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Return all findings about a profile on a host with one backend.
 
-    `packages`: the device code in its packages, as far as it was read.
+    `packages` is the device code in the profile's packages, as far as it has been read.
     """
     image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
@@ -272,10 +282,10 @@ def findings(
 
 
 def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
-    """Return the builds of a profile's framework for its accelerator here, the newest first.
+    """Return the builds of a profile's framework for its accelerator on this host, newest first.
 
-    Each comes with the most severe level of the findings about GPU, driver, macOS and the CPU's
-    flags: `note` means that it fits.
+    Each build comes with the most severe level of the findings about the GPU, the driver, macOS and
+    the CPU flags. The level `note` means that the build fits.
     """
     row = ACCELERATORS[profile.accelerator]
     return rated(profile.framework, row, host, _cpu_flags(profile, host))
@@ -284,7 +294,10 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
 def rated(
     framework: types.Framework, row: Accelerator, host: Host, flags: Sequence[Finding] = ()
 ) -> tuple[tuple[releases.Build, Level], ...]:
-    """Return a framework's builds for an accelerator as `serving` does; `flags`: of the CPU."""
+    """Return a framework's builds for an accelerator with their levels, like `serving`.
+
+    `flags` are the findings about the CPU's flags.
+    """
     platform = _platform_of_framework(host)
     result = []
     for build in releases.every(framework):
@@ -295,7 +308,7 @@ def rated(
 
 
 def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
-    """Return the findings about GPU, driver and macOS for a build of a framework."""
+    """Return the findings about the GPU, the driver and macOS for a framework's build."""
     result = needs.of_gpus(row, host, required, native=False) if row.vendor else []
     if host.os == "macos":
         result += _system(required, host)
@@ -305,8 +318,8 @@ def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
     """Return which release would work better on a host than the locked one, and how to get it.
 
-    `offers`: the profile's releases, the newest first, each with what in the project rules it out.
-    Empty if no release is better, or if the locked one is unknown.
+    `offers` are the profile's releases, newest first, each with the reason why the project cannot
+    use it, or "". Return "" if no release is better, or if the locked release is unknown.
     """
     limits = {}
     usual = set[releases.Build]()
@@ -327,11 +340,10 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     present = age.get(current.release if current else profile.release or "", -1)
 
     def cost(build: releases.Build) -> tuple[int, ...]:
-        """Of allowed builds, prefer the profile's own, then this release, then a newer one.
+        """Return a sort key: allowed builds come before builds that the project rules out.
 
-        Of the others, prefer the nearest release, and a newer one to an older one.
-
-        Of what is ruled out, prefer the nearest release, and a newer one to an older one.
+        Among allowed builds, prefer the profile's own, then the present release, then newer
+        releases. Among the others, prefer the nearest release, and a newer release to an older one.
         """
         rank = age[build.release]
         if limits[build.release]:
@@ -365,9 +377,10 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
 def _best(
     profile: Profile, host: Host, among: Container[str]
 ) -> tuple[Level, list[releases.Build]]:
-    """Return how well builds of some releases work at best, and which do, the newest first.
+    """Return the best level among builds of the given releases, and the builds that reach it.
 
-    Advice needs a source: unknown kernels may work or not.
+    The builds are ordered newest first. Where tables list kernels, builds with unknown kernels are
+    skipped: they may or may not work, and advice needs a source.
     """
     has_kernels = ACCELERATORS[profile.accelerator].states_kernels
     rated = {
@@ -380,11 +393,10 @@ def _best(
 
 
 def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> str:
-    """Return the oldest driver that makes a release work, preferably an allowed release.
+    """Return a sentence naming the oldest driver with which a release works.
 
-    Return "" if a newer driver alone would not help.
-
-    Return "" if a newer driver alone would not help.
+    Releases that the project allows are preferred. Return "" if a newer driver alone would not
+    help.
     """
     gpus = tuple(replace(gpu, driver_version=_NEWEST_DRIVER) for gpu in host.gpus)
     level, works = _best(profile, replace(host, gpus=gpus), limits)
@@ -400,14 +412,20 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
 
 
 def _platform_of_framework(host: Host) -> types.Platform | None:
-    """Return the platform of its accelerator's builds: containers run where a GPU can be used."""
+    """Return the platform of the framework builds that can use this host's accelerator.
+
+    On a Mac this is macOS; on other hosts it is the platform of containers, which can use the GPU.
+    """
     if host.os == "macos":
         return host.platform
     return docker_platform(host)
 
 
 def missing_engine(host: Host) -> list[Finding]:
-    """Return why images cannot run on a host; empty if a container engine responds."""
+    """Return a finding that images cannot run because no container engine responds.
+
+    The list is empty if an engine responds.
+    """
     engines = host.containers.engines
     if host.containers.has_engine:
         return []
@@ -436,14 +454,17 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
 
 
 def docker_platform(host: Host) -> types.Platform | None:
-    """Return the platform of containers here: even on macOS, engines run Linux on the same CPU."""
+    """Return the platform of containers on a host, or None if it is unknown.
+
+    Engines always run Linux on the host's CPU architecture, even on macOS.
+    """
     if host.os == "other":
         return None
     return types.container_platform(host.machine)
 
 
 def _system(required: Needs, host: Host) -> list[Finding]:
-    """Check what a native environment needs from the operating system."""
+    """Return the findings about what a native environment needs from the operating system."""
     if host.os == "macos":
         return _at_least("macOS", host.os_version, required.macos)
     if host.os != "linux" or not required.glibc:
@@ -485,7 +506,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    """Check the required flags, then the desirable ones."""
+    """Return the findings about missing required CPU flags, or else about desirable ones."""
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")
     desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")

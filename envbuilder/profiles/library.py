@@ -1,4 +1,4 @@
-"""The profiles and locks that one command uses: each file is read and checked at most once."""
+"""The profiles and locks that one command uses. Each file is read and checked at most once."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class OtherFrameworkError(InvalidError):
-    """A profile has another framework than the project."""
+    """The profile's framework differs from the project's."""
 
 
 class Variants(Protocol):
-    """A project's variants of profiles, and the places of their locks."""
+    """A project's variants of profiles, and the locations of their locks."""
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework and the reason for it, which is empty for the default."""
+        """The project's framework and the reason for it. The reason is "" for the default."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
 
     def offers(self, name: str) -> fit.Offers:
-        """Return a profile's releases, each with what in the project rules it out."""
+        """Return a profile's releases, each with the reason why the project cannot use it."""
 
     def alias_of(self, name: str) -> str:
-        """Return the profile for a name of hardware: `cuda` may mean `jax-cuda`."""
+        """Return the profile that a hardware name means, for example `jax-cuda` for `cuda`."""
 
     def unadapted(self, name: str) -> Profile:
         """Return a profile without the project's changes."""
@@ -50,11 +50,11 @@ class Variants(Protocol):
         """Return the project's variant of a profile. Raises `InvalidError` if it has none."""
 
     def lock_path(self, name: str) -> Path:
-        """Return the path of the lock of a variant, whether or not it exists."""
+        """Return the path of a variant's lock, whether or not the file exists."""
 
 
 class Library:
-    """Profiles and their locks in some folders, each read when first needed."""
+    """The profiles and locks in a list of folders. Each is read when it is first needed."""
 
     def __init__(
         self,
@@ -62,7 +62,11 @@ class Library:
         trusted: Sequence[str] | None = None,
         variants: Variants | None = None,
     ) -> None:
-        """`trusted`: a used lock must be signed by one of these keys; None: no signature needed."""
+        """Create a library; nothing is read yet.
+
+        If `trusted` is given, each lock must be signed by one of these keys before it is used. If
+        it is None, no signature is needed.
+        """
         self.folders = tuple(folders)
         self.trusted = trusted
         self._variants = variants
@@ -72,7 +76,7 @@ class Library:
         self.signed: tuple[signatures.Signed, ...] = ()
         """The accepted signatures of the locks that were read for use."""
         self.notes: tuple[str, ...] = ()
-        """Notes for the user on locks that `usable_lock` returned."""
+        """Notes for the user about locks that `usable_lock` returned."""
 
     def profile(self, name: str) -> Profile:
         """Return a profile. Raises `InvalidError` if it does not exist or is invalid."""
@@ -84,7 +88,7 @@ class Library:
         return self._profiles[name]
 
     def named(self, name: str) -> Profile:
-        """Return the profile that a user names, possibly by its hardware alone."""
+        """Return the profile that a user names. The name may be that of the hardware alone."""
         return self.profile(self._variants.alias_of(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
@@ -96,7 +100,8 @@ class Library:
     def profiles(self) -> tuple[Profile, ...]:
         """Return all profiles to choose from. Raises `InvalidError` if one is invalid.
 
-        Those that cannot be combined with the project are left out, unless none can be.
+        In a project, profiles that cannot be combined with it are left out. If none can be
+        combined, an `InvalidError` is raised.
         """
         possible = []
         errors = []
@@ -113,20 +118,24 @@ class Library:
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework for choosing a profile, and why; no reason for the default."""
+        """The framework to choose a profile for, and the reason, which is "" for the default."""
         if self._variants:
             return self._variants.framework
         return (DEFAULT, "")
 
     def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:
-        """Return the profiles to choose from with one framework, like `profiles`."""
+        """Return the profiles to choose from that have this framework, by default the project's.
+
+        Raises `InvalidError` like `profiles`.
+        """
         wanted = framework or self.framework[0]
         return tuple(profile for profile in self.profiles() if profile.framework == wanted)
 
     def on_packages(self, name: str, python: str) -> str | None:
-        """Return the name of a profile's variant whose base is made of locked packages, if any.
+        """Return the name of a profile's variant whose base is made of locked Debian packages.
 
-        Profiles that cannot be read are skipped.
+        Return None if there is none for this Python version. Profiles that cannot be read are
+        skipped.
         """
         for other in names(self.folders):
             with contextlib.suppress(InvalidError):
@@ -136,16 +145,16 @@ class Library:
         return None
 
     def lock_places(self, name: str) -> tuple[Path, ...]:
-        """Return the possible paths of a profile's lock; the first existing one is used."""
+        """Return the possible paths of a profile's lock. The first existing file is used."""
         if self._variants:
             return (self._variants.lock_path(name),)
         return tuple(folder / "locks" / f"{name}.json" for folder in self.folders)
 
     def lock(self, name: str) -> Lock | None:
-        """Return the lock of a profile, to judge hosts; None if it has no readable one.
+        """Return a profile's lock for judging hosts, or None if no readable lock exists.
 
-        For a variant without one, return the profile's own lock, without files if the variant has
-        another release.
+        If a project's variant has no readable lock, return the original profile's lock; if their
+        releases differ, return it without files.
         """
         lock = self._read(name)
         if self._variants and (lock is None or isinstance(lock, InvalidError)):
@@ -160,7 +169,7 @@ class Library:
         return lock
 
     def advice(self, profile: Profile, host: Host) -> str:
-        """Return which release would work better on a host than a profile's, and how to get it."""
+        """Return which release would work better on a host, and how to get it; else ""."""
         from envbuilder.profiles import fit
 
         offers: fit.Offers = [(chosen, "") for chosen in profile.choices().values()]
@@ -169,14 +178,14 @@ class Library:
         return fit.other_release(profile, host, self.lock(profile.name), offers)
 
     def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
-        """Return the lock of each profile; None if it has no readable one."""
+        """Return the lock of each profile by name. A value is None if no readable lock exists."""
         return {profile.name: self.lock(profile.name) for profile in chosen}
 
     def usable_lock(self, profile: Profile, backend: str = "") -> Lock:
-        """Return a profile's lock, checked for use; an empty lock if the backend does not use it.
+        """Return a profile's lock, checked for use, or an empty lock if the backend uses none.
 
-        Raises `InvalidError` if it is damaged, missing, stale or unlocked, `SignatureError` if a
-        required signature is missing or not accepted.
+        Raises `InvalidError` if the lock is damaged, missing, stale or unlocked, `SignatureError`
+        if a required signature is missing or not accepted.
         """
         if not profile.takes_lock(backend):
             return profile_lock.nothing(profile)
@@ -200,7 +209,10 @@ class Library:
         return usable
 
     def require_signature(self, path: Path, content: bytes) -> None:
-        """Store a lock's accepted signature in `signed`; raise `SignatureError` if refused."""
+        """Check a lock's signature, if one is required, and add it to `signed`.
+
+        Raises `SignatureError` if the signature is missing or not accepted.
+        """
         if self.trusted is None:
             return
         from envbuilder.core import signatures  # few locks have to be signed
@@ -227,15 +239,15 @@ class Library:
 
 
 class ShadowedLock(NamedTuple):
-    """A shipped lock that is not used, because another one is."""
+    """A shipped lock that is not used because another lock takes precedence."""
 
     lock: Lock
     instead: Path
-    """The lock that is used."""
+    """The path of the lock that is used."""
 
     @property
     def sentence(self) -> str:
-        """The sentence that names the lock used instead, and how to go back."""
+        """A sentence that names the lock used instead and says how to return to the shipped one."""
         return (
             f"{self.instead} is used instead of the shipped lock; to return to that one, remove"
             " the file"
@@ -243,9 +255,10 @@ class ShadowedLock(NamedTuple):
 
 
 def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:
-    """Return the shipped lock of a profile; the last folder is the shipped one.
+    """Return the path and content of a profile's shipped lock. The last folder is the shipped one.
 
-    None if it does not fit the profile, which may be one of the user's own.
+    Return None if there is no such lock, or if it does not match the profile, which may be the
+    user's own.
     """
     path = profile_lock.path_for(profile.name, folders[-1:])
     try:
@@ -258,7 +271,7 @@ def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, L
 
 
 def hidden_lock(profile: Profile, folders: Sequence[Path]) -> ShadowedLock | None:
-    """Return the shipped lock of a profile if another one is used instead."""
+    """Return the shipped lock of a profile if another lock is used instead, else None."""
     instead = profile_lock.path_for(profile.name, folders)
     if instead is None or instead.is_relative_to(folders[-1]):
         return None
@@ -269,11 +282,11 @@ def hidden_lock(profile: Profile, folders: Sequence[Path]) -> ShadowedLock | Non
 
 
 LOCK_TYPE = "urn:envbuilder:lock:v1"
-"""The predicate type of a statement about a lock."""
+"""The predicate type of a signed statement about a lock."""
 
 
 def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
-    """Return the first signature file of a lock, if it has one."""
+    """Return the first signature file found for a lock, or None."""
     for candidate in _signature_places(path, folders):
         if candidate.is_file():
             return candidate
@@ -281,9 +294,9 @@ def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
 
 
 def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """Return where to look for signatures: next to a lock, then among the folders' locks.
+    """Return where to look for a lock's signatures: next to the lock, then in the folders of locks.
 
-    Shipped locks cannot get one next to them.
+    A shipped lock cannot have a signature next to it.
     """
     from envbuilder.core import signatures
 

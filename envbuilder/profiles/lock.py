@@ -1,7 +1,7 @@
-"""Locks: the exact files of a profile, in one JSON file per profile.
+"""Locks: one JSON file per profile that lists the exact files of its environments.
 
-A lock identifies files by sha256 and symbolic source, never by the URL of a package index, so that
-it works behind any mirror.
+A lock identifies each file by its sha256 and a symbolic source, never by the URL of a package
+index, so that the lock works with any mirror.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
@@ -37,43 +37,46 @@ MAIN = "debian"
 SECURITY = "debian-security"
 """Symbolic source: Debian's security archive."""
 BUILT = "built"
-"""Symbolic source: a wheel that was built from source, by its recipe."""
+"""Symbolic source: a wheel built from source. Its recipe describes the build."""
 DIRECT = "url"
-"""Symbolic source: a wheel that the project gives by URL, which is in its recipe."""
+"""Symbolic source: a wheel that the project names by its URL. The URL is in its recipe."""
 PRUNED = "pruned"
-"""Symbolic source: an index's wheel without some of its files, by its recipe."""
+"""Symbolic source: a wheel from an index with some of its files removed. Its recipe lists them."""
 OF_NO_INDEX = frozenset({BUILT, DIRECT, PRUNED})
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The source of a wheel, and what builds it."""
+    """The source of a wheel, and everything needed to build it."""
 
     kind: types.SourceKind
     location: types.SourceLocation
     """The file name of an sdist or a wheel on the index, the URL of a repository, an archive or a
-    wheel, or a folder of the project. A wheel is not built."""
+    wheel, or a folder of the project. A wheel is used as it is, without a build."""
     sha256: types.Sha256
-    """Of an sdist; for a repository or a folder, over its sorted files."""
+    """The digest of the source file. For a repository or a folder, the digest covers its files in
+    sorted order."""
     commit: types.Commit = ""
-    """The commit of `reference` when it was locked; it stays until an upgrade."""
+    """The commit that `reference` named when the lock was made. It is kept until the package is
+    upgraded."""
     reference: types.Reference = ""
-    """The branch, tag or commit that the project names; empty: the default branch."""
+    """The branch, tag or commit that the project names. Empty: the default branch."""
     subdirectory: types.Subfolder = ""
-    """The folder to build, if it is not the top one."""
+    """The folder to build, if it is not the top folder."""
     requires: tuple[types.Sha256, ...] = ()
-    """The wheels to install for the build, among the target's `build_files`."""
+    """The sha256 of each wheel to install for the build. The wheels are among the target's
+    `build_files`."""
     with_framework: bool = False
-    """Whether the target's own wheels are installed, too, because the build imports the framework.
-    """
+    """Whether the target's own wheels are installed for the build, too, because it imports the
+    framework."""
     index: types.Source = "default"
-    """The source of a pruned wheel."""
+    """The index from which the original of a pruned wheel comes."""
     without: tuple[types.FilePath, ...] = ()
-    """Paths below site-packages to leave out, because another package installs them, too."""
+    """Paths below site-packages to leave out, because another package installs the same files."""
     without_programs: tuple[types.FilePath, ...] = ()
-    """Programs in `bin` to leave out, because the package that the project lists has them."""
+    """Programs in `bin` to leave out, because the package that the project lists provides them."""
     cuda_architectures: types.CudaArchitectures = ""
-    """The GPUs to compile CUDA code for, as in TORCH_CUDA_ARCH_LIST."""
+    """The GPUs for which to compile CUDA code, in the syntax of TORCH_CUDA_ARCH_LIST."""
 
 
 class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -82,38 +85,42 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     kind: types.FileKind
     # Of a union of their types only the last pattern would be checked.
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}\Z")]
-    """Distribution, Debian or conda package."""
+    """The name of the distribution, the Debian package or the conda package."""
     version: types.FileVersion
     file: types.FilePath
-    """The wheel's file name, or a .deb's path below the archive root."""
+    """The file name of a wheel, or the path of a .deb below the archive's root."""
     sha256: types.Sha256
     size: types.FileSize | None
-    """Bytes; null if no source states it."""
+    """The size in bytes, or null if no source states it."""
     source: types.Source
     provenance: types.Provenance
     by: types.Sentence
     """Where the hash was read, or which third-party lock file claims it."""
     role: types.Role = ""
-    """`base`: part of the base itself, not installed on top of it."""
+    """`base` marks a package that is part of the base itself, rather than installed on top of it.
+    """
     size_about: types.FileSize | None = None
-    """Approximate size if no source states `size`: for disk space and progress only."""
+    """The approximate size in bytes, if no source states `size`. It is used only to estimate disk
+    space and progress."""
     requires: tuple[types.Distribution, ...] = ()
-    """The packages of the same target that it requires; only in locks of projects."""
+    """The packages of the same target that this package requires. Only locks of projects have it.
+    """
     recipe: Recipe | None = None
-    """How the wheel is built, if no index has it. Of the kind `source`, it is not built yet: `file`
-    and `sha256` are then those of the source."""
+    """How to build the wheel, if no index has it. A file of the kind `source` has not been built
+    yet: its `file` and `sha256` describe the source."""
     unread: bool = False
-    """Whether `lock` could not read the list of the wheel's files, because its server does not
-    serve parts of it. Like each `claim`, it was not compared with the target's other wheels."""
+    """Whether `lock` could not read the list of files in the wheel, because its server does not
+    support partial downloads. Such a wheel was not compared with the target's other wheels. The
+    same is true of every file whose hash is a `claim`."""
 
     @property
     def room(self) -> int:
-        """Its size in bytes, as far as a source states it; else 0."""
+        """The size in bytes, exact or approximate; 0 if no source states either."""
         return self.size or self.size_about or 0
 
     @property
     def is_built(self) -> bool:
-        """Whether its own code runs to make it, here or where it was locked."""
+        """Whether building the file runs the package's own code, here or where it was locked."""
         return self.recipe is not None and self.recipe.kind != "wheel"
 
     @property
@@ -123,7 +130,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def problem(files: Iterable[File]) -> str:
-    """Return the problem with the files of one target; empty if there is none."""
+    """Return the first problem with the files of one target, or "" if there is none."""
     seen: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
@@ -188,22 +195,23 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     python_path: types.AbsolutePath
     python_version: types.FullPythonVersion
     suite: types.DebianSuite = ""
-    """Set if the base is a system of this suite, made from the target's files with the role `base`,
-    instead of a published image. `ref` is then the name that the build gives it."""
+    """The Debian suite, if the base is a system made from the target's files with the role `base`
+    instead of a published image. `ref` is then the name that the build gives to the base."""
     unpacked: bool = False
-    """Whether those packages are only unpacked, without running their scripts."""
+    """Whether the packages of such a base are only unpacked, without running their scripts."""
 
     @property
     def gets_python(self) -> bool:
-        """Whether images add the target's interpreter as its Python."""
+        """Whether images add the interpreter of the target to the base."""
         return self.python_path.startswith(f"{IMAGE_PYTHON}/")
 
     @property
     def epoch(self) -> int:
-        """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH): the base's date.
+        """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH).
 
-        It is derived from existing keys, never from a clock, so that older locks keep their digest.
-        A base without a date gets the earliest date that ZIP archives can store.
+        This is the date of the base. It is derived from existing keys, never from a clock, so that
+        older locks keep their digest. If the base has no date, it is the earliest date that ZIP
+        archives can store.
         """
         date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
         return (date - datetime.date(1970, 1, 1)) // datetime.timedelta(seconds=1)
@@ -217,12 +225,13 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     base: LockedBase | None
     files: tuple[File, ...]
     interpreter: File | None = None
-    """A Python build that needs no installation, for machines and bases without that Python."""
+    """A Python build that needs no installation, for machines and bases that lack this Python
+    version."""
     build_files: tuple[File, ...] = ()
-    """Wheels that are only installed to build others from source."""
+    """Wheels that are installed only to build other packages from source."""
     system_packages: dict[types.DebianPackage, tuple[types.Distribution, ...]] = {}
-    """If wheels need packages in an image: Debian packages, each with the wheels that need it,
-    without the profile's own."""
+    """Debian packages that wheels need in an image, each with the wheels that need it. Packages
+    that the profile lists itself are not included."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
         """Return the files of one kind that are installed on the base, in the lock's order."""
@@ -230,66 +239,67 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def versions(self) -> dict[str, str]:
-        """Return the version of each of its wheels."""
+        """The version of each wheel, by name."""
         return {file.name: file.version for file in self.of_kind("wheel")}
 
     @property
     def packages(self) -> tuple[File, ...]:
-        """Return its Python packages: wheels, and sources that are not built yet."""
+        """The Python packages: wheels, and sources that have not been built yet."""
         return tuple(f for f in self.files if f.kind in {"wheel", "source"})
 
     @property
     def of_image(self) -> File | None:
-        """The interpreter, if images add it to their base."""
+        """The interpreter that images add to the base, or None if they add none."""
         if self.base and self.base.gets_python:
             return self.interpreter
         return None
 
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
-        """Return its files, with its interpreter if that is always used.
+        """Return the files to fetch, including the interpreter if it is used.
 
-        That is so in images that need it and, if it is `managed`, in every environment.
+        Images use the interpreter if their base needs it. With `managed`, every environment uses
+        it.
         """
         needed = self.interpreter if managed else self.of_image
         return (*self.files, *([needed] if needed else []))
 
     @property
     def base_files(self) -> tuple[File, ...]:
-        """The packages of the base itself; none if it is an image."""
+        """The Debian packages that make up the base. Empty if the base is an image."""
         return tuple(f for f in self.files if f.role == "base")
 
 
 _TREE = " │├└╰─▶×:"
-"""Characters with which resolvers draw trees."""
+"""Characters that resolvers use to draw trees."""
 _LONGEST_PROOF = 2000
-"""Maximum characters of a resolver's output."""
+"""Maximum number of characters kept of a resolver's output."""
 _PROOF_WIDTH = 100
 
 
 class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Why something cannot be resolved: parts of one line each, which a lock can store."""
+    """The reason why something cannot be resolved, in parts of one line each for the lock file."""
 
     text: types.Sentence
     target: types.Sentence = ""
-    """The target that decided it, such as "linux/amd64 with Python 3.11"."""
+    """The target for which resolution failed, such as "linux/amd64 with Python 3.11"."""
     items: tuple[types.Sentence, ...] = ()
-    """The subjects of the sentence, one by one."""
+    """The items that the sentence is about, such as packages."""
     proof: types.Sentence = ""
-    """The explanation in a resolver's words."""
+    """The resolver's own explanation."""
 
     @property
     def sentence(self) -> str:
-        """Return the sentence with its target."""
+        """The sentence, preceded by its target if there is one."""
         return f"{self.target}: {self.text}" if self.target else self.text
 
     def __str__(self) -> str:
-        """Return all of it as one line, for JSON."""
+        """Return the whole reason as one line, for JSON."""
         if self.proof:
             return f"{self.sentence}. Proof: {self.proof}"
         return " • ".join([f"{self.sentence}:", *self.items]) if self.items else self.sentence
 
     def printed(self, width: int = _PROOF_WIDTH) -> str:
-        """Format it for people: the sentence, and the items or the proof on lines below."""
+        """Format the reason for people: the sentence, then the items or the proof on new lines."""
         lines = [wrapped(item, width, "    ", "      ") for item in self.items]
         if self.proof:
             lines = [wrapped(self.proof, width, "    ", "    ")]
@@ -297,7 +307,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
-    """Return a reason from untrusted text; `proof` is a resolver's output."""
+    """Return a reason made from untrusted text. `proof` is the output of a resolver."""
     words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
     return Reason(
         text=one_line(text),
@@ -307,22 +317,24 @@ def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
 
 
 class Decided(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The release and the Python of a project on a profile, and the reasons for them."""
+    """The framework release and Python chosen for a project on one profile, with the reasons."""
 
     release: types.FrameworkVersion
     python: types.PythonVersion
     limits: tuple[types.Sentence, ...] = ()
-    """The project's limits on framework, Python and day, sorted: "torch>=2.1"."""
+    """The project's limits on the framework, Python and the date, sorted, such as "torch>=2.1"."""
     as_of: types.Date | None = None
-    """The day of which packages are taken, never before the release's."""
+    """The last day of package releases to consider. It is never before the day of the framework
+    release."""
     packages: types.Sha256 | Literal[""] = ""
-    """Digest of all requirements, if packages needed this release or Python; else empty."""
+    """The digest of all requirements, if packages needed this release or Python version. Otherwise
+    empty."""
     why: types.Sentence = ""
     """Why the release differs from that of the project's other profiles."""
     files: dict[ProjectPath, types.Sha256] = {}
     """The files that were read, each with its digest."""
     left_out: tuple[types.Sentence, ...] = ()
-    """Requirements that this hardware does without or has under another name."""
+    """Requirements that are not installed on this hardware, or are installed under another name."""
 
 
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -331,29 +343,31 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     schema: int
     profile: types.Name
     inputs: types.Sha256
-    """Digest of everything in the profile that affects resolution."""
+    """The digest of everything in the profile that affects resolution."""
     state: types.LockState
     reason: types.Sentence
-    """Which hashes are claims; empty if there are none."""
+    """Which hashes are only claimed by third parties. Empty if there are none."""
     tools: dict[types.Platform, File]
-    """uv for each platform on which envbuilder runs; installs wheels for any target."""
+    """Platform on which envbuilder runs → the uv for it. Each uv can install wheels for any target.
+    """
     targets: tuple[Target, ...]
     decision: Decided | None = None
-    """In a project, the decision for a profile with several builds."""
+    """In a project's lock, the chosen release and Python version, if the profile has several
+    builds."""
     obstacle: Reason | None = None
-    """Why the state is `unlocked`; None if it is not."""
+    """Why the profile could not be locked. Null unless the state is `unlocked`."""
     missing: dict[str, Reason] = {}
-    """Targets of a project (such as "linux/arm64 3.12") that cannot be resolved, and why; the lock
-    is used for the others."""
+    """Targets of a project that cannot be resolved, such as "linux/arm64 3.12", each with the
+    reason. The lock can be used for the other targets."""
 
     @property
     def why(self) -> str:
-        """Why the state is not `locked`, in one line; else empty."""
+        """Why the state is not `locked`, in one line. Empty if it is."""
         return str(self.obstacle or self.reason)
 
     @property
     def files(self) -> tuple[File, ...]:
-        """All files that images need; a file of several targets is repeated for each."""
+        """All files that images need. A file shared by several targets occurs several times."""
         result = [*self.tools.values()]
         for target in self.targets:
             result += target.fetched(managed=False)
@@ -362,7 +376,8 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     def tool(self, platform: types.Platform | None) -> File:
         """Return the locked uv that runs on a platform.
 
-        Raises `ToolError` if no lock can have one, `InvalidError` if this one does not.
+        Raises `ToolError` if no lock can have a uv for the platform, `InvalidError` if only this
+        lock lacks one.
         """
         if platform is None:
             raise ToolError(
@@ -406,7 +421,10 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def changed(profile: Profile, lock: Lock) -> str:
-    """Return what changed since a lock was made: the profile or a source; empty if nothing did."""
+    """Return what changed since the lock was made, or "" if nothing did.
+
+    This is "the profile", or the location of a changed source.
+    """
     if lock.inputs != inputs_digest(profile):
         return "the profile"
     for target in lock.targets:
@@ -418,7 +436,7 @@ def changed(profile: Profile, lock: Lock) -> str:
 
 
 def lock_digest(lock: Struct) -> str:
-    """Return the sha256 of a lock of any kind, without interpreters that no image gets."""
+    """Return the sha256 of a lock of any kind, ignoring interpreters that no image uses."""
     if isinstance(lock, Lock):
         targets = [t if t.of_image else replace(t, interpreter=None) for t in lock.targets]
         lock = replace(lock, targets=(*targets,))
@@ -426,7 +444,7 @@ def lock_digest(lock: Struct) -> str:
 
 
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the first lock of profile `name` in the given profile folders, or None."""
+    """Return the path of the first lock of profile `name` in these profile folders, or None."""
     for folder in folders:
         path = folder / "locks" / f"{name}.json"
         if path.is_file():
@@ -435,19 +453,19 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def load(path: Path) -> Lock:
-    """Return the lock in `path`. Raises `InvalidError` if it is damaged or of an unknown schema."""
+    """Read the lock in `path`. Raises `InvalidError` if it is damaged or its schema is unknown."""
     return parse(content(path, ("lock",)), path)
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Return the lock that was read from `path`. Raises `InvalidError` like `load`."""
+    """Parse a lock that was read from `path`. Raises `InvalidError` like `load`."""
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
 
 
 def content(path: Path, command: tuple[str, ...]) -> bytes:
-    """Return the bytes of a lock of any kind; `command` creates it.
+    """Return the bytes of a lock of any kind. Raises `InvalidError` if the file cannot be read.
 
-    Raises `InvalidError` if it cannot be read.
+    `command` is the envbuilder command that creates the lock; the error's hint names it.
     """
     try:
         return files.read(path, decoding.LARGEST)
@@ -458,7 +476,10 @@ def content(path: Path, command: tuple[str, ...]) -> bytes:
 
 
 def _check(lock: Lock, path: Path) -> None:
-    """Check what types cannot express: no duplicate targets or files, a state that matches them."""
+    """Raise `InvalidError` if a lock violates a rule that its types cannot express.
+
+    For example, targets and files must not appear twice, and the state must match the files.
+    """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: a platform and Python appear twice")
@@ -483,7 +504,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 
 def _interpreter(target: Target) -> str:
-    """Return the problem with the interpreter of a target; empty if there is none."""
+    """Return the problem with a target's interpreter, or "" if there is none."""
     if not (file := target.interpreter):
         if target.base and target.base.gets_python:
             return "interpreter: missing, and the base image needs it"
@@ -497,7 +518,7 @@ def _interpreter(target: Target) -> str:
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
-    """Check that the tools are one version of uv, for every platform that envbuilder runs on."""
+    """Raise `InvalidError` unless the tools are the same uv version for every platform."""
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
@@ -510,9 +531,9 @@ def _check_tools(lock: Lock, path: Path) -> None:
 
 
 def dump(lock: Struct, entries: str = "files") -> str:
-    """Return a lock of any kind as text, with one of its targets' `entries` per line.
+    """Return a lock of any kind as JSON text, with one locked file per line.
 
-    So a diff shows what changed.
+    `entries` is the key of a target that holds its files. One line per file keeps diffs readable.
     """
     import json
 
@@ -547,7 +568,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
 
 
 def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
-    """Return the target for a platform and Python; None if there is none."""
+    """Return the target for a platform and Python version, or None if there is none."""
     for target in lock.targets if lock else ():
         if (target.platform, target.python) == (platform, python):
             return target
@@ -555,7 +576,7 @@ def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
-    """Return the first target of a platform, regardless of its Python; None if there is none."""
+    """Return the first target for a platform with any Python version, or None if there is none."""
     for target in lock.targets if lock else ():
         if target.platform == platform:
             return target
@@ -563,13 +584,13 @@ def first(lock: Lock | None, platform: str | None) -> Target | None:
 
 
 def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
-    """Return the Python versions that a lock covers on a platform, the default first."""
+    """Return the Python versions that a lock covers on a platform, the default version first."""
     versions = [t.python for t in lock.targets if t.platform == platform]
     return sorted(versions, key=lambda python: python != default)
 
 
 def nothing(profile: Profile) -> Lock:
-    """Return a lock without files, for an environment that needs none from it."""
+    """Return an empty lock, for an environment that needs no files from it."""
     return Lock(
         schema=SCHEMA,
         profile=profile.name,
@@ -584,8 +605,8 @@ def nothing(profile: Profile) -> Lock:
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
     """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked.
 
-    `of_project`: raise `UnlockedError` if `envbuilder lock` can make it; a project's locks are made
-    together.
+    With `of_project`, raise `UnlockedError` for a missing or stale lock, which `envbuilder lock`
+    can make. The locks of a project are made together.
     """
     hint = Hint("Run", ("lock",) if of_project else ("lock", "--profile", profile.name))
     outdated = UnlockedError if of_project else InvalidError

@@ -1,9 +1,9 @@
-"""Find what wheels need from a host, and whether its GPUs have it.
+"""Determine what wheels need from a host, and whether its GPUs meet these needs.
 
-The lock states the versions of the framework, CUDA and ROCm, and in its wheels' file names those of
-the C library and macOS. Tables state which kernels that build contains and which driver that CUDA
-needs. The profile's own `requires` takes precedence: its build may be custom. Each vendor's row
-(`host.accelerators`) judges its GPUs.
+The lock states the versions of the framework, CUDA and ROCm. The file names of its wheels state the
+versions of the C library and macOS. Tables list the kernels in each build and the driver that each
+CUDA version needs. The profile's own `requires` takes precedence, because its build may be custom.
+The row of each vendor in `host.accelerators` judges that vendor's GPUs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_"
 
 @lru_cache(maxsize=64)  # asked for every backend of every profile, several times in one command
 def of_wheels(wheels: tuple[str, ...]) -> Needs:
-    """Return the versions of macOS and the C library that wheels need, by their file names."""
+    """Return the macOS and C library versions that wheels need, according to their file names."""
     return Needs(
         macos=_newest(min(_tagged(_MACOS, name), default=None) for name in wheels),
         glibc=_newest(map(_oldest_glibc, wheels)),
@@ -52,7 +52,7 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
 
 
 def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
-    """Return the versions in a wheel's platform tags, any of which is sufficient."""
+    """Return the versions in a wheel's platform tags. The host needs only one of them."""
     return [(int(major), int(minor)) for major, minor in pattern.findall(name.rpartition("-")[2])]
 
 
@@ -62,7 +62,7 @@ def _oldest_glibc(name: str) -> tuple[int, int] | None:
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
-    """Return the newest of the versions that wheels need; empty if none is known."""
+    """Return the newest of the versions that wheels need, or "" if none is known."""
     newest = max(filter(None, versions), default=None)
     if newest:
         return f"{newest[0]}.{newest[1]}"
@@ -70,7 +70,7 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
 
 
 def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
-    """Return major and minor of the CUDA runtime among packages; empty without one."""
+    """Return the major and minor version of the CUDA runtime among packages; empty without one."""
     for name, version in versions.items():
         if name.startswith("nvidia-cuda-runtime"):
             major, _, rest = version.partition(".")
@@ -81,10 +81,10 @@ def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
 def build_of(
     framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
 ) -> releases.Build | None:
-    """Return the build of a framework among packages; None if there is no known one.
+    """Return the build of a framework that is among packages, or None if it is unknown.
 
-    For CUDA, the version of the CUDA runtime beside it decides. Without one, JAX and TensorFlow use
-    no GPU, or the system's libraries, which are unknown.
+    The CUDA version of a build is that of the CUDA runtime in the same environment. Without a CUDA
+    runtime, JAX and TensorFlow either use no GPU or use the system's libraries, which are unknown.
     """
     major, minor = cuda_runtime(versions)
     distributions: dict[types.Framework, dict[str, str]] = {
@@ -109,10 +109,10 @@ def of_packages(
     *,
     wsl: bool,
 ) -> Needs:
-    """Return the kernels and the driver of the build of a framework among packages.
+    """Return the kernels in a framework's build among packages, and the driver that it needs.
 
-    Of an unknown one, only the driver is known: the one that its CUDA runtime needs. cuDNN decides
-    which GPUs are served in part.
+    If the build is unknown, only the driver is known: the oldest one that its CUDA runtime
+    supports. The version of cuDNN determines which GPUs are only partly supported.
     """
     build = build_of(framework, versions, platform)
     if build is None:
@@ -131,16 +131,17 @@ def of_packages(
 
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _SEEN = ("unsupported", "unlisted", "no-instances")
-"""Obstacles of GPUs that frameworks nevertheless see."""
+"""Obstacles of GPUs that are unusable, but that frameworks still see."""
 
 
 def needs(
     profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
 ) -> Needs:
-    """Return the needs of a profile's wheels for one platform, from those for its first Python.
+    """Return what a profile's wheels need on one platform.
 
-    For a lock without files, use the build of the profile's release; without a lock, ignore wheels.
-    `wsl`: under WSL, where Windows' driver counts.
+    The wheels are those for the first Python version in the lock. If the lock has no files, the
+    needs are those of the build for the profile's release. Without a lock, only the profile's own
+    requirements count. `wsl` means that the host is WSL, where the Windows driver counts.
     """
     requires = profile.requires
     target = profile_lock.first(lock, platform)
@@ -168,8 +169,8 @@ def needs(
 def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
     """Return the findings about the GPUs that a profile needs.
 
-    Those that work best decide; the others are hidden from the framework, by variables if it would
-    use them. If none works, the most capable one is reported.
+    Only the GPUs that work best count. The others are hidden from the framework with environment
+    variables, if it would use them. If no GPU works, the findings are about the most capable one.
     """
     row = ACCELERATORS[profile.accelerator]
     if row.vendor is None:
@@ -205,7 +206,7 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
 
 
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
-    """Return a note on GPUs that the framework would use although others work better."""
+    """Return a finding about GPUs that the framework would use although others work better."""
     # Those that it does not see need not be hidden: no driver, no node, another container's.
     others = [
         gpu
@@ -232,13 +233,14 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
 
 
 _LITTLE = 0.05
-"""Share of a package's device code below which it counts as a library inside the package."""
+"""Share of a package's device code below which the code is assumed to belong to a bundled library.
+"""
 _MOST_SHOWN = 12
-"""Maximum number of targets in a message; the wheel's author chose them."""
+"""Maximum number of targets in a message. The wheel's author is untrusted and may list many."""
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
-    """Return a warning for each package whose device code is for other GPUs than these.
+    """Return a warning for each package that has device code, but hardly any for one of these GPUs.
 
     GPUs of unknown architecture are skipped.
     """
@@ -255,10 +257,10 @@ def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
 
 
 def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
-    """Return the share of its vendor's device code that runs on a GPU, from 0 to 1.
+    """Return the share of a package's device code that runs on a GPU, from 0 to 1.
 
-    Its architecture must be known. 0 if there is only code for other vendors, 1 if there is none at
-    all.
+    Only code for the GPU's vendor counts. The GPU's architecture must be known. Return 0 if the
+    package only has code for other vendors, and 1 if it has no device code at all.
     """
     row = of_vendor(gpu.vendor)
     sizes = _of_row(code, row) if row else {}
@@ -272,7 +274,7 @@ def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
 
 
 def _of_row(code: Mapping[str, int], row: Accelerator) -> dict[str, int]:
-    """Return the part of device code for one vendor's GPUs."""
+    """Return the device code that is for one vendor's GPUs."""
     if not row.code:
         return {}
     return {names: size for names, size in code.items() if re.match(row.code, names)}

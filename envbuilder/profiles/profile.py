@@ -1,10 +1,11 @@
-"""Profiles: strict YAML that defines what a kind of hardware needs.
+"""Profiles: strict YAML files that define what an environment for one kind of hardware needs.
 
-A profile may extend another: mappings are merged key by key, everything else is replaced, and
-`add_requirements` adds to the inherited requirements. Profiles whose names begin with `_` exist
-only to be extended. Folders are searched in order, the shipped one last.
+A profile may extend another profile: mappings are merged key by key, all other values are replaced,
+and `add_requirements` adds to the inherited requirements. Profiles whose names begin with `_` exist
+only to be extended. Profile folders are searched in order; the folder of shipped profiles comes
+last.
 
-Long because the keys of a profile are described, read, merged and checked here.
+The module is long because it describes, reads, merges and checks the keys of a profile.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
@@ -26,169 +27,180 @@ from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 from envbuilder.profiles import backends, frameworks, releases, requirements
 
 _SHIPPED = "pytorch-"
-"""Prefix of the names of indexes in the tables of releases."""
+"""Prefix of the index names that the tables of releases use."""
 IMAGE_PYTHON = "/opt/python"
-"""Where an image has its lock's interpreter."""
+"""The folder of an image that holds the interpreter from the lock."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of everything read from a profile: immutable, no unknown keys."""
+    """Base class of everything read from a profile: immutable, without unknown keys."""
 
 
 class Python(_Strict, frozen=True, omit_defaults=True):
-    """The Python versions (X.Y) that a profile supports; `default` is one of them."""
+    """The Python versions (X.Y) that a profile supports. `default` must be one of `supported`."""
 
     default: types.PythonVersion
     """The version used unless another one is requested."""
     supported: tuple[types.PythonVersion, ...]
-    """The versions that are locked."""
+    """The versions for which the lock contains files."""
     managed: bool = False
-    """Whether native environments use the interpreter in the lock, by hash, instead of the
-    machine's. For images, the base's `python_path` decides."""
+    """Whether native environments use the interpreter from the lock, identified by its hash,
+    instead of one installed on the machine. For images, the `python_path` of the base decides."""
 
 
 class Base(_Strict, frozen=True):
-    """A base image, by digest; `digest` is None if no source states one."""
+    """A base image, identified by its digest. `digest` is null if no source states one."""
 
     ref: types.ImageRef
-    """The image without its digest; `base_images:` of the configuration may replace it."""
+    """The image reference without the digest. `base_images:` in the configuration may replace it.
+    """
     digest: types.Digest | None = None
     date: types.Date | None = None
-    """The day it was published: the time of everything in an image based on it."""
+    """The day on which the image was published. It is the timestamp of everything in images built
+    on it."""
     python_path: types.AbsolutePath = "/usr/local/bin/python3"
-    """Its Python interpreter; below /opt/python, the lock's, which is added to the image."""
+    """The path of the Python interpreter in the image. If it is below `/opt/python`, the
+    interpreter is the one from the lock, which is added to the image."""
     python_version: str = ""
-    """The interpreter's X.Y.Z, if a source states it."""
+    """The full version (X.Y.Z) of the interpreter, if a source states it."""
 
 
 class DebianBase(_Strict, frozen=True):
-    """A base made from locked Debian packages: the suite's minimal system and `include`."""
+    """A base built from locked Debian packages: the suite's minimal system plus `include`."""
 
     include: tuple[types.DebianPackage, ...]
-    """Packages in addition to the minimal system, including Python."""
+    """Packages to install in addition to the minimal system. They must include Python."""
     unpacked: tuple[types.Platform, ...] = ()
-    """Platforms on which the packages are only unpacked, without running their scripts."""
+    """Platforms on which the packages are only unpacked and their scripts are not run."""
 
 
 class Run(_Strict, frozen=True):
-    """What a container needs to access the device (`docker run` flags, by meaning)."""
+    """What a container needs to access the device, described like `docker run` flags."""
 
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
-    """`all`: every NVIDIA GPU, as `--gpus all`."""
+    """`all` gives the container every NVIDIA GPU, like `--gpus all`."""
     devices: tuple[types.DevicePath, ...] = ()
-    """Device nodes to pass on."""
+    """Device nodes to make available in the container."""
     groups_of: tuple[types.DeviceGlob, ...] = ()
-    """Device nodes whose owning group the container joins."""
+    """Device nodes whose owning groups the container joins."""
     volumes: tuple[types.AbsolutePath, ...] = ()
-    """Host paths mounted read-only at the same path, if they exist."""
+    """Host paths to mount read-only at the same path in the container. Missing paths are skipped.
+    """
     shm_size: types.Size = "1g"
-    """Shared memory, through which DataLoader workers pass their batches."""
+    """The size of shared memory. DataLoader workers pass their batches through it."""
 
 
 class Requires(_Strict, frozen=True):
-    """A profile's own requirements on the host; checked before anything is downloaded."""
+    """A profile's own requirements on the host. They are checked before anything is downloaded."""
 
     driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest driver of the GPU's vendor, if the lock's files do not state it."""
+    """The oldest supported version of the GPU vendor's driver, if the lock's files do not determine
+    it."""
     kernels: tuple[types.KernelTarget, ...] = ()
-    """GPUs that all libraries in the wheels support, if no table states them: CUDA compute
-    capabilities (`9.0`), AMD's targets (`gfx1100`), Intel's names of targets (`bmg`)."""
+    """The GPUs that all libraries in the wheels support, if no table lists them: CUDA compute
+    capabilities (`9.0`), AMD targets (`gfx1100`) or Intel target names (`bmg`)."""
     kernels_arm64: tuple[types.KernelTarget, ...] = ()
-    """The same on linux/arm64, if its wheels differ."""
+    """The supported GPUs on linux/arm64, if its wheels differ from those for other platforms."""
     kernels_partly: tuple[types.KernelTarget, ...] = ()
-    """GPUs that only some of the libraries support: they may work."""
+    """GPUs that only some of the libraries support. They may work."""
     kernels_ptx: bool = False
-    """Whether the newest of `kernels` is also included as PTX, which newer NVIDIA GPUs can run."""
+    """Whether the wheels also include the newest of `kernels` as PTX, which newer NVIDIA GPUs can
+    run."""
     cpu_flags: tuple[types.CpuFlag, ...] = ()
-    """CPU flags that are required; x86 flags are checked on x86 only."""
+    """CPU flags that are required. Flags of x86 CPUs are checked only on x86."""
     cpu_flags_wanted: tuple[types.CpuFlag, ...] = ()
     """CPU flags that only some features need."""
     without_cpu_flags: types.Comment = ""
-    """The effect on a CPU that lacks one of these flags."""
+    """What happens on a CPU that lacks one of these flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest macOS, if the lock's files do not state it."""
+    """The oldest supported macOS version, if the lock's files do not determine it."""
 
 
 class Fault(_Strict, frozen=True):
-    """A known fault of one release of the framework."""
+    """A known fault in one release of the framework."""
 
     text: types.Comment
-    """The text to print."""
+    """The text to print when the fault applies."""
     release: types.FrameworkVersion
-    """The release with the fault."""
+    """The release that has the fault."""
     cpu_flags: tuple[types.CpuFlag, ...] = ()
-    """CPU flags without which the fault does not occur."""
+    """CPU flags that the fault depends on. It does not occur on a CPU that lacks one of them."""
 
 
 class Expects(_Strict, frozen=True):
-    """What verification must observe."""
+    """The results that verification must observe."""
 
     device: types.Accelerator
     """The device that must do the work."""
     version: types.FrameworkVersion = ""
-    """The version that the framework must report; by default what `release` or `requirements` pins,
-    else any."""
+    """The version that the framework must report. The default is the version pinned by `release` or
+    `requirements`; if neither pins one, any version is accepted."""
     versions: dict[types.PythonVersion, types.FrameworkVersion] = {}
-    """Python → the version, where it differs."""
+    """Python version → the framework version that must be reported with it, if it differs from
+    `version`."""
     accuracy: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    """Minimum accuracy on MNIST's test images after an epoch; by default the measured gates, or
-    0.975 with `images`."""
+    """The minimum accuracy on the MNIST test images after one epoch. The default is the measured
+    limits, or 0.975 if `images` is set."""
     images: Annotated[int, Meta(ge=10_000, le=60_000)] | None = None
-    """The training images of an epoch, the first of MNIST's 60,000."""
+    """The number of training images in an epoch, taken from the start of MNIST's 60,000."""
     precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
     """The precision that must be in effect."""
     extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex|zentf)?\Z")] = ""
     """An extension of the framework that must load: `zentorch`, `ipex` or `zentf`."""
     kernels: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9_:]+\Z")], ...] = ()
-    """Operators that the profiler must see running."""
+    """Operators that must appear in the profiler's output."""
     compile: tuple[Annotated[str, Meta(pattern=r"^(inductor|zentorch)\Z")], ...] = ()
     """Backends of `torch.compile` to check and to time."""
 
 
 class Expected(Expects, frozen=True):
-    """What verification must observe in one environment; `version` is empty if any will do."""
+    """The results that verification must observe in one environment.
+
+    `version` is empty if any version is accepted.
+    """
 
     framework: types.Framework = frameworks.DEFAULT
 
 
 class Tools(_Strict, frozen=True):
-    """Build tools whose version affects the result; they are locked files."""
+    """Build tools whose version affects the result. Their files are locked, too."""
 
     uv: types.FileVersion
-    """The uv that installs the wheels."""
+    """The version of uv that installs the wheels."""
 
 
 class Conda(_Strict, frozen=True):
-    """The packages of a conda environment from channels: Python and `packages`."""
+    """The packages of a conda environment that come from channels: Python and `packages`."""
 
     channels: tuple[types.Source, ...] = ("conda-forge",)
-    """Symbolic names, highest priority first."""
+    """Symbolic names of the channels, highest priority first."""
     packages: tuple[types.CondaSpec, ...] = ()
-    """Packages in addition to Python: compilers, system libraries, and the framework itself if
-    `framework` says so."""
+    """Packages to install in addition to Python: compilers, system libraries, and the framework
+    itself if `framework` is `conda`."""
     framework: Literal["wheels", "conda"] = "wheels"
-    """The source of the framework: the profile's locked wheels, in a virtual environment on top of
-    conda's Python; or a conda package, without any wheels."""
+    """The source of the framework. `wheels`: the profile's locked wheels, installed in a virtual
+    environment on top of conda's Python. `conda`: a conda package, without any wheels."""
     virtual_packages: dict[types.Platform, dict[types.VirtualPackage, types.VirtualVersion]] = {}
-    """Virtual packages given to the solver, never those of the machine that locks."""
+    """Platform → the virtual packages given to the solver. The virtual packages of the machine that
+    runs `lock` are never used."""
 
 
 class Source(_Strict, frozen=True, omit_defaults=True):
-    """The source of a package that is not from an index, from a line of the project."""
+    """The source of a package that does not come from an index, as the project states it."""
 
     name: types.Distribution
     location: types.SourceLocation
-    """`git+https://HOST/PATH@REF#subdirectory=DIR`, a URL of an archive, or a folder of the project
-    as `./DIR`."""
+    """`git+https://HOST/PATH@REF#subdirectory=DIR`, the URL of an archive, or a folder of the
+    project as `./DIR`."""
     marker: types.Marker = ""
-    """The targets that it is for; empty for all."""
+    """An environment marker that limits the targets the source applies to. Empty: all targets."""
     where: types.Comment = ""
-    """The line for messages, without effect."""
+    """The project's line that names the source, for messages. It has no other effect."""
     digest: types.Sha256 | Literal[""] = ""
-    """Digest of a folder's current files, to compare with a lock; empty if unknown."""
+    """The digest of a folder's current files, to compare with the lock. Empty if unknown."""
 
     def serves(self, platform: types.Platform, python: types.PythonVersion) -> bool:
-        """Return whether it is the package's source on a target."""
+        """Return whether this source applies to a platform and Python version."""
         if not self.marker:
             return True
         from packaging.markers import Marker
@@ -197,25 +209,26 @@ class Source(_Strict, frozen=True, omit_defaults=True):
 
 
 class Resolution(_Strict, frozen=True, omit_defaults=True):
-    """A project's rules for choosing packages, whatever requires them."""
+    """A project's rules for choosing packages. They also apply to dependencies of packages."""
 
     as_of: types.Date | None = None
-    """The last day whose releases count."""
+    """The last day of releases to consider. Later releases are ignored."""
     build: bool | tuple[types.Distribution, ...] = False
-    """The packages that may be built from source, or whether all may."""
+    """The packages that may be built from source. `true` allows all packages, `false` none."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
-    """The GPUs to compile their CUDA code for, if not PyTorch's."""
+    """The GPUs for which to compile the packages' CUDA code, if not those that PyTorch's build
+    supports."""
     sources: tuple[Source, ...] = ()
-    """Sources of packages that are not from an index."""
+    """Sources of the packages that do not come from an index."""
     overrides: tuple[types.Requirement, ...] = ()
-    """Requirements that replace all others of their package."""
+    """Requirements that replace all other requirements on the same package."""
     exclude: tuple[types.Distribution, ...] = ()
     """Packages to leave out."""
 
     def source_of(
         self, name: str, platform: types.Platform, python: types.PythonVersion
     ) -> Source | None:
-        """Return the source of a package on a target; None if it is from an index."""
+        """Return the source of a package on a target; None if it comes from an index."""
         for source in self.sources:
             if source.name == name and source.serves(platform, python):
                 return source
@@ -223,88 +236,97 @@ class Resolution(_Strict, frozen=True, omit_defaults=True):
 
 
 class Profile(_Strict, frozen=True):
-    """One profile, with `extends` applied."""
+    """A complete profile, after `extends` has been applied."""
 
     name: types.Name
-    """The name of its file; it need not be written."""
+    """The profile's name, which is its file name without `.yaml`. The key is optional."""
     description: types.Comment
     """What the profile is for."""
     accelerator: types.Accelerator
-    """The kind of device; `envbuilder profiles` lists all."""
+    """The kind of device. `envbuilder profiles` lists all kinds."""
     python: Python
     platforms: tuple[types.Platform, ...]
-    """The platforms that it is locked for."""
+    """The platforms for which the profile is locked."""
     backends: tuple[types.Backend, ...]
-    """The backends that can build it."""
+    """The backends that can build the profile."""
     tools: Tools
     requirements: tuple[types.Requirement, ...]
-    """The packages to install, the framework among them; they replace those of the extended
-    profile."""
+    """The packages to install, including the framework. They replace the requirements of the
+    extended profile."""
     expects: Expects
     framework: types.Framework = frameworks.DEFAULT
-    """What the profile brings; by default `torch`."""
+    """The framework that the profile installs. The default is `torch`."""
     builds: tuple[types.BuildName, ...] = ()
-    """The builds of the framework that this hardware can use, the best first, such as "cu126". With
-    them the release is a project's choice; without, `requirements` pins one."""
+    """The builds of the framework that this hardware can use, best first, such as "cu126". If they
+    are given, the project chooses the release; otherwise `requirements` must pin one."""
     release: types.FrameworkVersion | None = None
-    """The framework's release for a project that asks for no other."""
+    """The framework release for projects that do not ask for another one."""
     extends: types.Name | None = None
-    """The profile that this one is a variant of."""
+    """The profile that this one extends."""
     constraints: tuple[types.Requirement, ...] = ()
-    """Version limits that apply only if something requires the package."""
+    """Version limits on packages. They apply only if something else requires the package."""
     base: dict[types.PythonVersion, Base] = {}
-    """Python → the base image."""
+    """Python version → the base image."""
     debian_base: dict[types.PythonVersion, DebianBase] = {}
-    """Python → a base made from packages of `debian_suite`, which takes precedence over `base`."""
+    """Python version → a base built from packages of `debian_suite`. It takes precedence over
+    `base`."""
     debian_suite: types.DebianSuite = ""
-    """The Debian suite of the base, against which `system_packages` are resolved."""
+    """The Debian suite of the base. `system_packages` are resolved against it."""
     system_packages: tuple[types.DebianPackage, ...] = ()
-    """Debian packages to install in images; their dependencies are locked with them."""
+    """Debian packages to install in images. Their dependencies are locked as well."""
     unpack_packages: bool = False
-    """Whether `system_packages` and their dependencies consist of files alone, so that an image
-    takes neither dpkg nor an engine."""
+    """Whether unpacking `system_packages` and their dependencies is enough, because they consist of
+    files alone. Adding them to an image then needs neither dpkg nor a container engine."""
     bytecode: bool = True
-    """Whether images contain bytecode, which machines of other platforms cannot compile."""
+    """Whether images contain bytecode. It cannot be compiled on a machine of another platform."""
     indexes: dict[types.Distribution, types.Source] = {}
-    """Distribution → symbolic name of its index; all others come from the user's own."""
+    """Distribution → symbolic name of its index. All other distributions come from the user's own
+    index."""
     environment: dict[types.Variable, types.VariableValue] = {}
-    """Variables that are set inside."""
+    """Variables to set in the environment."""
     preload: tuple[types.Library, ...] = ()
-    """Libraries to preload (LD_PRELOAD), from the system packages."""
+    """Libraries to preload with LD_PRELOAD. They come from `system_packages`."""
     run: Run = Run()
     requires: Requires = Requires()
     warnings: tuple[types.Comment | Fault, ...] = ()
-    """Notes that are printed whenever the profile is used, and faults where they concern it."""
+    """Notes to print whenever the profile is used, and faults to print where they apply."""
     conda: Conda = Conda()
     resolution: Resolution = Resolution()
-    """A project's decisions; empty in profiles."""
+    """The rules that a project sets for choosing packages. Empty in a profile's own file."""
     opt_in: bool = False
-    """Whether the profile is used only on request, never chosen automatically."""
+    """Whether the profile is used only on request and never chosen automatically."""
 
     @property
     def image_pythons(self) -> frozenset[str]:
-        """The Python versions that an image can be built for: those that have a base."""
+        """The Python versions for which an image can be built, because they have a base."""
         return frozenset(self.base) | frozenset(self.debian_base)
 
     @property
     def makes_images(self) -> bool:
-        """Whether one of its backends makes images."""
+        """Whether any of the profile's backends makes images."""
         return any(map(backends.makes_image, self.backends))
 
     @property
     def image_python(self) -> types.PythonVersion:
-        """The Python of its image: the default, or the newest version with a base image."""
+        """The Python version of the profile's image.
+
+        This is the default version if it has a base, else the newest supported version that has
+        one.
+        """
         if self.python.default in self.image_pythons:
             return self.python.default
         have = [v for v in self.python.supported if v in self.image_pythons]
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:
-        """Return the releases of its builds, the newest first, or only one of them."""
+        """Return the releases that the profile's builds exist for, newest first.
+
+        If `release` is given, return only that release.
+        """
         return releases.choices(self.framework, self.builds, self.platforms, release)
 
     def build_on(self, platform: types.Platform | None) -> releases.Build | None:
-        """Return the build of its release on a platform, if a table has it."""
+        """Return the build of the profile's release for a platform; None if no table lists it."""
         chosen = self.choices(self.release or "").get(self.release or "")
         for build in chosen.builds if chosen else ():
             if build.platform == platform:
@@ -312,17 +334,24 @@ class Profile(_Strict, frozen=True):
         return None
 
     def framework_from_wheels(self, backend: str) -> bool:
-        """Return whether environments of this backend contain the wheels of the profile's lock."""
+        """Return whether this backend's environments contain wheels from the profile's lock."""
         return backend != "conda" or self.conda.framework == "wheels"
 
     def expected(self, python: types.PythonVersion | None) -> Expected:
-        """Return what verification must observe with one Python; None: of any version."""
+        """Return the results that verification must observe with one Python version.
+
+        If `python` is None, any framework version is accepted.
+        """
         version = self.expects.versions.get(python, self.expects.version) if python else ""
         values = msgspec.structs.asdict(self.expects) | {"version": version, "versions": {}}
         return Expected(**values, framework=self.framework)
 
     def notes(self, cpu_flags: Collection[str] | None = None) -> tuple[str, ...]:
-        """Return the warnings about its release, on a CPU with these flags, or on any."""
+        """Return the profile's warnings that apply to its release.
+
+        Faults that need CPU flags missing from `cpu_flags` are left out. If `cpu_flags` is None,
+        all faults of the release are included.
+        """
         notes = list[str]()
         for warning in self.warnings:
             if isinstance(warning, str):
@@ -346,13 +375,13 @@ _HINTS: Hints = {
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Return the folders of profiles: the project's, the user's, the shipped one."""
+    """Return the folders to search for profiles: the project's, the user's, the shipped one."""
     folders = filter(None, (project, user))
     return (*(folder / "profiles" for folder in folders), resources.profiles_dir())
 
 
 def names(folders: Sequence[Path]) -> tuple[str, ...]:
-    """Return the names of all usable profiles, sorted."""
+    """Return the names of all usable profiles in these folders, sorted."""
     stems: set[str] = set()
     for folder in folders:
         stems.update(path.stem for path in folder.glob("*.yaml") if _is_profile(path))
@@ -361,9 +390,10 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _is_profile(path: Path) -> bool:
-    """Return whether a file has a key of a profile; a repository's own `profiles` hold others, too.
+    """Return whether a YAML file has any of a profile's keys.
 
-    Also true for an unreadable file, which is refused when loaded.
+    A repository's own `profiles` folder may hold other files, too. An unreadable file counts as a
+    profile; loading it raises an error.
     """
     if path.parent == resources.profiles_dir():
         return True
@@ -379,7 +409,7 @@ def _is_profile(path: Path) -> bool:
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
-    """Return the hint for an unknown profile: a similar name, if there is one, and all names."""
+    """Return the hint for an unknown profile: a similar name, if any, and all known names."""
     from difflib import get_close_matches
 
     plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")
@@ -394,7 +424,11 @@ def suggestion(name: str, available: Sequence[str]) -> str:
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:
-    """Return the profile `name`. Raises `InvalidError` with file, key and a suggestion."""
+    """Load the profile `name` and return it.
+
+    Raises `InvalidError` with the file, the key and a suggestion if the profile is unknown or
+    invalid.
+    """
     data, where, text = _merged(name, folders, ())
     profile = decode(data, Profile, where, text, _HINTS)
     _check(profile, where)
@@ -402,9 +436,10 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
 
 
 def _at_release(profile: Profile, where: str) -> Profile:
-    """Return a profile with its own release of the framework pinned, if its requirements do not.
+    """Return a profile with its default release pinned, unless its requirements pin one already.
 
-    By default, the version to observe is the pinned one.
+    Unless the profile states it, the version that verification must observe is the pinned one.
+    Raises `InvalidError` if no table lists the release in one of the profile's builds.
     """
     framework = frameworks.FRAMEWORKS[profile.framework]
     pinned_to = ""
@@ -425,7 +460,7 @@ def _at_release(profile: Profile, where: str) -> Profile:
 
 
 def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
-    """Return a profile with a release of its framework, in the matching builds."""
+    """Return a profile whose framework is pinned to the builds of a release."""
     framework = frameworks.FRAMEWORKS[profile.framework]
     builds = chosen.builds
     before = releases.rules(profile.framework, profile.release)
@@ -472,14 +507,14 @@ def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
 
 
 def _reported(framework: types.Framework, build: releases.Build) -> str:
-    """Return the version that a build reports."""
+    """Return the version that the framework reports for a build, such as "2.7.1+cu126"."""
     if framework == "torch" and (build.index != "default" or re.match(r"cu\d", build.build)):
         return f"{build.release}+{build.build}"
     return build.release
 
 
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
-    """Return conda's virtual packages; packages that need CUDA get the build's."""
+    """Return conda's virtual packages, with the build's CUDA version where `__cuda` is listed."""
     cuda = re.fullmatch(r"cu(?:da)?(\d\d)(\d?)", build)
     virtual = {platform: {**packages} for platform, packages in conda.virtual_packages.items()}
     for packages in virtual.values():
@@ -489,7 +524,7 @@ def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
 
 
 def is_on_pypi(profile: Profile, platform: types.Platform) -> bool:
-    """Return whether PyPI has a profile's build of its release on a platform."""
+    """Return whether PyPI has a build of the profile's release for a platform."""
     release = profile.release or ""
     chosen = releases.choices(profile.framework, profile.builds, (platform,), release)
     if release in chosen:
@@ -531,7 +566,7 @@ def _merged(
 
 
 def _drop_unsupported(inherited: dict[str, Any], data: dict[str, Any]) -> None:
-    """Drop inherited bases of Python versions that `data` no longer supports."""
+    """Remove inherited bases for Python versions that `data` no longer supports."""
     python = data.get("python")
     supported = python.get("supported") if isinstance(python, dict) else None
     if not isinstance(supported, list):  # unchanged, or not valid, which decoding reports
@@ -543,7 +578,7 @@ def _drop_unsupported(inherited: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the files of a loadable profile: its own, then those it extends."""
+    """Return the files of a loadable profile: its own, then those of the profiles it extends."""
     path = _find(name, folders)
     parent = parse_shipped(read_text(path), path).get("extends")
     return (path, *(chain(parent, folders) if parent else ()))
@@ -571,7 +606,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(profile: Profile, where: str) -> None:
-    """Check what types cannot express."""
+    """Raise `InvalidError` if a profile violates a rule that its types cannot express."""
     for key, name in (
         ("accelerator", profile.accelerator),
         ("expects.device", profile.expects.device),
@@ -594,7 +629,10 @@ def _check(profile: Profile, where: str) -> None:
 
 
 def variant_of(name: str) -> str | None:
-    """Return the accelerator of the usual profile of which this is a variant for other GPUs."""
+    """Return the accelerator for which this profile is a variant, or None.
+
+    A variant serves other GPUs than the usual profile for the accelerator.
+    """
     for row in of_gpus():
         if name in row.variants:
             return row.name
@@ -602,7 +640,7 @@ def variant_of(name: str) -> str | None:
 
 
 def require_backend(profile: Profile, backend: str) -> None:
-    """Raise `InvalidError` if the profile does not have the backend."""
+    """Raise `InvalidError` if the profile does not support the backend."""
     if backend not in profile.backends:
         raise InvalidError(
             f"profile '{profile.name}' has no {backend} backend",

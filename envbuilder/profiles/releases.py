@@ -1,11 +1,12 @@
-"""Releases of a framework and their builds, from the tables in `profiles/releases/`.
+"""Releases of frameworks and their builds, read from the tables in `profiles/releases/`.
 
-The release is a project's choice, the build belongs to the hardware: PyTorch 2.7.1 exists for the
-CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for Macs. A row of
-`torch-builds.csv` (likewise `jax-builds.csv` and `tensorflow-builds.csv`) states what one build
-contains and needs; `certainty` says how that is known (`certain`: read from a wheel or an index;
-`script`: from the script that built it; `one`: a single source; `unverified`), and `source` names
-lines of `sources.csv`. `pythons.csv` has Python itself.
+A project chooses the release; the hardware determines the build. For example, PyTorch 2.7.1 has
+builds for the CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for
+Macs. Each row of `torch-builds.csv` (likewise `jax-builds.csv` and `tensorflow-builds.csv`) states
+what one build contains and needs. Its `certainty` says how that is known. `certain`: read from a
+wheel or an index. `script`: from the script that built it. `one`: from a single source.
+`unverified`: not verified. Its `source` names lines of `sources.csv`. `pythons.csv` lists builds of
+Python itself.
 """
 
 from __future__ import annotations
@@ -29,31 +30,34 @@ if TYPE_CHECKING:
 
 
 class Build(Struct, frozen=True, kw_only=True):
-    """One build of a release, for one platform."""
+    """One build of a framework release, for one platform."""
 
     release: str
     build: str
-    """Such as "cu126", "rocm6.3", "xpu", "cpu", JAX's "cuda13"; "macos" is PyTorch's for Macs."""
+    """The build's name, such as "cu126", "rocm6.3", "xpu", "cpu" or JAX's "cuda13". "macos" is
+    PyTorch's build for Macs."""
     platform: types.Platform
     index: types.Source
-    """Symbolic name of its index; `default` is PyPI, whose versions have no suffix."""
+    """The symbolic name of the index that offers the build. `default` is PyPI, where versions have
+    no suffix."""
     pythons: tuple[str, ...]
     kernels: tuple[str, ...]
-    """The GPUs with kernels in it: SM, gfx targets, Intel's families; empty if unknown."""
+    """The GPUs for which the build contains kernels: SM versions, gfx targets or Intel's families.
+    Empty if unknown."""
     partly: tuple[str, ...]
-    """GPUs that only some of its libraries support."""
+    """GPUs that only some of the build's libraries support."""
     ptx: bool
-    """Whether it includes PTX of the newest SM."""
+    """Whether the build includes PTX for the newest SM version."""
     driver: str
-    """The oldest driver of the vendor on Linux."""
+    """The oldest version of the vendor's Linux driver that works."""
     windows_driver: str
-    """The oldest Windows driver, for WSL."""
+    """The oldest version of the Windows driver that works, for WSL."""
     floor: str
-    """The oldest glibc, or macOS."""
+    """The oldest version of glibc, or of macOS, that works."""
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
-        """Return its needs on a host; unverified kernels count as unknown."""
+        """Return what the build needs from a host. Unverified kernels count as unknown."""
         needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
             needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
@@ -63,7 +67,7 @@ class Build(Struct, frozen=True, kw_only=True):
 
 
 def _lines(table: str) -> list[str]:
-    """Return the lines of a table; none if there is no such table."""
+    """Return the lines of a table, or none if the table does not exist."""
     path = resources.profiles_dir() / "releases" / f"{table}.csv"
     if path.exists():
         return path.read_text(encoding="utf-8").splitlines()
@@ -87,7 +91,7 @@ def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
 
 @cache
 def every(framework: types.Framework) -> tuple[Build, ...]:
-    """Return a framework's builds, the newest release first; none without a table."""
+    """Return all builds of a framework, newest release first. Empty if there is no table."""
     first, lines = _table(framework)
     return _builds(first, reversed(lines))
 
@@ -101,9 +105,10 @@ def is_for(build: Build, accelerator: types.Accelerator) -> bool:
 def of_version(
     framework: types.Framework, version: str, platform: types.Platform | None, build: str = ""
 ) -> Build | None:
-    """Return the build of a framework's version, such as "2.13.0+cu126", or None.
+    """Return the build of a framework version, such as "2.13.0+cu126", or None if no table has it.
 
-    Without a suffix it is `build`, else PyPI's; the first one if there are several.
+    If the version has no suffix, return the build named `build` or, by default, PyPI's. If several
+    builds match, return the first.
     """
     release, _, local = version.partition("+")
     first, lines = _table(framework)
@@ -137,19 +142,19 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
 
 
 class PythonBuild(Struct, frozen=True, kw_only=True):
-    """A Python build for one platform that needs no installation."""
+    """A build of Python for one platform that needs no installation."""
 
     python: types.FullPythonVersion
     platform: types.Platform
     file: types.FilePath
     sha256: types.Sha256
     source: types.Sentence
-    """The source of the hash."""
+    """Where the hash was read."""
 
 
 @cache
 def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBuild]:
-    """Return the newest build of each Python (X.Y) for each platform."""
+    """Return the newest build for each platform and Python version (X.Y)."""
     sources = dict(csv.reader(_lines("sources")))
     builds = {}
     for row in csv.DictReader(_lines("pythons")):
@@ -159,39 +164,39 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
 
 
 class Unstated(Struct, frozen=True, kw_only=True):
-    """A release of a package whose wheels do not declare all of their requirements.
+    """A package release whose wheels do not declare all of their requirements.
 
-    They lack a framework, NumPy, setuptools or a Python; if a Python cannot import it, it requires
-    another release of itself.
+    The wheels omit a framework, NumPy, setuptools or a Python version. If a Python version cannot
+    import the release, `requires_dist` requires another release of the package itself.
     """
 
     distribution: types.Distribution
     version: str
     requires_dist: str
-    """All of its requirements, including the undeclared ones, separated by " | "."""
+    """All requirements, including the undeclared ones, separated by " | "."""
     last: str
-    """Its requirement on the framework, if no later release will be made; else empty."""
+    """The requirement on the framework, if the package will have no later release; else empty."""
 
 
 @cache
 def unstated() -> list[Unstated]:
-    """Return undeclared requirements of wheels on the index, from `unstated.csv`."""
+    """Return the package releases with undeclared requirements, from `unstated.csv`."""
     return decoding.convert([*csv.DictReader(_lines("unstated"))], list[Unstated])
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """A release of a framework, with the other needs of its environments."""
+    """A framework release, with the other requirements of its environments."""
 
     release: str
     date: str
-    """The day of the release."""
+    """The day of the release (YYYY-MM-DD)."""
     constraints: tuple[str, ...] = ()
-    """Undeclared requirements of its wheels, such as "numpy<2"."""
+    """Requirements that the release's wheels do not declare, such as "numpy<2"."""
     companions: dict[str, str] = {}
-    """Distribution → its version for this release: torchvision, torchaudio."""
+    """Distribution → the version that goes with this release, for torchvision and torchaudio."""
 
     def range_of(self, name: str) -> SpecifierSet | None:
-        """Return the versions of a distribution that its constraints allow; None without any."""
+        """Return the versions of a distribution that the constraints allow; None if unlimited."""
         from packaging.requirements import Requirement
 
         for need in map(Requirement, self.constraints):
@@ -202,7 +207,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 @cache
 def table_of(framework: types.Framework) -> dict[str, Release]:
-    """Return a framework's releases in the table, the newest first."""
+    """Return the releases of a framework by version, newest first."""
     return {
         row["release"]: Release(
             release=row["release"],
@@ -215,18 +220,21 @@ def table_of(framework: types.Framework) -> dict[str, Release]:
 
 
 OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tensorflow": "2.13.0"}
-"""The oldest releases that envbuilder is tested with."""
+"""The oldest release of each framework with which envbuilder is tested."""
 
 
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release on a day, but none older than the tested ones."""
+    """Return the newest release on a given day, but never one older than the tested releases."""
     rows = table_of(framework)
     limit = max(day, rows[OLDEST[framework]].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
 
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
-    """Return the day for choosing packages, if one is given: not before their framework's."""
+    """Return the last day for choosing packages, but never before the framework's release.
+
+    Return None if `wished` is None.
+    """
     row = table_of(framework).get(release)
     if wished and row:
         return max(wished, row.date)
@@ -234,7 +242,7 @@ def day(framework: types.Framework, release: str, wished: str | None) -> str | N
 
 
 def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
-    """Return the undeclared requirements of a release's wheels."""
+    """Return the requirements that a release's wheels do not declare."""
     row = table_of(framework).get(release or "")
     if row:
         return row.constraints
@@ -242,20 +250,20 @@ def rules(framework: types.Framework, release: str | None) -> tuple[str, ...]:
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A profile's builds of one release, one for each platform."""
+    """The builds of one release that a profile uses, one for each platform."""
 
     release: str
     builds: tuple[Build, ...]
 
     @property
     def pythons(self) -> tuple[str, ...]:
-        """The Pythons that all of them support, the oldest first."""
+        """The Python versions that all of the builds support, oldest first."""
         first, *others = self.builds
         shared = set(first.pythons).intersection(*(build.pythons for build in others))
         return tuple(python for python in first.pythons if python in shared)
 
     def is_older(self, release: str) -> bool:
-        """Return whether another release is newer."""
+        """Return whether this release is older than `release`."""
         from packaging.version import InvalidVersion, Version
 
         try:
@@ -276,11 +284,11 @@ def choices(
     platforms: tuple[types.Platform, ...],
     release: str = "",
 ) -> dict[str, Chosen]:
-    """Return release → the builds of it for a profile, the newest release first.
+    """Return each release with its builds for a profile, newest release first.
 
-    A build on PyPI is preferred, since its hashes can be read everywhere; then the order of
-    `builds` decides. Platforms without such a build are left out. `release`: only that one, even if
-    it is newer than all in the tables.
+    A build on PyPI is preferred, because its hashes can be read everywhere. Otherwise the order of
+    `builds` decides. Platforms without such a build are left out. If `release` is given, return
+    only that release, even if it is newer than all releases in the tables.
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
@@ -311,7 +319,7 @@ def _kind(build: Build) -> str:
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:
-    """Return a sentence if no table has a release; else empty."""
+    """Return a sentence saying that no table has the release, or "" if one does."""
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title
@@ -319,9 +327,9 @@ def unknown(framework: types.Framework, release: str | None) -> str:
 
 
 def _like(older: Chosen, release: str) -> Chosen:
-    """Return a release that no table has, with an older one's builds by name.
+    """Return a release that no table has, assuming builds with the same names as an older release.
 
-    PyPI's build may be for another version of CUDA.
+    A build on PyPI may be for another CUDA version, so it is only called "cuda".
     """
     nothing: dict[str, Any] = {
         "kernels": (),

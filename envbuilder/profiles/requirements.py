@@ -1,7 +1,7 @@
-"""Combine a profile's own requirements with the inherited ones. Pure.
+"""Combine a profile's own requirements with the inherited ones. The code is pure.
 
-`requirements:` replaces the inherited list, `add_requirements:` adds to it. A replacement must not
-drop what the profile still expects: the framework, and the extension that verification looks for.
+`requirements:` replaces the inherited list, `add_requirements:` adds to it. A replacement must keep
+what the profile still expects: the framework, and the extension that verification checks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HINTS = {
         _PACKAGES,
     ),
 }
-"""Common wrong keys → what to write instead."""
+"""Common wrong key → what to write instead."""
 
 
 _SYSTEMS: dict[types.Platform, tuple[str, str]] = {
@@ -72,12 +72,13 @@ SAME = (
     ),
     ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
-"""Packages with the same modules, the most complete one first, which replaces the others, as their
-authors advise (README of opencv-python: "select only one"; NCCL has the CUDA runtime linked in)."""
+"""Groups of packages that install the same modules, the most complete one first. It replaces the
+others, as the packages' authors advise. The README of opencv-python says: "select only one". NCCL
+has the CUDA runtime linked in."""
 
 
 class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages for certain hardware only: `profiles/names/hardware.yaml`."""
+    """Packages that work only on certain hardware, from `profiles/names/hardware.yaml`."""
 
     nvidia: tuple[str, ...]
     elsewhere: dict[str, types.Distribution]
@@ -96,9 +97,9 @@ _hardware = cache(partial(table, "hardware.yaml", _Hardware))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
-    """Return the package that replaces another on some hardware; empty if none does.
+    """Return the package to install instead of another one on some hardware, or "" for none.
 
-    It is the package itself, unless that needs other hardware.
+    This is the package itself, unless it needs other hardware.
     """
     hardware = _hardware()
     if accelerator == "mps":
@@ -114,12 +115,15 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 
 
 def strangers() -> frozenset[str]:
-    """Return packages on the public index that are not what projects mean by the name."""
+    """Return names that belong to unrelated packages on the public index.
+
+    Projects that use these names mean something else.
+    """
     return frozenset(_hardware().strangers)
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
-    """Return packages that need other hardware, if their whole names are known."""
+    """Return the packages that need other hardware, as far as their full names are known."""
     if accelerator == "cuda":
         return frozenset()
     return frozenset(name for name in _hardware().nvidia if "*" not in name)
@@ -139,11 +143,9 @@ def distribution(requirement: str) -> str:
 
 
 def pin(requirement: str, names: Collection[str] = ()) -> str:
-    """Return the only version that a requirement allows; empty if it allows several.
+    """Return the only version that a requirement allows, or "" if it allows several.
 
-    `names`: only for these distributions (normalised).
-
-    `names`: only of these distributions (normalised).
+    If `names` is given, return "" for distributions that are not among these normalised names.
     """
     if "==" not in requirement or (names and distribution(requirement) not in names):
         return ""
@@ -160,9 +162,9 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 
 
 def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
-    """Return whether a requirement with this marker holds on a platform with a Python.
+    """Return whether a marker holds on a platform with a Python version. None always holds.
 
-    `extra`: the extra of the requiring package.
+    `extra` is the requested extra of the package that has the requirement.
     """
     if marker is None:
         return True
@@ -186,10 +188,10 @@ def applies(marker: Marker | None, platform: types.Platform, python: str, extra:
 def combined(
     name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
 ) -> dict[str, Any]:
-    """Return a profile's own keys with its final requirements, and without `add_requirements`.
+    """Return a profile's own keys with its final requirements and without `add_requirements`.
 
-    `inherited`: the keys of the extended profile; empty if there is none. Raises `InvalidError` if
-    the lists cannot be combined.
+    `inherited` contains the keys of the extended profile, or is empty if there is none. Raises
+    `InvalidError` if the lists cannot be combined.
     """
     result = dict(data)
     spot = partial(place, where, text)
@@ -219,7 +221,7 @@ def combined(
 def _require_new(
     added: Sequence[str], before: Sequence[str], spot: Callable[[list[str]], str], parent: str
 ) -> None:
-    """Raise `InvalidError` if a package is listed twice."""
+    """Raise `InvalidError` if an added package is already listed."""
     origins = {distribution(line): (line, f"the requirements of '{parent}'") for line in before}
     for line in added:
         earlier = origins.get(distribution(line))
@@ -238,7 +240,7 @@ def _require_complete(
     inherited: Mapping[str, Any],
     spot: Callable[[list[str]], str],
 ) -> None:
-    """Raise `InvalidError` if a profile's own list drops what the profile still expects."""
+    """Raise `InvalidError` if a profile's own list lacks a package that the profile expects."""
     remaining = {*map(distribution, data[_REPLACE])}
     needed = set[str]()
     for alternatives in _expected(data, inherited):
@@ -255,7 +257,7 @@ def _require_complete(
 
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """Yield sets of distributions that verification needs from wheels; one of each set suffices."""
+    """Yield sets of distributions of which verification needs at least one from wheels."""
     conda = {**_mapping(inherited.get("conda")), **_mapping(data.get("conda"))}
     if conda.get("framework") == "conda" and data.get("backends", inherited.get("backends")) == [
         "conda"
@@ -278,15 +280,15 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """Return the lines of a list of requirements; decoding the profile checks their types later."""
+    """Return the strings in a list of requirements. Their types are checked by decoding later."""
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
 
 
 def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) -> Iterator[str]:
-    """Yield a requirement of the framework as each platform's build of it, once if all are equal.
+    """Yield the framework's requirement, pinned to the build for each platform.
 
-    JAX's extra names the build.
+    If all platforms have the same version, yield it once. JAX's extra names the build.
     """
     name = line
     marker = ""
@@ -313,7 +315,7 @@ def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) ->
 
 
 def same_version(in_file: str, locked: str) -> bool:
-    """Return whether the version in a wheel's name is a lock's."""
+    """Return whether the version in a wheel's file name equals the locked version."""
     if in_file.replace("_", "-") == locked.replace("_", "-"):
         return True
     from packaging.version import InvalidVersion, Version
