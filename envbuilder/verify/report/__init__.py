@@ -1,1 +1,1 @@
-"""Verification reports: schema, external checks, history, comparison, terminal tables."""
+"""Verification reports: schema, checks from outside, history, and comparison."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.history import StoredReport
 
 STANDARD = (60_000, "float32")
-"""Training images and precision of the epoch that is commonly published."""
+"""Number of training images and precision of the epoch for which times are commonly published."""
 COLUMNS = (
     "machine",
     "verdict",
@@ -43,28 +43,29 @@ COLUMNS = (
     "report",
 )
 NUMBERS = COLUMNS[3:12]
-"""The right-aligned columns."""
+"""Names of the right-aligned columns, which hold numbers."""
 _TIMES = slice(3, 8)
 FOOTNOTES = {
     "*": "not the standard epoch (60,000 images, float32): do not compare its time with the others",
     "†": "the machine was busy: its speed was not judged",
 }
-"""Marks behind a time, and what they mean."""
+"""Mark after a time → its meaning."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One report's values; seconds are those of a training pass without evaluation.
+    """The values of one report. Durations are in seconds and exclude evaluation.
 
-    `cpu_seconds` and `accelerator_seconds` are those of first epochs, which every report has; only
-    a time on the requested device counts. `speedup` is their ratio, so it compares like with like.
-    `images_per_second` is the last epoch's. `peak_bytes` is what the framework took of the device's
-    memory, or of the machine's on the CPU, and `start_seconds` lasts from the process's start to
-    the end of its first training step, with the import and whatever is compiled.
+    `cpu_seconds` and `accelerator_seconds` are the times of first epochs, which every report has; a
+    time counts only if the requested device did the work. `speedup` is the ratio of the two, and
+    thus compares like with like. `images_per_second` is the speed of the last epoch. `peak_bytes`
+    is the framework's peak use of the device's memory, or of the machine's memory on the CPU.
+    `start_seconds` is the time from the start of the process to the end of its first training step,
+    including imports and compilation.
     """
 
     file: str
     date: str
-    """The date of the verification, such as 2026-11-22; empty if the report has none."""
+    """Date of the verification, such as 2026-11-22; empty if the report has none."""
     machine: str
     memory_bytes: int | None
     profile: str
@@ -87,15 +88,15 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def standard(self) -> bool:
-        """Return whether its epoch is the commonly published one (`STANDARD`)."""
+        """Return whether the epoch is the commonly published one (`STANDARD`)."""
         return not self.quick and (self.images, self.precision) == STANDARD
 
 
 def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
     """Return one row per report, sorted by time on the accelerator, then by time on the CPU.
 
-    Rows that do not compare come last: those of busy machines, then non-standard epochs, then
-    failed verifications.
+    Rows that cannot be compared with the others come last: first those of busy machines, then
+    non-standard epochs, then failed verifications.
     """
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -148,7 +149,7 @@ def _row(stored: StoredReport) -> Row:
 
 
 def _date(time: str) -> str:
-    """Return the date of a time such as 20261122T091500Z; empty if it has another form."""
+    """Return the date of a time such as 20261122T091500Z; empty if the time has another form."""
     match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
     if match:
         return "-".join(match.groups())
@@ -156,7 +157,7 @@ def _date(time: str) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a row as display text, in the order of `COLUMNS`."""
+    """Return the texts that show a row, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
     if row.speed == "not_judged":
         mark += "†"
@@ -182,7 +183,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def filled(shown: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the headings and the rows of the columns in which any row has something."""
+    """Return the headings and rows of a table, without columns that are empty in all rows."""
     columns = zip(COLUMNS, *map(cells, shown), strict=True)
     return list(zip(*(column for column in columns if {*column[1:]} != {"-"}), strict=True))
 
@@ -194,7 +195,7 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def markdown(shown: Sequence[Row]) -> str:
-    """Return the table as Markdown, with all markup in cells escaped."""
+    """Return the table and its footnotes as Markdown, with all markup in cells escaped."""
     table = markdown_table(COLUMNS, map(cells, shown), {*map(COLUMNS.index, NUMBERS)})
     return table + "".join(f"\n{escaped_markdown(note)}\n" for note in footnotes(shown))
 
@@ -202,14 +203,14 @@ def markdown(shown: Sequence[Row]) -> str:
 def markdown_table(
     columns: Sequence[str], rows: Iterable[Iterable[str]], right: Collection[int] = ()
 ) -> str:
-    """Return a table as Markdown; the columns at the places `right` hold numbers."""
+    """Return a table as Markdown; `right` holds the indices of the right-aligned columns."""
     rules = ["---:" if place in right else "---" for place in range(len(columns))]
     lines = [columns, rules, *([*map(escaped_markdown, row)] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def footnotes(shown: Sequence[Row]) -> list[str]:
-    """Return the footnotes of the marks that times in the table carry."""
+    """Return the footnotes for the marks that occur in the table."""
     times_shown = "".join(chain.from_iterable(cells(row)[_TIMES] for row in shown))
     return [f"{mark} {note}" for mark, note in FOOTNOTES.items() if mark in times_shown]
 
@@ -240,5 +241,5 @@ def _no_formula(value: object) -> object:
 
 
 def as_json(shown: Sequence[Row], **more: object) -> str:
-    """Return the rows as JSON, with more keys."""
+    """Return the rows as JSON, with the additional keys `more`."""
     return console.as_json({"schema": 1, "reports": shown, **more})

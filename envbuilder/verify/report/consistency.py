@@ -1,7 +1,7 @@
-"""Check a report against the request, its own sums and the lifetime of the payload's process.
+"""Check a report against the request, its own sums, and the duration of the payload's process.
 
-An environment may report anything, so a report is compared with what is known outside of it: the
-request, the data, and how long the process ran.
+An environment may report anything, so a report is compared with facts that are known outside of the
+environment: the request, the data, and how long the process ran.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ _EXACT = 1e-6
 _equal = partial(math.isclose, rel_tol=_EXACT)
 
 _ROUNDED = 0.001
-"""Maximum rounding of a check's time, in seconds."""
+"""Largest rounding error of a check's time, in seconds."""
 
 _LOSS_SHARE = 0.3
 _LOSS_APART = 0.1
 _LEAST_POINTS = 20
-"""The loss curve holds every n-th step. With at least `_LEAST_POINTS` points its mean must be this
-close to the mean of the epochs. (188 points of a full epoch: 0.196 against 0.193.)"""
+"""Largest accepted difference between the mean of the loss curve and the mean of the epochs: a
+fraction of the latter, plus a constant. The loss curve holds every n-th step, and is checked if it
+has at least `_LEAST_POINTS` points. (188 points of a full epoch gave 0.196 against 0.193.)"""
 
 
 MATMUL_RATE = "matmul rate"
 MOST_MATMUL_SHARE = 1.1
-"""An epoch computes slower than one large matrix product on the same device at the same load, but
-both are measured, minutes apart: quiet machines gave 1.04 and 1.05 (docs/evidence/reports), a busy
-one 1.27. Above this the load changed in between."""
+"""Largest plausible compute rate of an epoch, relative to the rate of one large matrix product. At
+the same load, an epoch computes more slowly than the product on the same device, but the two are
+measured minutes apart. Quiet machines gave 1.04 and 1.05 (docs/evidence/reports), a busy one 1.27.
+Above this value, the load changed in between."""
 POSSIBLE_MATMUL_SHARE = 2.0
-"""Above this no change of the clock explains it either: at its base frequency a processor is up to
-half as fast as before. On a busy machine any share is possible: two cores shared by ten jobs gave
+"""Largest possible compute rate of an epoch, relative to the same matrix product, on a machine that
+was not busy. A change of the clock cannot explain more: at its base frequency, a processor is up to
+half as fast as before. On a busy machine, any ratio is possible: two cores shared by ten jobs gave
 2.58 in an honest run."""
 
 
@@ -67,11 +70,14 @@ class Request(Struct, frozen=True, kw_only=True):
     precision: str
     gates: Gates
     checks: tuple[str, ...] = ()
-    """The checks that must have run: those of every verification, and the profile's own."""
+    """Checks that must have run: those of every verification, and those of the profile."""
 
 
 def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
-    """Return the request for the complete `data`, of which a part may be used."""
+    """Return the request for a verification, of which `data` is the complete data set.
+
+    The verification may use only a part of `data`.
+    """
     used = data
     if quick:
         used = data.quick()
@@ -107,7 +113,7 @@ def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: 
 def contradictions(request: Request, measured: Measured, seconds: float) -> list[str]:
     """Return a sentence for each contradiction in a passing report.
 
-    `seconds` is the lifetime of the payload's process, measured outside of it.
+    `seconds` is the lifetime of the payload's process, measured in this process.
     """
     return [
         *_unlike_request(request, measured),
@@ -121,8 +127,8 @@ def contradictions(request: Request, measured: Measured, seconds: float) -> list
 def matmul_rate(measured: Measured) -> Check | None:
     """Return a warning if the last epoch computed faster than the matmul measured after it.
 
-    The verdict does not depend on it, unless it is impossible (`contradictions`): nothing says
-    which of the two measurements was disturbed.
+    The warning does not change the verdict, because it is unknown which of the two measurements was
+    disturbed. A ratio that is impossible is a contradiction (`contradictions`).
     """
     share = measured.measurements.matmul_share if measured.measurements else None
     if share is None or share <= MOST_MATMUL_SHARE:

@@ -1,9 +1,9 @@
-"""Store every verification's report as a file; compare a new one with an earlier one of its kind.
+"""Store the report of every verification, and compare a new report with an earlier one.
 
-A report's name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. NUMBER is one more than that of
-the newest report, so that sorting by name yields the order in which reports were stored,
-independent of clocks: a clock set back or a report from the future changes nothing. TIME is the
-start of the verification.
+A report's file name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. NUMBER is one more than the
+number of the newest report. Sorting by name therefore yields the order in which reports were
+stored, independent of clocks: a clock that was set back, or a report from the future, does not
+change it. TIME is the start of the verification.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
 
 KEPT = 200
-"""Reports kept per profile: a few megabytes, and more than half a year of daily runs."""
+"""Number of reports kept per profile: a few megabytes, and more than half a year of daily runs."""
 _LOCK_SECONDS = 30.0
 _NAME = re.compile(
     r"(?P<number>\d{6,})-(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
@@ -35,7 +35,7 @@ _NAME = re.compile(
 
 
 class StoredReport(Struct, frozen=True, kw_only=True):
-    """A report and the file that it was read from."""
+    """A report, and the path of the file that contains it."""
 
     path: Path
     report: Report
@@ -57,7 +57,7 @@ def read(path: Path) -> StoredReport:
 
 
 def parsed(content: bytes, path: Path) -> StoredReport:
-    """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
+    """Return the report in a file's content; raise `InvalidError` if it is not a report."""
     try:
         decoding.require_few_values(content)
         report = model.check(model.restored(msgspec.json.decode(content)))
@@ -77,7 +77,7 @@ _WHAT_IT_IS = Hint("Write a report", ("verify", "--output", "FILE"))
 def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
     """Return the stored reports (of one profile, if given), oldest first; skip other files.
 
-    Raise `InvalidError` if the folder cannot be read, or another user can put reports there.
+    Raise `InvalidError` if the folder cannot be read, or if other users can write to it.
     """
     require_unexposed(folder)
     with files.explained(folder):
@@ -103,9 +103,9 @@ def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
 def keep(report: dict[str, Any], folder: Path) -> Path:
     """Store a report atomically under the next number and return its path.
 
-    The newest `KEPT` reports of each profile are retained, and of each kind the newest that passed
-    on a quiet machine, regardless of age, so that there is always a report to compare with. Raises
-    `BuildError` if the report cannot be stored.
+    The newest `KEPT` reports of each profile are kept. So is the newest report of each kind that
+    passed on a quiet machine, regardless of its age, so that there is always a report to compare
+    with. Raise `BuildError` if the report cannot be stored.
     """
     profile = report["profile"]
     name = (report["time"], profile, report["backend"], report.get("fingerprint") or "")
@@ -115,9 +115,10 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
 
 
 def stored(folder: Path, name: tuple[str, str, str, str], make: Callable[[], str]) -> Path:
-    """Write a report's text under the next number and return its path; raise `BuildError`.
+    """Write a report to the next numbered file and return its path.
 
-    `name` has its time, profile, backend and fingerprint, which may be empty.
+    `name` holds the report's time, profile, backend and fingerprint, which may be empty. `make`
+    returns the report's text. Raise `BuildError` if the file cannot be written.
     """
     from filelock import FileLock
 
@@ -142,10 +143,10 @@ _ELSEWHERE = (
 
 
 def kind(report: Report) -> tuple[str, ...]:
-    """Return what a report must have in common with a predecessor.
+    """Return the values that a report must share with an earlier report to be compared with it.
 
-    Profile, backend, framework, device name and whether it was quick; for an external interpreter
-    (`verify --python`) also its path.
+    These are profile, backend, framework, device name and whether the run was quick. For an
+    external interpreter (`verify --python`), its path is added.
     """
     return (
         report.profile or "",
@@ -160,9 +161,10 @@ def kind(report: Report) -> tuple[str, ...]:
 def last(
     folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
 ) -> StoredReport | None:
-    """Return the newest stored report that can be compared with: `_usable`, of this profile.
+    """Return the newest stored report of a profile that can be compared with, or None.
 
-    Backend and quick flag must match, with `like` its whole kind.
+    The report must have passed on a quiet machine, with the same backend and the same `quick`. With
+    `like`, it must be of the same kind as that report.
     """
     for entry in reversed(entries(folder, profile)):
         stored = _usable(entry.path) if entry.backend == backend else None
@@ -174,9 +176,10 @@ def last(
 
 
 def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] | None]) -> None:
-    """Remove a profile's reports but the newest `KEPT` and the newest of each kind.
+    """Remove the reports of a profile, except the newest `KEPT` and the newest of each kind.
 
-    `kind_of` returns the kind of a report that later ones may be compared with; None of others.
+    `kind_of` returns the kind of a report with which later reports may be compared; None for other
+    reports.
     """
     reports = entries(folder, profile)
     kinds = set[object]({None})
@@ -200,7 +203,7 @@ def _usable_kind(path: Path) -> tuple[str, ...] | None:
 
 
 def _usable(path: Path) -> StoredReport | None:
-    """Return a report with which later ones may be compared; None for others and damaged files."""
+    """Return the report in a file if later reports may be compared with it, else None."""
     try:
         stored = read(path)
     except InvalidError:
@@ -214,14 +217,16 @@ def _usable(path: Path) -> StoredReport | None:
 
 LAST = "last"
 MAX_SLOWDOWN = 1.3
-"""Epochs differ by about 10 % from run to run on one machine, and by more on a shared one."""
+"""Largest accepted ratio of the new to the earlier time. Epochs differ by about 10 % from run to
+run on one machine, and by more on a shared one."""
 ACCURACY_MARGIN = 0.005
-"""How much lower the accuracy may be, as a fraction. It is about 98.4 % after one epoch, with a
-standard error of 0.13 points on 10,000 test images: chance alone does not exceed the margin."""
+"""Largest accepted drop in accuracy, as a fraction. The accuracy is about 98.4 % after one epoch,
+with a standard error of 0.13 points on 10,000 test images, so chance alone does not exceed this
+margin."""
 
 
 class Yardstick(Struct, frozen=True, kw_only=True):
-    """The report to compare with: a named one, or the last one in `folder`."""
+    """The earlier report to compare with: a named one, or the last one in `folder`."""
 
     folder: Path
     named: StoredReport | None
@@ -231,8 +236,8 @@ class Yardstick(Struct, frozen=True, kw_only=True):
     ) -> StoredReport:
         """Return the report to compare with; raise `InvalidError` if there is none.
 
-        Before the verification the device is still unknown (`like` is None): then any report that
-        could be comparable is accepted. Checking this early avoids a training run in vain.
+        Before the verification, the device is still unknown (`like` is None), and any report that
+        could be comparable is accepted. This early check avoids a training run in vain.
         """
         earlier = self.named or last(
             self.folder, profile=profile, backend=backend, quick=quick, like=like
@@ -257,7 +262,7 @@ class Yardstick(Struct, frozen=True, kw_only=True):
 def yardstick(value: str, folder: Path) -> Yardstick:
     """Parse the value of `--against`: `last`, or a file, which is read immediately.
 
-    Raises `InvalidError` if the file is damaged or its verification failed.
+    Raise `InvalidError` if the file is damaged or its verification failed.
     """
     if value == LAST:
         return Yardstick(folder=folder, named=None)
@@ -267,7 +272,10 @@ def yardstick(value: str, folder: Path) -> Yardstick:
 
 
 def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
-    """Return a new report with the check "against"; raise `InvalidError` if not comparable."""
+    """Return the report with the check "against" added.
+
+    Raise `InvalidError` if there is no earlier report, or if the two cannot be compared.
+    """
     new = model.check(report)
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
@@ -282,7 +290,7 @@ def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
 
 
 def _require_usable(earlier: StoredReport) -> None:
-    """Raise `InvalidError` unless a report passed and its epochs have a time."""
+    """Raise `InvalidError` unless the report passed and its epochs have plausible durations."""
     if earlier.report.status != "passed":
         raise InvalidError(
             f"{earlier.path}: its verification failed", "Compare with a report that passed."
@@ -292,7 +300,7 @@ def _require_usable(earlier: StoredReport) -> None:
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """The outcome of a comparison: that of the check, and the report's `against`."""
+    """The outcome of a comparison: status and detail of the check, and the report's `against`."""
 
     status: Literal["passed", "warning", "failed"]
     detail: str
@@ -302,13 +310,16 @@ class Compared(Struct, frozen=True, kw_only=True):
 def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) -> Compared:
     """Compare two reports; the new one fails if it is slower or less accurate.
 
-    Speed: warm epochs if both reports have some, else the first ones; their ratio may be at most
-    `limit`. It is not compared if the machine was busy during either.
-    Accuracy: after the most epochs that both trained; it may be lower by at most `ACCURACY_MARGIN`.
+    Speed: the seconds of warm epochs are compared if both reports have warm epochs, else the
+    seconds of the first epochs. The ratio may be at most `limit`. Speed is not compared if the
+    machine was busy during either verification.
 
-    Raises `InvalidError` if the reports are not comparable: other images, or another machine, torch
-    or precision. If the user `named` the earlier report, only the images must be the same, and the
-    check lists the other differences.
+    Accuracy: the values after the largest number of epochs that both trained are compared. The new
+    value may be lower by at most `ACCURACY_MARGIN`.
+
+    Raise `InvalidError` if the reports are not comparable because of different images, or a
+    different machine, framework or precision. If the user `named` the earlier report, only the
+    images must be the same, and the check lists the other differences.
     """
     _require_usable(earlier)
     before = earlier.report
@@ -368,7 +379,7 @@ def _other_images(earlier: StoredReport) -> InvalidError:
 
 
 def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
-    """Return a report with the check "against"; if that failed, the whole report fails."""
+    """Return the report with the check "against"; if that failed, the whole report fails."""
     result = model.with_check(report, "against", status, detail)
     if status == "failed":
         result["status"] = "failed"
@@ -385,7 +396,10 @@ def _framework(report: Report) -> str:
 
 
 def _differences(new: Report, earlier: Report) -> list[str]:
-    """Return how two reports differ in kind; an unknown value differs from a known one."""
+    """Return the differences in kind between two reports.
+
+    An unknown value differs from a known one.
+    """
     return [
         *_unequal(
             ("profile", new.profile, earlier.profile), ("backend", new.backend, earlier.backend)
@@ -399,7 +413,10 @@ def _differences(new: Report, earlier: Report) -> list[str]:
 
 
 def machine_differences(new: Report, earlier: Report) -> list[str]:
-    """Return how the machines of two reports differ; an unknown value differs from a known one."""
+    """Return the differences between the machines of two reports.
+
+    An unknown value differs from a known one.
+    """
     return _unequal(
         ("device", new.device.name, earlier.device.name),
         ("CPU", new.host.cpu.model_name, earlier.host.cpu.model_name),
@@ -417,7 +434,7 @@ def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
 
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
-    """Return which epochs are compared, and their seconds: new report first."""
+    """Return which epochs are compared ("warm" or "first"), and their seconds: new, earlier."""
     (first, warm) = new.epoch_seconds
     (first_before, warm_before) = earlier.epoch_seconds
     if warm is not None and warm_before is not None:
@@ -427,7 +444,10 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
-    """Return after how many epochs accuracy is compared, and both values: new report first."""
+    """Return the number of epochs after which accuracy is compared, and both values: new, earlier.
+
+    Raise `InvalidError` if no epoch has an accuracy in both reports.
+    """
     accuracies = [
         (count, now.accuracy, before.accuracy)
         for count, (now, before) in enumerate(zip(new.epochs, earlier.epochs, strict=False), 1)
@@ -441,18 +461,18 @@ def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What a report is in comparison with the earlier one of its name."""
+    """The result of comparing a report with the earlier report of the same name."""
 
     report: str
-    """The name of the file."""
+    """Name of the report's file."""
     status: Literal["passed", "warning", "failed", "skipped"]
-    """`failed`: slower or less accurate. `warning`: the speed was not judged, or something other
-    than the machine differs. `skipped`: not comparable."""
+    """`failed`: the report is slower or less accurate. `warning`: the speed was not judged, or
+    something other than the machine differs. `skipped`: the reports are not comparable."""
     detail: str
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """Return it in words, as a row of a table."""
+        """Return the judgement in words, as a row of a table."""
         return self.report, _WORDS[self.status], self.detail
 
 
@@ -461,8 +481,8 @@ def judge_all(
 ) -> tuple[Judgement, ...]:
     """Compare each report with the earlier one whose file has the same name.
 
-    Reports of different machines are not compared: CI lends whichever is free. Nor is the speed if
-    either machine was busy.
+    Reports of different machines are not compared, because CI provides whichever machine is free.
+    Speed is not compared if either machine was busy.
     """
     return tuple(_judge_one(each, earlier.get(each.path.name)) for each in reports)
 

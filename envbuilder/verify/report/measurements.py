@@ -1,4 +1,4 @@
-"""What a verification ran on and with, and what it measured, as typed data with valid ranges."""
+"""Typed data with valid ranges: the setup and the measurements of a verification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
-    """The data: images to train on and to test, and the sha256 of each file."""
+    """The data: the numbers of training and test images, and the sha256 of each file."""
 
     name: str | None = None
     train: Size | None = None
@@ -27,7 +27,7 @@ class Dataset(Struct, frozen=True, kw_only=True):
 
 
 class Framework(Struct, frozen=True, kw_only=True):
-    """The framework, the interpreter, and the extensions that were looked for."""
+    """The framework, the interpreter, and the extensions that were searched for."""
 
     name: str | None = None
     version: str | None = None
@@ -39,18 +39,18 @@ class Framework(Struct, frozen=True, kw_only=True):
 
 
 class Precision(Struct, frozen=True, kw_only=True):
-    """The settings that decide the precision of the training."""
+    """The settings that determine the precision of the training."""
 
     dtype: str
     matmul: str | None
     autocast: bool
     cuda_tf32: bool
     environment: dict[str, str]
-    """Variables that are set and may lower the precision."""
+    """Environment variables that are set and may lower the precision, with their values."""
 
 
 class Threads(Struct, frozen=True, kw_only=True):
-    """The framework's threads, the quota in CPUs, and the allocator: a path, or `libc`."""
+    """The framework's number of threads, the CPU quota, and the allocator: a path, or `libc`."""
 
     framework: Size | None = None
     quota: Annotated[float, Meta(gt=0)] | None = None
@@ -58,7 +58,7 @@ class Threads(Struct, frozen=True, kw_only=True):
 
 
 class Origins(Struct, frozen=True, kw_only=True):
-    """Whether the caller's variables decided what ran, and their values."""
+    """Whether the caller's variables determined which code ran, and their values."""
 
     as_found: bool
     variables: dict[str, str] = {}
@@ -73,7 +73,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
 
 class Cpu(Struct, frozen=True, kw_only=True):
-    """The machine's processor; `threads` is how many the environment uses."""
+    """The machine's processor; `threads` is the number of threads that the environment uses."""
 
     model_name: str | None = None
     generation: str | None = None
@@ -82,7 +82,7 @@ class Cpu(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """The machine's memory, the limit of the container or group, and /dev/shm."""
+    """The sizes of the machine's memory, the limit of the container or group, and /dev/shm."""
 
     total_bytes: Size | None = None
     limit_bytes: Size | None = None
@@ -90,7 +90,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """The machine, as far as pages show it; `detect --json` has the rest."""
+    """The facts about the machine that pages show; `detect --json` has all."""
 
     os: str | None = None
     os_version: str | None = None
@@ -102,12 +102,13 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 class Contention(Struct, frozen=True, kw_only=True):
-    """What competed for the processor during one timed piece of work; null if not counted here.
+    """Competition for the CPU during one timed piece of work; null if not counted here.
 
-    `cpus` and `quota` are what the process may use, `threads` the framework's (null if an
-    accelerator did the work). Pressure is the time in which some task waited for a CPU, on the
-    machine and in the process's own cgroup. `other_seconds` is the time that these CPUs worked for
-    others, steal what a hypervisor took from them, both added up over the CPUs.
+    `cpus` and `quota` limit the process. `threads` is the number of the framework's threads, or
+    null if an accelerator did the work. Pressure is the time during which some task waited for a
+    CPU, on the whole machine and in the process's own cgroup. `other_seconds` is the time that the
+    CPUs worked for other processes, and `steal_seconds` the time that a hypervisor took from them;
+    both are summed over the CPUs.
     """
 
     seconds: NotNegative
@@ -133,7 +134,7 @@ class Matmul(Struct, frozen=True, kw_only=True):
 
 
 class Bandwidth(Struct, frozen=True, kw_only=True):
-    """Bytes per second; null if the path does not exist or could not be measured."""
+    """Bandwidths in bytes per second; null if a path does not exist or could not be measured."""
 
     device: Positive | None = None
     host_to_device: Positive | None = None
@@ -144,17 +145,17 @@ class Bandwidth(Struct, frozen=True, kw_only=True):
 
 
 class Inference(Struct, frozen=True, kw_only=True):
-    """Throughput of the trained network in evaluation mode."""
+    """The throughput of the trained network in evaluation mode."""
 
     batch: Count
     samples_per_second: Positive
 
 
 class Measurements(Struct, frozen=True, kw_only=True):
-    """The machine's performance; null if it could not be measured.
+    """The machine's performance; a value is null if it could not be measured.
 
-    `matmul_share` is the fraction of the float32 matmul rate that the last epoch's compute reached.
-    Quiet machines gave up to 1.05. Above 1.1 one of the two measurements was disturbed: the report
+    `matmul_share` is the compute rate of the last epoch as a fraction of the float32 matmul rate.
+    Quiet machines gave up to 1.05. Above 1.1, one of the two measurements was disturbed: the report
     then has the warning `matmul rate`, and its times should be measured again. Above 2 on a machine
     that was not busy, the verification fails.
     """
@@ -171,8 +172,8 @@ class Measurements(Struct, frozen=True, kw_only=True):
 class Repeated(Struct, frozen=True, kw_only=True):
     """A training step that was repeated outside of the environment, in float64.
 
-    Steps count from 1 over all epochs. `error` is the largest of all arrays that a step changes,
-    relative to what it changes of that array; `array` names it.
+    Steps are counted from 1 over all epochs. `error` is the largest error among the arrays that the
+    step changes, relative to the change of that array; `array` is its name.
     """
 
     step: Count

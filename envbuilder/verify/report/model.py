@@ -1,4 +1,4 @@
-"""The verification report: schema, validation of the payload's part, assembly, writing."""
+"""The verification report: its schema, validation of the payload's part, assembly and encoding."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from envbuilder.verify.report.measurements import (
 
 _T = TypeVar("_T")
 SCHEMA = 2
-"""Of the payload's part, and so of the whole report."""
+"""Schema version of the payload's part, and therefore of the whole report."""
 MOST_LOSSES = 200
 MOST_TIMED = 200
 MOST_REPEATED = 100
-"""Losses, timed parts and repeated steps: an environment may report any number."""
+"""Maximum number of losses, timed parts and repeated steps, since an environment may report any
+number."""
 _TOO_LARGE = 2**64
-"""No count, size or seed is as large, whatever an environment reports."""
+"""Numbers from this value on are refused: no real count, size or seed is as large."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """The requested device, and the one that did the work."""
+    """The requested device, and facts about the device that did the work."""
 
     requested: str
     used: str | None
@@ -52,7 +53,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One check's outcome."""
+    """The outcome of one check."""
 
     name: str
     status: Literal["passed", "failed", "skipped", "warning"]
@@ -61,7 +62,10 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Epoch(Struct, frozen=True, kw_only=True):
-    """One training pass: seconds without evaluation, accuracy as a fraction of the test set."""
+    """One training pass: its times, which exclude evaluation, its loss and its accuracy.
+
+    `accuracy` is a fraction of the test set.
+    """
 
     seconds: float
     data_seconds: float
@@ -72,7 +76,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
 
 
 class Baseline(Struct, frozen=True, kw_only=True):
-    """The first training pass on the CPU, to compare with."""
+    """A first training pass on the CPU, with which the device's first pass is compared."""
 
     seconds: float | None = None
     data_seconds: float | None = None
@@ -83,7 +87,10 @@ class Baseline(Struct, frozen=True, kw_only=True):
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """All training passes. `losses` holds (step, loss) of some steps; null: not finite."""
+    """The training: all passes and the parameters.
+
+    `losses` holds (step, loss) pairs of some steps; null stands for a loss that is not finite.
+    """
 
     epochs: tuple[Epoch, ...]
     cold_start_seconds: float | None = None
@@ -99,20 +106,23 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 class Speed(Struct, frozen=True, kw_only=True):
-    """A compile backend's speed as a ratio; `counts` is true only if its results were right."""
+    """The speed of a compile backend relative to eager mode.
+
+    `counts` is true only if the backend's results were right.
+    """
 
     counts: bool
     speedup_over_eager: float | None = None
 
 
 class Gradients(Struct, frozen=True, kw_only=True):
-    """Whether every gradient agreed with the eager float64 step on the CPU."""
+    """Whether every gradient agreed with an eager step in float64 on the CPU."""
 
     passed: bool
 
 
 class Compiled(Struct, frozen=True, kw_only=True):
-    """One compile backend that was tried."""
+    """The results of one compile backend that was tried."""
 
     backend: str
     error: str | None = None
@@ -122,7 +132,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 
 class ScalingDevice(Struct, frozen=True, kw_only=True):
-    """One device alone: its training speed, or null if it failed."""
+    """One device that trained alone; its speed is null if it failed."""
 
     index: Annotated[int, Meta(ge=0)]
     name: str | None = None
@@ -131,10 +141,10 @@ class ScalingDevice(Struct, frozen=True, kw_only=True):
 
 
 class Scaling(Struct, frozen=True, kw_only=True):
-    """Several devices in data parallel; null if nothing ran in parallel.
+    """The result of several devices in data parallel; values are null if nothing ran in parallel.
 
-    `batch` is the global batch, 64 per rank (weak scaling). `efficiency` is the speed of all
-    devices together divided by the sum of their speeds alone.
+    `batch` is the global batch size, 64 per rank (weak scaling). `efficiency` is the speed of all
+    devices together, divided by the sum of the speeds of each device alone.
     """
 
     devices: tuple[ScalingDevice, ...]
@@ -151,7 +161,7 @@ class Scaling(Struct, frozen=True, kw_only=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """What the payload reports, as far as envbuilder relies on it; the rest is kept as it is."""
+    """The values of the payload's report on which envbuilder relies; it keeps the others as is."""
 
     schema: int
     device: Device
@@ -159,7 +169,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     training: Training | None
     status: Literal["passed", "failed", "unproven"]
-    """`unproven`: nothing outside of the environment repeated a step of the training."""
+    """`unproven`: no step of the training was repeated outside of the environment."""
     reasons: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     quick: bool = False
@@ -184,12 +194,15 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     @property
     def partial(self) -> bool:
-        """Return whether it trained on a subset, as requested or for lack of the full data."""
+        """Return whether only a subset was used, as requested or because full data is missing."""
         return self.quick or self.dataset.subset
 
     @property
     def epoch_seconds(self) -> tuple[float | None, float | None]:
-        """Return the seconds of the first epoch and the median of the later, warm ones, or None."""
+        """Return the seconds of the first epoch, and the median seconds of the later, warm epochs.
+
+        Both are None if a duration is not plausible. The second is None if there is only one epoch.
+        """
         seconds = [s for e in self.epochs if (s := plausible(e.seconds)) is not None]
         if not seconds or len(seconds) != len(self.epochs):
             return None, None
@@ -203,19 +216,19 @@ class Measured(Struct, frozen=True, kw_only=True):
         return printable(effective(msgspec.to_builtins(self.precision)))
 
     def baseline_seconds(self) -> float | None:
-        """Return how long the baseline's epoch took; None without a baseline or a number."""
+        """Return the seconds of the baseline's epoch; None without a baseline or a number."""
         if self.baseline:
             return self.baseline.seconds
         return None
 
 
 class Report(Measured, frozen=True, kw_only=True):
-    """A whole report: what the payload reports, and what envbuilder knows of the environment.
+    """A whole report: the payload's values, and envbuilder's own facts about the environment.
 
-    Only these keys are envbuilder's own; those of `Measured` are on the same level. `against` is
-    there after a comparison with an earlier report. `speed` says whether the times count: they are
-    not judged if the machine was busy, which changes no verdict; older reports have neither `speed`
-    nor a reason.
+    The class adds envbuilder's own keys; the keys of `Measured` are on the same level. `against` is
+    present after a comparison with an earlier report. `speed` says whether the times count: they
+    are not judged if the machine was busy, which does not change the verdict. Older reports have
+    neither `speed` nor a reason.
     """
 
     profile: str | None = None
@@ -228,32 +241,37 @@ class Report(Measured, frozen=True, kw_only=True):
     against: dict[str, Any] | None = None
     speed: Literal["judged", "not_judged"] | None = None
     steps: Annotated[tuple[Repeated, ...], Meta(max_length=MOST_REPEATED)] = ()
-    """Training steps that were repeated outside; empty in older and in failed reports."""
+    """Training steps that were repeated outside of the environment; empty in older and in failed
+    reports."""
     speed_reason: str | None = None
-    """Why the speed was not judged, or what of its own limited it."""
+    """Why the speed was not judged, or which limit of the environment's own reduced it."""
 
     @property
     def speed_counts(self) -> bool:
-        """Return whether its times may be compared; true for reports that say nothing of it."""
+        """Return whether the report's times may be compared; true if the report does not say."""
         return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
 
     @property
     def is_yardstick(self) -> bool:
-        """Return whether later reports may be compared with it: it passed on a quiet machine."""
+        """Return whether later reports may be compared with this one.
+
+        That requires that it passed and that its speed counts.
+        """
         return self.status == "passed" and self.speed_counts
 
 
 def plausible(seconds: float | None) -> float | None:
-    """Return a duration if it is plausible and positive, else None."""
+    """Return a duration in seconds if it is plausible and positive, else None."""
     if seconds is not None and 0 < seconds < 1e18:
         return seconds
     return None
 
 
 def restored(report: Any) -> Any:
-    """Return a report as JSON restores it, without characters that act on a terminal or hide text.
+    """Return a report in the form in which JSON restores it.
 
-    Raises `ValueError`, `TypeError` or `RecursionError` if JSON cannot represent it.
+    Characters that act on a terminal or hide text are removed. Raise `ValueError`, `TypeError` or
+    `RecursionError` if JSON cannot represent the report.
     """
     text = msgspec.json.encode(report).decode()
     return msgspec.json.decode(printable(text, len(text)))
@@ -262,10 +280,10 @@ def restored(report: Any) -> Any:
 def check(data: Any) -> Report:
     """Return a report as typed data; raise `VerifyError` if it is not valid.
 
-    A report is untrusted: an environment may send anything. No number in it may be NaN or infinite.
-    A report that did not fail must have used the requested device, contain trained epochs with a
-    duration and an accuracy, and contain no failed check. Everything that keeps, compares or shows
-    a report takes it from here; the payload's part alone is valid, too.
+    A report is untrusted, since an environment may send anything. No number in it may be NaN or
+    infinite. A report that did not fail must have used the requested device, contain trained epochs
+    with a duration and an accuracy, and contain no failed check. All code that stores, compares or
+    shows a report gets it from this function. The payload's part of a report alone is valid, too.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
@@ -285,7 +303,10 @@ def check(data: Any) -> Report:
 
 
 def check_scaling(data: Any) -> Scaling:
-    """Return the payload's report on several devices; raise `VerifyError` if it is not valid."""
+    """Return the payload's report on several devices as typed data.
+
+    Raise `VerifyError` if the report is not valid.
+    """
     scaling = _typed(data, Scaling, "the scaling report")
     problem = _scaling_contradiction(scaling)
     if problem:
@@ -348,10 +369,10 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
 
 
 def _unusable_number(data: Any) -> str:
-    """Return that a number is NaN, infinite or too large; empty if none is.
+    """Return a message if a number is NaN, infinite or too large; empty if none is.
 
-    Python's JSON parser accepts NaN, and NaN passes every check for a violated limit. It accepts
-    integers of any size, too, with which arithmetic on floats ends in an exception.
+    Python's JSON parser accepts NaN, and NaN passes every comparison with a limit. The parser also
+    accepts integers of any size, which raise an exception in arithmetic with floats.
     """
     waiting = [data]
     while waiting:
@@ -368,30 +389,30 @@ def _unusable_number(data: Any) -> str:
 
 
 def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole report: facts (profile, artifact, host …), then the payload's data.
+    """Return the whole report: the facts (profile, artifact, host …), then the payload's data.
 
-    The payload's data change no fact.
+    The facts take precedence over keys of the same name in the payload's data.
     """
     own = {"schema": SCHEMA, **facts}
     return {**own, **data, **own}
 
 
 def absent(required: Iterable[str], checks: Iterable[Check]) -> list[str]:
-    """Return which of the required checks are not among those that ran and did not fail."""
+    """Return the names of required checks that did not run, or that failed."""
     done = {check.name for check in checks if check.status in {"passed", "warning"}}
     return [name for name in required if name not in done]
 
 
 def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> dict[str, Any]:
-    """Return a report with one more check; a failed one does not change its verdict."""
+    """Return a report with one more check; its verdict is unchanged, even if the check failed."""
     check = {"name": name, "status": status, "seconds": 0.0, "detail": detail}
     return {**report, "checks": [*report["checks"], check]}
 
 
 is_report = console.has_keys("schema", "checks", "status", "reasons")
-"""Whether a file's content is a report of a verification."""
+"""Whether a file's content is a verification report."""
 
 
 def encoded(report: dict[str, Any]) -> str:
-    """Return a report as the text of a file."""
+    """Return a report as JSON text for a file."""
     return console.as_json(report, indent=1) + "\n"

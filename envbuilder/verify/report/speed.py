@@ -1,8 +1,9 @@
-"""Decide whether the times of a report count, or other work disturbed them. Pure.
+"""Decide whether the times of a report count, or whether other work disturbed them. Pure.
 
-A busy machine is not a slow one: its times are no regression, and nothing to compare with. The
-thresholds come from measurements on two cores (docs/evidence/tried.md#a-busy-machine). Contention
-that takes no CPU time (memory bandwidth, caches, a shared GPU) is not visible here.
+A busy machine is not a slow machine: its times are no regression, and nothing may be compared with
+them. The thresholds come from measurements on two cores (docs/evidence/tried.md#a-busy-machine).
+Contention that takes no CPU time (for memory bandwidth, caches or a shared GPU) is not visible
+here.
 """
 
 from __future__ import annotations
@@ -20,39 +21,42 @@ if TYPE_CHECKING:
 
 BUSY = "machine busy"
 MOST_WAITING = 0.10
-"""Share of the time in which a task may wait for a CPU. The kernel averages it over the CPUs in
-use, so two threads that wait for each other lose at most twice as much: the work takes at most
-1.25 times as long, less than a regression (1.3). Quiet: 0.01 to 0.08. Other jobs: 0.27 to 1.0."""
+"""Largest accepted fraction of the time during which a task waits for a CPU. The kernel averages it
+over the CPUs in use, so two threads that wait for each other lose at most twice as much: the work
+takes at most 1.25 times as long, less than a regression (1.3). Quiet machines gave 0.01 to 0.08,
+machines with other jobs 0.27 to 1.0."""
 
 LEAST_OTHER = 0.05
-"""Share of its CPUs' time that others must have worked for waiting to be theirs. XLA and TensorFlow
-keep more threads than there are CPUs, which wait for each other: 15 and 18 % of the time on a quiet
-machine, of which others worked for 1 %."""
+"""Least fraction of the CPUs' time that other programs must have used before waiting is blamed on
+them. XLA and TensorFlow have more threads than there are CPUs, and these wait for each other: for
+15 and 18 % of the time on a quiet machine, where other programs used 1 %."""
 
 MOST_STOLEN = 0.05
-"""Share of its CPUs' time that a hypervisor may take. Quiet: below 0.005."""
+"""Times do not count if a hypervisor took at least this fraction of the CPUs' time. Quiet machines
+gave less than 0.005."""
 
 LEAST_CPU = 0.75
 MOST_SWITCHES = 100
-"""Without pressure: the least share of the CPU time that the threads could have had, and the most
-involuntary switches a second. Quiet: at least 0.97; threads that wait for each other asleep use
-less, but are seldom interrupted. Other jobs: mostly 0.1 to 0.7, and 109 to 2,400 switches.
+"""Without data on pressure: the least accepted fraction of the CPU time that the threads could have
+used, and the largest accepted number of involuntary switches per second. Quiet machines gave at
+least 0.97. Threads that sleep while they wait for each other use less, but are seldom interrupted.
+Other jobs gave mostly 0.1 to 0.7, and 109 to 2,400 switches.
 
-In any case the least share of one CPU's time: while threads wait for each other, one computes
-(XLA and TensorFlow on two cores: 1.5 to 1.8 CPUs). Nothing else shows that a process was stopped.
-"""
+In any case `LEAST_CPU` is also the least accepted fraction of one CPU's time: while threads wait
+for each other, at least one computes (XLA and TensorFlow on two cores: 1.5 to 1.8 CPUs). Only this
+shows that a process was stopped."""
 
 SHORTEST_SECONDS = 1e-6
-"""Work that is shorter cannot be judged: no clock here measures it."""
+"""Least duration of work that can be judged: no clock here measures shorter work."""
 
 _NAMED = 3
-"""Most pieces of work that a reason names."""
+"""Maximum number of pieces of work that a reason names."""
 
 
 def with_speed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a whole report with `speed` and `speed_reason`.
+    """Return the whole report with `speed` and `speed_reason` added.
 
-    `untimed` says why its times were not confirmed from outside, if they were not.
+    The report's key `untimed` says why its times were not confirmed from outside, if they were not.
     """
     measured = model.check(report)
     if not measured.epochs:
@@ -68,7 +72,7 @@ def with_speed(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def disturbance(contention: Mapping[str, Contention]) -> str:
-    """Return why the times do not count; empty if nothing is known to have disturbed them."""
+    """Return why the times do not count; empty if no disturbance is known."""
     reasons = [
         f"{printable(name, 60)}: {reason}"
         for name, facts in contention.items()
@@ -85,8 +89,9 @@ def disturbance(contention: Mapping[str, Contention]) -> str:
 def busy(facts: Contention) -> str:
     """Return how other work took CPU time from one timed piece of work; empty if none did.
 
-    Waiting counts unless the environment's own limits explain it: then, and without pressure, the
-    CPU time decides, if the work is the CPU's. Work that hardly ran was disturbed in any case.
+    Waiting for a CPU counts, unless the environment's own limits explain it. If they do, or if
+    pressure is unknown, the CPU time decides for work on the CPU. Work that hardly ran was
+    disturbed in any case.
     """
     if facts.seconds < SHORTEST_SECONDS:
         return ""
@@ -114,7 +119,10 @@ def busy(facts: Contention) -> str:
 
 
 def limitation(contention: Mapping[str, Contention]) -> str:
-    """Return which of its own limits slowed the work, on any machine alike; empty if none did."""
+    """Return which limit of the environment's own slowed the work; empty if none did.
+
+    Such a limit has the same effect on any machine.
+    """
     for facts in contention.values():
         if facts.throttled_periods and facts.quota is not None:
             return f"limited by its own quota of {facts.quota:g} CPUs"
@@ -124,7 +132,7 @@ def limitation(contention: Mapping[str, Contention]) -> str:
 
 
 def _limited(facts: Contention) -> bool:
-    """Return whether its own quota or number of threads makes its tasks wait."""
+    """Return whether tasks had to wait because of the environment's own quota or thread count."""
     most = min(facts.cpus, facts.quota or facts.cpus)
     throttled = facts.quota is not None and bool(facts.throttled_periods)
     return throttled or (facts.threads is not None and facts.threads > max(1, most))
