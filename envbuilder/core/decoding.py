@@ -1,15 +1,16 @@
 """Decode JSON and YAML into types, in any number of threads; strictly if the text is untrusted.
 
-Errors name file, line and key, and say what to write instead.
+Errors state the file, the line and the key, and what to write instead.
 
-At the first use of a Struct type, msgspec (0.22.0) builds its description of that type: in Python
-code, without a lock, and visible to other threads before it is complete. Two threads that decode
-into a new type at once may end the process with SIGSEGV. Here one lock covers that first use, which
-describes the types of all fields, too; later uses take no lock. Encoding describes nothing.
-`tests/integration/test_decoding.py` fails once msgspec no longer needs this.
+When a Struct type is first used, msgspec (0.22.0) builds its description of that type. It does so
+in Python code, without a lock, and other threads can see the description before it is complete. Two
+threads that decode into a new type at the same time may end the process with SIGSEGV. Here, one
+lock covers the first use of a type, which also describes the types of all its fields; later uses
+take no lock. Encoding describes nothing. `tests/integration/test_decoding.py` fails once msgspec no
+longer needs this.
 
-Common parsers keep the last of two equal keys, so that a reviewer or tool that checks the first one
-sees a different value from the one that is used: `strict_json` refuses them.
+Common parsers keep the last of two equal keys. A reviewer or tool that checks the first one then
+sees a different value from the one that is used, so `strict_json` rejects duplicate keys.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-"""Decoders by type. The code names all types, so there are never many."""
+"""Decoders by type. Only types named in the code are decoded, so there are never many."""
 LARGEST = 16 << 20
-"""Maximum bytes of a document by an index, a repository or another user."""
+"""Maximum size in bytes of a document from an index, a repository or another user."""
 MOST_VALUES = 1_000_000
-"""Maximum number of values in such a document; a conda lock of 12 targets has 100,000."""
+"""Maximum number of values in such a document. A conda lock of 12 targets has 100,000."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""An escaped surrogate; without its other half, it cannot be encoded in a file or output."""
+"""An escaped surrogate. Without its other half, it cannot be encoded in a file or in output."""
 _PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 _ANY_KEY = "..."
-"""Stands for the key in msgspec's paths through mappings with free keys."""
+"""Placeholder for a key in msgspec's paths, where a mapping may have any keys."""
 _KINDS = {
     "array": "a list",
     "object": "a mapping of keys",
@@ -74,7 +75,7 @@ _INSTEAD = {
     ("str", "array"): "Write text instead of a list.",
     ("str", "object"): "Write text; put it in quotes if it contains a colon.",
 }
-"""Expected kind, and the kind in its place → what to write."""
+"""Expected kind and the kind found → what to write."""
 _SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
 _EXPECTED = re.compile(
     r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
@@ -83,7 +84,7 @@ _NOT_EMPTY = "of length >= 1"
 _MISSING = re.compile(r"Object missing required field `(.+)`\Z")
 _ENUM = re.compile(r"Invalid enum value (.+)\Z", re.DOTALL)
 _LONGEST_MESSAGE = 200
-"""Maximum characters of an error that repeats keys of the user's file."""
+"""Maximum number of characters of an error that repeats keys of the user's file."""
 
 
 @overload
@@ -91,7 +92,7 @@ def from_json(content: bytes | str, kind: type[_T]) -> _T: ...
 @overload
 def from_json(content: bytes | str, kind: Any) -> Any: ...
 def from_json(content: bytes | str, kind: Any) -> Any:
-    """Return the JSON `content` as `kind`; raise like `msgspec.json.decode`."""
+    """Return the JSON `content` decoded as `kind`; raise the errors of `msgspec.json.decode`."""
     return _decoder(kind).decode(content)
 
 
@@ -100,13 +101,13 @@ def convert(data: Any, kind: type[_T]) -> _T: ...
 @overload
 def convert(data: Any, kind: Any) -> Any: ...
 def convert(data: Any, kind: Any) -> Any:
-    """Return `data` as `kind`; raise like `msgspec.convert`."""
+    """Return `data` converted to `kind`; raise the errors of `msgspec.convert`."""
     _decoder(kind)
     return msgspec.convert(data, kind)
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a type; creating it describes the type for `convert`, too."""
+    """Return the decoder for a type. Creating it also describes the type for `convert`."""
     try:
         decoder = _decoders.get(kind)
     except TypeError:  # unhashable, such as Annotated with a dictionary
@@ -119,7 +120,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def strict_json(content: bytes) -> Any:
-    """Return the value of a document. Raises `ValueError` with a short reason if it is invalid."""
+    """Return the value of a JSON document; raise `ValueError` with a short reason if invalid."""
     if len(content) > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
     require_few_values(content)
@@ -162,7 +163,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Return the YAML mapping in `text`; `where` names the file in errors."""
+    """Parse a YAML mapping and return it; `where` names the file in errors."""
     from envbuilder.core import yaml_files  # PyYAML takes as long as Python's own start
 
     try:
@@ -188,9 +189,9 @@ def decode(
     text: str = "",
     hints: Hints = MappingProxyType({}),
 ) -> _T:
-    """Return `data` as `kind`; unknown keys and wrong types raise `InvalidError`.
+    """Return `data` converted to `kind`; raise `InvalidError` for unknown keys and wrong types.
 
-    `hints`: for a struct, common wrong keys → what to do instead.
+    `hints` maps each struct to its common wrong keys, and each wrong key to advice.
     """
     try:
         return convert(data, kind)
@@ -206,7 +207,7 @@ def explain(
     hints: Hints = MappingProxyType({}),
     data: Any = None,
 ) -> InvalidError:
-    """Return the `InvalidError` for a validation error: key path, line if known, suggestion."""
+    """Return the `InvalidError` for a validation error: key path, line if known, and suggestion."""
     message, _, location = str(error).partition(" - at ")
     spot = locate(location, kind, data)
     unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
@@ -233,7 +234,7 @@ def explain(
 
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
-    """Return the location for an error: the file and, if known, the line of a key path."""
+    """Return the location for an error: the file and, if known, the line of the key."""
     from envbuilder.core import yaml_files
 
     known = yaml_files.lines(text)
@@ -246,7 +247,7 @@ def place(where: str, text: str, path: Sequence[str]) -> str:
 def error_at(
     where: str, text: str, path: Sequence[str], problem: str, hint: str = ""
 ) -> InvalidError:
-    """Return the error for a key of a file: where it is, which one, what is wrong, what to do."""
+    """Return the `InvalidError` for a key of a file, with its location, the problem and a hint."""
     return InvalidError(f"{place(where, text, path)}: {dotted(path)}{problem}", hint)
 
 
@@ -259,7 +260,8 @@ def dotted(path: Iterable[str]) -> str:
 def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
     """Return the hint for an unknown key.
 
-    It prefers the same key in another place, then a similar key in this place, then one elsewhere.
+    It prefers the same key in another place, then a similar key in this place, then a similar key
+    in another place.
     """
     from difflib import get_close_matches
 
@@ -285,7 +287,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
 
 
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
-    """Map each key that may appear below a type to the hint that says where."""
+    """Map each key that may appear below a type to a hint that suggests its full path."""
     hints: dict[str, str] = {}
     for struct in structs([kind]):
         for name, inner in fields(struct):
@@ -296,14 +298,14 @@ def _below(kind: Any, prefix: str = "") -> dict[str, str]:
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of a YAML or JSON value, in words."""
+    """Return the kind of a YAML or JSON value in words, such as "a list"."""
     kinds = {list: "array", dict: "object", type(None): "null"}
     name = kinds.get(type(value), type(value).__name__)
     return _KINDS.get(name, name)
 
 
 def worded(message: str, spot: Spot) -> str:
-    """Return a validation error in words."""
+    """Return msgspec's message about an invalid value in plain words."""
     if match := _MISSING.match(message):
         return f"the key '{match[1]}' is missing"
     value = spot.value if spot.key is None else spot.key
@@ -328,9 +330,9 @@ def worded(message: str, spot: Spot) -> str:
 
 
 def advice(message: str, spot: Spot, source: str | None = None) -> str:
-    """Return what to write in YAML instead of an invalid value; empty if unknown.
+    """Return advice on what to write in YAML instead of an invalid value; empty if unknown.
 
-    `source`: how a number, a date or another scalar is written in the file.
+    `source` is the text of a number, a date or another scalar as written in the file.
     """
     match = _EXPECTED.match(message)
     if match is None:
@@ -352,7 +354,7 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
 
 
 def _names(match: re.Match[str]) -> list[str]:
-    """Return the expected kinds, without null: no hint suggests to leave a value out."""
+    """Return the expected kinds without null, so that no hint suggests leaving a value out."""
     names = [name.strip() for name in match[1].split("|")]
     return [name for name in names if name != "null"] or names
 
@@ -362,7 +364,7 @@ def _is_short(text: Any) -> bool:
 
 
 def _values(kind: Any) -> tuple[Any, ...]:
-    """Return the values of a Literal, also inside a union."""
+    """Return the values of a Literal, or of all Literals in a union."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(value for argument in get_args(kind) for value in _values(argument))
@@ -372,17 +374,18 @@ class Spot(NamedTuple):
     """The place of a validation error."""
 
     path: tuple[str, ...]
-    """Keys and indexes that lead to it."""
+    """Keys and indexes that lead to the place."""
     kind: Any
-    """The expected type; None if the path leads to no type."""
+    """The expected type; None if the path leads to no known type."""
     value: Any
-    """The data; None if it is unknown, or the value of a free key, which may be a secret."""
+    """The invalid value; None if it is unknown, or if it belongs to a free key and may be a
+    secret."""
     key: str | None = None
-    """The wrong key, if a key is wrong instead of the value at the path."""
+    """The wrong key; None if the value at the path is wrong instead."""
 
 
 def locate(location: str, kind: Any, data: Any) -> Spot:
-    """Return the spot that a path from msgspec points to (`$.a[0].b`, `$.a[...]`)."""
+    """Return the spot for a path in an error of msgspec, such as `$.a[0].b` or `$.a[...]`."""
     path: list[str] = []
     is_public = True
     for name, index in _PART.findall(location):
@@ -401,7 +404,7 @@ def locate(location: str, kind: Any, data: Any) -> Spot:
 
 
 def below(kind: Any, key: str) -> Any:
-    """Return the type of a struct's field, or of the values of a mapping or a list."""
+    """Return the type of a struct's field, or of a mapping's or list's values; None if unknown."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -415,7 +418,7 @@ def below(kind: Any, key: str) -> Any:
 
 
 def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs among these types, or directly in them."""
+    """Yield the structs among these types and among the arguments of unions and collections."""
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield kind
@@ -424,12 +427,12 @@ def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
 
 
 def fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a struct and their types."""
+    """Yield the keys of a struct with their types."""
     return ((f.encode_name, f.type) for f in msgspec.structs.fields(struct))
 
 
 def metas(kind: Any) -> Iterator[msgspec.Meta]:
-    """Yield the annotations of a type, and of each member if it is a union."""
+    """Yield the annotations of a type; for a union, those of each member."""
     for member in _members(kind):
         for meta in getattr(member, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta):
@@ -437,14 +440,14 @@ def metas(kind: Any) -> Iterator[msgspec.Meta]:
 
 
 def _members(kind: Any) -> Sequence[Any]:
-    """Return the members of a union; of any other type, itself."""
+    """Return the members of a union, or a tuple of the type itself if it is not a union."""
     if get_origin(kind) in {Union, UnionType}:
         return get_args(kind)
     return (kind,)
 
 
 def item(data: Any, key: str) -> Any:
-    """Return an item of a mapping or a list; None if there is none."""
+    """Return an item of a mapping or a list; None if there is no such item."""
     try:
         if isinstance(data, list | tuple):
             return data[int(key)]
@@ -458,7 +461,7 @@ def _pairs(data: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _first_invalid(pairs: Iterable[tuple[Any, Any]], kind: Any) -> str | None:
-    """Return the first key whose value does not have the type; None if there is none."""
+    """Return the first key whose value does not match the type; None if all match."""
     for key, value in pairs:
         if not _fits(value, kind):
             return str(key)
@@ -484,10 +487,10 @@ def decode_lock(
     name: str,
     command: tuple[str, ...],
 ) -> _S:
-    """Return a lock of any kind. Raises `InvalidError` if it is damaged or of an unknown schema.
+    """Return a decoded lock; raise `InvalidError` if it is damaged or of an unknown schema.
 
-    `check` raises `InvalidError` for what types cannot express. `name` is the lock's name in
-    messages, `command` the command that makes a new one.
+    `check` raises `InvalidError` for errors that the types cannot express. `name` names the lock in
+    messages. `command` is the command that creates a new lock.
     """
     again = Hint("Restore it, or make a new one", command)
     if len(content) > LARGEST:

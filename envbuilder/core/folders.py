@@ -1,4 +1,4 @@
-"""Pack a folder as a tar that depends only on its files: sorted, without times and owners."""
+"""Pack a folder as a reproducible tar: sorted by path, without times and owners."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from envbuilder.core.errors import InvalidError, escaped, shown
 from envbuilder.core.settings import LOCKS
 
 LARGEST = 2 << 30
-"""Maximum bytes of a folder's files."""
+"""Maximum total size of a folder's files in bytes."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv", LOCKS})
-"""Folders that are not part of a source."""
+"""Names of folders that are not part of a source."""
 
 
 class _Hashed:
-    """Hashes what is written, and passes it on if there is a stream."""
+    """Writer that hashes all data and, if a stream is given, writes the data to it."""
 
     def __init__(self, stream: BinaryIO | None) -> None:
         self.sha256 = hashlib.sha256()
@@ -34,7 +34,7 @@ class _Hashed:
 
 
 def within(project: Path, path: str) -> Path:
-    """Return a folder of a project; raise `InvalidError` for one that is not in it."""
+    """Return a folder of a project; raise `InvalidError` if it is missing or not in the project."""
     try:
         folder = (project / path).resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:
@@ -45,9 +45,9 @@ def within(project: Path, path: str) -> Path:
 
 
 def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool) -> str:
-    """Write the tar of a folder, which messages call `what`; return its sha256.
+    """Write a folder as a tar and return its sha256; `what` names the folder in messages.
 
-    `local`: the folder belongs to the user's own project, not to a fresh clone.
+    `local` means that the folder belongs to the user's own project, not to a fresh clone.
     """
     hashed = _Hashed(stream)
     left = LARGEST
@@ -78,8 +78,9 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
 def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
     """Yield the paths of a source's files and links, at most `archives.MOST_FILES`.
 
-    Of a `local` one only the files that git tracks, so that a clone has the same (all if it tracks
-    none), without those that no image gets: logins, keys, caches and the like.
+    In a `local` folder, only files that git tracks count, so that a clone has the same files; if
+    git tracks none, all count. Files that no image may contain, such as logins, keys and caches,
+    are left out.
     """
     tracked = publishable.tracked(folder) if local else frozenset[str]()
     count = 0

@@ -1,8 +1,8 @@
-"""HTTP requests and downloads with the user's proxies and certificates: retries, limits, reasons.
+"""HTTP requests and downloads with the user's proxies and certificates, retries and limits.
 
-Packages, base images and checks of sources all request through this module, so that what a server
-may do, and who receives a login, is decided in one place. `http_transport` limits each connection.
-No downloaded file is trusted before its hash is checked.
+All requests for packages, base images and checks of sources pass through this module. So one place
+decides what a server may do and who receives a login. `http_transport` limits the time of each
+connection. No downloaded file is trusted before its hash is checked.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     Session = http_transport.Session  # other modules take it from here: to import it loads requests
 
 PAGE_BYTES = 64 << 20
-"""Maximum bytes of an index page, a package list or another text of a server."""
+"""Maximum size in bytes of an index page, a package list or another text from a server."""
 PAGE_SECONDS = 300.0
 FILE_BYTES = 16 << 30
-"""Maximum bytes that a server may send for a file of an unknown size."""
+"""Maximum number of bytes that a server may send for a file of unknown size."""
 ATTEMPTS = 4
 PATIENCE_SECONDS = 30.0
-"""The longest pause that a busy server may request; a longer one counts as a refusal."""
+"""The longest pause that a busy server may request. A longer one counts as a refusal."""
 BUSY = frozenset({408, 425, 429})
-"""Statuses below 500 that mean: try again later."""
+"""HTTP statuses below 500 that mean: try again later."""
 _LEAST_RATE = 16 << 10
-"""Bytes a second; a file may take a grace longer than it does at this rate."""
+"""Slowest acceptable rate of a download in bytes per second. A file may take as long as it takes at
+this rate, plus a grace period."""
 _GRACE_SECONDS = 60.0
 _PIECE = 1 << 16
 _REDIRECTS = 10
@@ -53,9 +54,10 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)
 
 
 def open_session(*, direct: bool = False) -> Session:
-    """Return a session with the user's proxy and certificates (environment first, then pip's).
+    """Return a session with the user's proxy and certificates, from the environment or from pip.
 
-    `direct`: without proxies, for servers on this machine: a proxy would look for them on its own.
+    The environment takes precedence. With `direct`, no proxy is used: this is for servers on this
+    machine, which a proxy would look for on its own machine.
     """
     from envbuilder.core.http_transport import Session
 
@@ -85,7 +87,7 @@ def _detail(response: requests.Response, **_: object) -> None:
 
 
 def origin(url: str) -> tuple[str, str, int | None] | None:
-    """Return scheme, host and port of a URL; None if it cannot be parsed."""
+    """Return the scheme, host and port of a URL; None if the URL cannot be parsed."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
@@ -94,7 +96,7 @@ def origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL without user names and tokens, for messages."""
+    """Return the host of a URL for messages, without user names and tokens."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -103,9 +105,10 @@ def host_of(url: str) -> str:
 
 
 def redirected(url: str, location: str) -> str:
-    """Return the URL that a redirect of `url` leads to, with the same login on the same server.
+    """Return the target of a redirect from `url`, with the same login if the server is the same.
 
-    Raise `requests.exceptions.InvalidURL` if it is not http or https, or leaves https.
+    Raise `requests.exceptions.InvalidURL` if the target is not http or https, or if the redirect
+    leads from https to http.
     """
     from requests.exceptions import InvalidURL
 
@@ -137,13 +140,13 @@ def request(
     auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
     redirect: Callable[[str, str], str] | None = redirected,
 ) -> requests.Response:
-    """Return the response at the end of redirects, which only GET and HEAD follow.
+    """Send a request and return the response; GET and HEAD requests follow redirects.
 
-    The caller closes it. Its body is unread, and requested without compression. `auth` adds the
-    login to each request on the way; without it, only the server of `url` receives the login that
-    is part of it. `redirect` returns the next URL from the current one and a `Location`; None: no
-    redirect is followed. Raise an error of requests if there is no response, or a redirect is
-    invalid.
+    The caller closes the response. Its body is unread, and the request asks for no compression.
+    `auth` adds the login to each request on the way. Without `auth`, only the server of `url`
+    receives the login in `url`. `redirect` returns the next URL from the current one and a
+    `Location` header; if it is None, no redirect is followed. Raise an error of requests if there
+    is no response, or if a redirect is invalid.
     """
     import requests
 
@@ -169,14 +172,15 @@ def request(
 
 
 def without_netrc(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Return a request unchanged: as its `auth`, so that requests adds no login from ~/.netrc."""
+    """Return the request unchanged; passed as `auth`, it keeps requests from using ~/.netrc."""
     return prepared
 
 
 class Attempts:
-    """Attempts at a request that may fail temporarily; iterating pauses before each but the first.
+    """Attempts at a request that may fail temporarily.
 
-    A pause takes 1, 2, then 4 seconds, or what the server requested if that is longer.
+    Iterating yields the number of each attempt, and pauses before each but the first. A pause takes
+    1, 2, then 4 seconds, or as long as the server requested if that is longer.
     """
 
     def __init__(self, pause: Callable[[float], None], count: int | None = None) -> None:
@@ -192,7 +196,7 @@ class Attempts:
             yield number
 
     def may_repeat(self, response: requests.Response | None) -> bool:
-        """Return whether a request may succeed later, by its status; None if nothing answered."""
+        """Return whether the request may succeed later; `response` is None if nothing answered."""
         if response is None:
             return True
         text = response.headers.get("Retry-After", "")
@@ -202,15 +206,16 @@ class Attempts:
 
 
 def read(response: requests.Response, limit: int = PAGE_BYTES) -> bytes:
-    """Return a whole body, and close the response; raise as `pieces` does."""
+    """Return the whole body and close the response; raise the errors of `pieces`."""
     with response:
         return b"".join(pieces(response, limit, PAGE_SECONDS))
 
 
 def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[bytes]:
-    """Yield a body, of which at most `limit` bytes are read and unpacked, in at most `seconds`.
+    """Yield a body in pieces, at most `limit` unpacked bytes within `seconds`.
 
-    Raise `TooLongError` if it is longer, `requests.ConnectionError` if it is not complete.
+    Raise `TooLongError` if the body is longer, and `requests.ConnectionError` if it is incomplete
+    or takes longer.
     """
     import requests
     from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -244,7 +249,7 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
 
 
 def length(response: requests.Response) -> int | None:
-    """Return the length of a body as announced; None if it is not, or not plainly."""
+    """Return the length of a body in bytes as announced; None if it is not announced clearly."""
     text = response.headers.get("Content-Length", "").strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 15
     if plain and "Transfer-Encoding" not in response.headers:
@@ -257,9 +262,9 @@ def _broken_off(received: int, announced: int | None) -> str:
 
 
 def _unpacker(encoding: str) -> zlib._Decompress | None:
-    """Return a decompressor for a body; None if it is sent as it is.
+    """Return a decompressor for a body; None if the body is not compressed.
 
-    Some servers compress although no compression was requested.
+    Some servers compress although the request asked for no compression.
     """
     import requests
 
@@ -271,7 +276,7 @@ def _unpacker(encoding: str) -> zlib._Decompress | None:
 
 
 def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]:
-    """Yield data in pieces of a limited size."""
+    """Yield unpacked data in pieces of limited size."""
     if unpacker is None:
         yield data
         return
@@ -283,7 +288,7 @@ def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]
 def reason(error: Exception) -> str:
     """Return why a request failed, in a few words and without its URL, which may hold a token.
 
-    For example: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found.
+    Examples: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found.
     """
     import requests
 
@@ -307,7 +312,10 @@ def reason(error: Exception) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it wraps: urllib3 keeps causes in `reason` or among the arguments."""
+    """Yield an error and the errors that it wraps.
+
+    urllib3 keeps causes in `reason` or among the arguments.
+    """
     inner: BaseException | None = error
     for _ in range(8):
         if inner is None:
@@ -320,7 +328,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _why(causes: Sequence[BaseException]) -> str:
-    """Return why there is no connection, or why it ended."""
+    """Return why a connection could not be made, or why it ended."""
     from http.client import HTTPException
 
     first = str(causes[0])
@@ -341,7 +349,7 @@ def _why(causes: Sequence[BaseException]) -> str:
 
 
 def _of_system(cause: BaseException) -> str:
-    """Return the reason that an operating system's error states; empty for other errors."""
+    """Return the reason for an error of the operating system; empty for other errors."""
     import socket
 
     if isinstance(cause, socket.gaierror):
@@ -381,12 +389,14 @@ def download(
 ) -> int:
     """Download the body of `url` to `part`, resuming a partial file; return the bytes transferred.
 
-    No more than `size` bytes are read, which is the file's exact size, or `limit` if that is
-    unknown. `on_bytes` receives the number of bytes that were added, those of an earlier partial
-    file first. `ask` returns the response to a request with some headers, in place of a plain one.
+    At most `size` bytes are read, which is the exact size of the file, or `limit` if the size is
+    unknown. `on_bytes` receives the number of added bytes; the first call includes the bytes of an
+    earlier partial file. `ask` replaces the plain request: it takes request headers and returns the
+    response.
 
-    Raise `UnavailableError` if the source refuses or stays unreachable, `BuildError` if `part`
-    cannot be written, as on a full disk. If the server cannot resume, the download starts again.
+    Raise `UnavailableError` if the source refuses or remains unreachable, and `BuildError` if
+    `part` cannot be written, as on a full disk. If the server cannot resume, the download starts
+    again.
     """
     import requests
 
@@ -429,7 +439,7 @@ def _pause(pause: Callable[[float], None], seconds: float) -> None:
 def _growing(
     ask: Callable[[dict[str, str]], requests.Response], part: Path, size: int | None, limit: int
 ) -> Iterator[int]:
-    """Download the rest of a partial file in one request; yield its size at first and each time."""
+    """Download the rest of a partial file in one request; yield its size first and as it grows."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0

@@ -1,6 +1,6 @@
 """Read pip's configuration from its files and variables, as pip documents them.
 
-Standard library only: `bootstrap.py` uses it before anything is installed.
+This module uses the standard library only: `bootstrap.py` imports it before anything is installed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from urllib.parse import unquote, urlsplit
 from envbuilder.core.errors import InvalidError
 
 SECTIONS = ("global", "install")
-"""The sections that apply to `pip install`; the later one wins, regardless of the file."""
+"""The sections that apply to `pip install`. The later section takes precedence, whichever file
+holds it."""
 
 
 def files(
     environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None
 ) -> tuple[Path, ...]:
-    """Return the paths where pip, installed in `prefix`, looks for its files; later ones win."""
+    """Return the paths of the configuration files that pip in `prefix` reads; later ones win."""
     setting = environ.get("PIP_CONFIG_FILE", "")
     if setting == os.devnull:
         return ()
@@ -44,7 +45,7 @@ def files(
 def parse(text: str) -> dict[str, dict[str, str]]:
     """Return a file's options by section; empty if it cannot be parsed.
 
-    Such a file can be ignored: pip itself refuses to work with it, so the user knows of it.
+    Such a file can be ignored: pip itself refuses to work with it, so the user already knows.
     """
     import configparser
 
@@ -62,7 +63,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
-    """Return the effective options by long name: contents of files (later ones win), variables."""
+    """Return the effective options by long name; later texts win, and variables override them."""
     parsed = list(map(parse, texts))
     options: dict[str, str] = {}
     for section in SECTIONS:
@@ -76,7 +77,7 @@ def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
 
 
 def texts(environ: Mapping[str, str], *, prefix: Path | None = None) -> tuple[str, ...]:
-    """Return the contents of pip's files on this machine; unreadable ones are skipped.
+    """Return the contents of pip's configuration files on this machine, without unreadable ones.
 
     `prefix` is the environment that pip is installed in, by default the running one.
     """
@@ -93,7 +94,7 @@ _YES = {"1", "y", "yes", "t", "true", "on"}
 
 
 class Sources(NamedTuple):
-    """pip's configuration, in pip's terms."""
+    """pip's configuration of package sources, under pip's own option names."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
@@ -106,7 +107,7 @@ class Sources(NamedTuple):
 
 
 def parsed_url(location: str) -> str:
-    """Return the URL unchanged. Raises `ValueError` if its host or port cannot be parsed."""
+    """Return the URL unchanged; raise `ValueError` if its host or port cannot be parsed."""
     parts = urlsplit(location)
     _ = parts.port
     if parts.scheme in {"http", "https"} and not parts.hostname:
@@ -117,7 +118,7 @@ def parsed_url(location: str) -> str:
 def require_parsed(locations: Mapping[str, str]) -> None:
     """Raise `InvalidError` for a URL that cannot be parsed.
 
-    The error names where it is set, not the URL, which may contain a token.
+    The error names the setting and not the URL, which may contain a token.
     """
     for setting, location in locations.items():
         try:
@@ -157,7 +158,7 @@ def sources(environ: Mapping[str, str] = os.environ) -> Sources:
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the folder that a `file:` URL or a plain path names; None for anything remote."""
+    """Return the folder that a `file:` URL or a plain path names; None for a remote location."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -165,6 +166,6 @@ def local_folder(location: str) -> Path | None:
 
 
 def links(configuration: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the user's find-links locations: uv's own if they are set, else pip's."""
+    """Return the user's find-links locations: uv's own if they are set, otherwise pip's."""
     uv_links = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
     return uv_links or configuration.find_links

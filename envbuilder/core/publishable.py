@@ -1,4 +1,4 @@
-"""Decide which files may be shared: those that git tracks, without caches and credentials."""
+"""Decide which files may be shared: the files that git tracks, without caches and credentials."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ LITTER = frozenset(
     | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
     | {"application_default_credentials.json"}
 )
-"""Files and folders that each machine makes for itself, or that hold logins and keys."""
+"""Files and folders that each machine creates for itself, or that hold logins and keys."""
 _KEY_NAME = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
 )
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
 _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
-"""Content that marks a folder as an environment, a cache, or made by envbuilder."""
+"""Names that mark the folder containing them as an environment, a cache, or created by
+envbuilder."""
 
 
 def is_litter(path: Path) -> bool:
-    """Return whether a file is made anew on each machine, or may hold a login or a key."""
+    """Return whether each machine creates this file anew, or whether it may hold a login or key."""
     name = path.name
     if name in LITTER or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True
@@ -53,9 +54,10 @@ def require_public(name: str, content: bytes) -> None:
 
 
 def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
-    """Return git's output about a clone; None if there is no clone, or git fails.
+    """Return git's output about a clone; None if there is no clone or git fails.
 
-    The user's and the machine's configuration are ignored; nothing is fetched or asked.
+    The user's and the machine's git configuration are ignored. git fetches nothing and prompts for
+    nothing.
     """
     if not (folder / ".git").exists():
         return None
@@ -74,7 +76,7 @@ def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
 
 
 def tracked(folder: Path) -> frozenset[str]:
-    """Return the paths below a folder that git tracks; none without a clone, or if git fails.
+    """Return the paths below a folder that git tracks; empty without a clone, or if git fails.
 
     Another clone has exactly these files.
     """

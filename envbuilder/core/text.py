@@ -1,4 +1,4 @@
-"""Format figures and times as text: numbers, sizes, rates, durations, stamps."""
+"""Format numbers, sizes, rates, durations and time stamps as text."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def amount(value: float) -> str:
 
 
 def version_numbers(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; zeros if it has none."""
+    """Return the first two numbers of a version; (0, 0) if it has none."""
     match = re.search(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def times(ratio: float) -> str:
-    """Return a ratio: "0.86×", "18.1×", "240×"."""
+    """Return a ratio with a multiplication sign: "0.86×", "18.1×", "240×"."""
     return f"{ratio:.2f}×" if ratio < 1 else f"{amount(ratio)}×"
 
 
 def percent(share: float | None, places: int = 2) -> str:
-    """Return a fraction in per cent: "98.35 %"; `-` if it is unknown."""
+    """Return a fraction as a percentage: "98.35 %"; "-" if it is None."""
     return "-" if share is None else f"{100 * share:.{places}f} %"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as "4.10 µs", "37.2 ms", "12.4 s" or "3 min 12 s"."""
+    """Return a duration in seconds as "4.10 µs", "37.2 ms", "12.4 s" or "3 min 12 s"."""
     if seconds >= 120:
         minutes, rest = divmod(round(min(seconds, 1e9)), 60)
         return f"{minutes:,} min {rest} s"
@@ -48,27 +48,27 @@ def rate(value: float, unit: str) -> str:
 
 
 def memory(size: float | None) -> str:
-    """Return bytes with a binary prefix: "23.5 GiB"; `-` if the size is unknown."""
+    """Return a size in bytes with a binary prefix: "23.5 GiB"; "-" if it is unknown."""
     return _scaled(size, _BINARY) if size else "-"
 
 
 def gibibytes(size: float) -> str:
-    """Return bytes in GiB with one decimal, for sizes that are added up or compared."""
+    """Return a size in bytes as GiB with one decimal, for sizes that are added up or compared."""
     return f"{size / 2**30:,.1f} GiB"
 
 
 def bandwidth(rate: float) -> str:
-    """Return bytes per second in GB/s (10^9), as data sheets state them, in whole numbers."""
+    """Return a rate in bytes per second as whole GB/s (10^9), as in data sheets."""
     return f"{rate / 1e9:.0f} GB/s"
 
 
 def gigabytes(size: float) -> str:
-    """Return bytes in GB (10^9) with one decimal: disks and downloads are counted so."""
+    """Return a size in bytes as GB (10^9) with one decimal, as usual for disks and downloads."""
     return f"{size / 1e9:.1f} GB"
 
 
 def stored(size: int) -> str:
-    """Return bytes on a disk with a decimal prefix: "1.31 GB", "262 kB"."""
+    """Return a size on disk in bytes with a decimal prefix: "1.31 GB", "262 kB"."""
     return _scaled(size, [(unit, f"{prefix}B") for unit, prefix in _DECIMAL])
 
 
@@ -78,13 +78,13 @@ _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """Return a value in the largest unit that it reaches, else in the smallest."""
+    """Return a value in the largest unit that does not exceed it, or else in the smallest unit."""
     size, unit = next((u for u in units if value >= u[0]), units[-1])
     return f"{amount(value / size)} {unit}"
 
 
 def binary_size(limit: int) -> str:
-    """Return a limit in MiB or KiB, for a message."""
+    """Return a limit in bytes as MiB or KiB, for a message."""
     if limit >= 1 << 20:
         return f"{limit >> 20} MiB"
     return f"{limit >> 10} KiB"
@@ -94,7 +94,7 @@ STAMP = "%Y%m%dT%H%M%SZ"
 
 
 def stamp_now() -> str:
-    """Return the stamp of this moment."""
+    """Return the stamp of the current time."""
     return datetime.now(UTC).strftime(STAMP)
 
 
@@ -104,7 +104,7 @@ def stamp_time(stamp: str) -> datetime:
 
 
 def readable_stamp(stamp: str) -> str:
-    """Return a stamp as "23 November 2026, 09:15 UTC", and as it is if it has another form."""
+    """Return a stamp as "23 November 2026, 09:15 UTC"; any other text is returned unchanged."""
     try:
         when = stamp_time(stamp)
     except ValueError:

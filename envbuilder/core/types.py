@@ -39,7 +39,7 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 Accelerator = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9]{1,15}\Z", description="the name of an accelerator")
 ]
-"""The name of a row in `host.accelerators`; checked when a profile is read."""
+"""The name of a row in `host.accelerators`, checked when a profile is read."""
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[
     str, Meta(pattern=_NAME, description="a name of lower-case letters, digits and hyphens")
@@ -71,9 +71,9 @@ FullPythonVersion = Annotated[
         description="a Python version X.Y.Z",
     ),
 ]
-"""X.Y.Z; empty if no source states it."""
+"""A Python version X.Y.Z; empty if no source states it."""
 FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
-"""Size in bytes of a locked file, at most 64 GiB; the largest wheels have 6 GB."""
+"""Size of a locked file in bytes, at most 64 GiB. The largest wheels have 6 GB."""
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a sha256: 64 hexadecimal digits")
 ]
@@ -171,7 +171,7 @@ VirtualVersion = Annotated[
         description="a version",
     ),
 ]
-"""The version of a virtual package, with a build string if it is meaningful."""
+"""The version of a virtual package, with a build string if it has a meaning."""
 Source = Annotated[
     str,
     Meta(
@@ -262,7 +262,7 @@ Reference = Annotated[
 ]
 Commit = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z", description="a commit")]
 Day = Annotated[datetime.date, Meta(description="a day such as 2022-03-01")]
-"""A date in YAML, where it needs no quotes."""
+"""A date in YAML, which needs no quotes."""
 Date = Annotated[
     str,
     Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z", description="a date such as 2026-11-22"),
@@ -286,12 +286,12 @@ def is_debian(name: str, version: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Return whether this is a valid profile name; the profile's file is named after it."""
+    """Return whether the text is a valid profile name; the profile's file is named after it."""
     return re.match(_NAME, text) is not None
 
 
 def container_platform(machine: str) -> Platform | None:
-    """Return the platform of containers on a machine with this architecture; None if unknown."""
+    """Return the platform of containers on a machine of this architecture; None if unknown."""
     platforms: dict[str, Platform] = {
         "x86_64": "linux/amd64",
         "aarch64": "linux/arm64",
@@ -311,6 +311,6 @@ def system(platform: Platform) -> str:
 
 
 class Action(Struct, frozen=True, kw_only=True, tag=True):
-    """A step of a plan; `what` is shown while it runs."""
+    """A step of a plan; `what` is shown while the step runs."""
 
     what: str

@@ -1,12 +1,12 @@
 """Parse YAML strictly as plain data, and edit its lists without changing anything else.
 
-No aliases, tags or duplicate keys, and limits on sizes: the data is built from the parser's events.
-No part of a document refers to another, so memory use is proportional to the text, and no message
-can repeat more than a short piece of it.
+Aliases, tags and duplicate keys are rejected, and sizes are limited. The data is built from the
+parser's events. No part of a document refers to another part, so memory use is proportional to the
+text, and no message can repeat more than a short piece of it.
 
-Lists are changed in the text, at the places that PyYAML's nodes name. ruamel.yaml 0.19, which reads
-YAML and writes it again, changes spaces and line breaks, drops comments within brackets, and puts a
-new item below the comment that stands above the next key.
+Lists are edited in the text, at the positions that PyYAML's nodes report. ruamel.yaml 0.19, which
+parses YAML and writes it again, changes spaces and line breaks, drops comments within brackets, and
+puts a new item below the comment that stands above the next key.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from envbuilder.core.errors import SHOWN, shown
 Path = tuple[str, ...]
 
 LONGEST_SCALAR = 1 << 16
-"""Maximum characters of a text in a repository's or a user's file."""
+"""Maximum number of characters of a scalar in a file of a repository or user."""
 LONGEST_NUMBER = 100
-"""Maximum length of a number or date there; to parse base 60 takes time quadratic in it."""
+"""Maximum length of a number or date in such a file. Parsing a number in base 60 takes time
+quadratic in its length."""
 DEEPEST = 32
-"""Maximum levels of such a file."""
+"""Maximum number of nested levels in such a file."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _TYPED = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "timestamp"))
 # PyYAML's own expression, compiled already: another one takes 5 ms of every start.
 _NOT_TEXT = yaml.reader.Reader.NON_PRINTABLE
-"""Characters that YAML allows in no document (YAML 1.1, 5.1), mainly control characters."""
+"""Characters that no YAML document may contain (YAML 1.1, 5.1), mainly control characters."""
 
 
 class StrictYamlError(ValueError):
-    """Text is not YAML, or uses features that are not supported here."""
+    """The text is not YAML, or uses features that are not supported here."""
 
     def __init__(self, problem: str, line: int, hint: str = "") -> None:
         super().__init__(f"line {line}: {problem}")
@@ -49,20 +50,20 @@ class StrictYamlError(ValueError):
 
 
 class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
-    """Types and values of plain scalars in YAML 1.1."""
+    """Resolver of the types and values of plain scalars in YAML 1.1."""
 
     def __init__(self) -> None:
         yaml.constructor.SafeConstructor.__init__(self)
         yaml.resolver.Resolver.__init__(self)
 
     def tag(self, event: Any) -> str:
-        """Return the type of a scalar without a tag."""
+        """Return the type of a scalar that has no tag."""
         resolve: Callable[..., str] = self.resolve
         return resolve(yaml.ScalarNode, event.value, event.implicit)
 
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
-    """Return the single document in `text`, None if it is empty. Raises `StrictYamlError`."""
+    """Return the single document in `text`, None if it is empty; raise `StrictYamlError`."""
     document = _Document(text, scalars_as_text)
     return deepcopy(document.data)
 
@@ -75,7 +76,7 @@ def lines(text: str) -> dict[Path, int]:
 # Profiles extend each other, and each place in a message needs the lines of the whole text.
 @lru_cache(maxsize=64)
 class _Document:
-    """A document, built from parser events; values are nested `DEEPEST` levels at most."""
+    """A document built from parser events; its values are nested at most `DEEPEST` levels deep."""
 
     def __init__(self, text: str, scalars_as_text: bool) -> None:
         self.data: Any = None
@@ -112,7 +113,7 @@ class _Document:
                 self.data = self._value(event, ())
 
     def _value(self, event: Any, path: Path) -> Any:
-        """Return the value that begins with an event, and note the lines of what it holds."""
+        """Return the value that begins with an event; record the lines of its keys and items."""
         _require_plain(event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
@@ -162,7 +163,7 @@ class _Document:
         return str(event.value)
 
     def _tag(self, event: Any) -> str:
-        """Return the type of a scalar of limited length, empty where all are text."""
+        """Return the tag of a scalar of limited length; empty if all scalars are read as text."""
         if len(event.value) > LONGEST_SCALAR:
             _refuse(event, f"text longer than {LONGEST_SCALAR} characters")
         return self._scalars.tag(event) if self._scalars else ""
@@ -176,7 +177,7 @@ def _require_plain(event: Any) -> None:
 
 
 def _syntax_hint(text: str, line: int) -> str:
-    """Return what to look for in a line that cannot be parsed."""
+    """Return advice on what to check in a line that cannot be parsed."""
     lines = text.split("\n")[line - 1 : line]
     if any("\t" in before for before in re.findall(r"\A\s*(?:- *)?\s*", "".join(lines))):
         return "Indent with spaces instead of tabs."
@@ -198,11 +199,11 @@ class EditError(ValueError):
 
 
 def edit_list(text: str, path: Path, value: str | None, index: int | None = None) -> str:
-    """Return the text with `value` in place of an item of the list at `path`.
+    """Return the text with the item at `index` of the list at `path` replaced by `value`.
 
-    Without an index, append it, to a new list if there is none; the mapping that holds the list
-    must exist. None removes the item. Raise `EditError` unless nothing else differs when the result
-    is read again.
+    If `index` is None, append `value`, and create the list if it is missing; the mapping that holds
+    the list must exist. If `value` is None, remove the item. Raise `EditError` if anything else
+    would differ when the result is parsed.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     body = text.removeprefix(mark)
@@ -227,9 +228,9 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
 
 
 def edit_value(text: str, key: str, value: str) -> str:
-    """Return the text with a new value for a top-level key, which is appended if it is missing.
+    """Return the text with a new value for a top-level key; append the key if it is missing.
 
-    Raise `EditError` unless nothing else differs when the result is read again.
+    Raise `EditError` if anything else would differ when the result is parsed.
     """
     data = {**(load(text) or {}), key: load(value)}
     root: Any = yaml.compose(text, _PARSER)
@@ -247,7 +248,7 @@ def edit_value(text: str, key: str, value: str) -> str:
 
 
 class _List:
-    """A list in a text that `load` accepts; so no node is nested too deeply."""
+    """A list in a text that `load` accepts, so that no node is nested too deeply."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._text = text
@@ -307,7 +308,7 @@ class _List:
         return f"{result[:colon]} []{result[colon:]}"
 
     def _with_list(self, value: str) -> str:
-        """Return the text with a new list: at its end, or in the mapping that should hold it."""
+        """Return the text with a new list at its end, or in the mapping that should hold it."""
         holder = self._holder
         text = self._text
         item = scalar(value, in_flow=False)
@@ -330,14 +331,14 @@ class _List:
         return self._text[:start] + new + self._text[start if end is None else end :]
 
     def _dash(self, item: Any) -> str:
-        """Return what precedes an item of a list with dashes on its line."""
+        """Return the text before an item on its line; raise `EditError` if that is not a dash."""
         before = self._before(item.start_mark.index)
         if not _DASH.fullmatch(before):
             raise EditError("an item does not begin on the line of its dash")
         return before
 
     def _own_line(self, item: Any) -> re.Match[str] | None:
-        """Return what follows an item in brackets, with its comma, if its lines hold no other."""
+        """Match the rest of an item's line, with its comma; None if the line holds other items."""
         if not self._before(item.start_mark.index).strip():
             return _REST_OF_LINE.match(self._text, item.end_mark.index)
         return None
@@ -346,7 +347,7 @@ class _List:
         return self._text[self._text.rfind("\n", 0, position) + 1 : position]
 
     def _line_end(self, position: int) -> int:
-        """Return where the line of a value's end ends, without its line break."""
+        """Return the end of the line on which a value ends, without the line break."""
         position = len(
             self._text[:position].rstrip("\r\n")
         )  # a block scalar ends with its line break
@@ -354,7 +355,7 @@ class _List:
         return line.end() if line else position
 
     def _lines(self, start: int, end: int) -> tuple[int, int]:
-        """Return the whole lines of a part, with one line break."""
+        """Return the range of whole lines that covers a part of the text, with one line break."""
         start = start - len(self._before(start))
         if after := re.compile(r"[ \t]*\r?\n").match(self._text, end):
             return start, after.end()
