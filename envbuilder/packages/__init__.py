@@ -1,4 +1,4 @@
-"""Locate, resolve, fetch, store and install the packages that environments are made of.
+"""Locate, resolve, fetch, store and install the packages that make up an environment.
 
-May use `profiles` and the rooms below it.
+May import `profiles` and the rooms below it.
 """

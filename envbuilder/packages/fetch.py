@@ -1,8 +1,8 @@
-"""Locate the files of a lock at the sources that the user configured, and fetch them.
+"""Locate a lock's files at the sources that the user configured, and fetch them.
 
 Wheels in a local find-links folder are taken from there. uv locates the others: it knows the user's
 indexes, tokens and proxies, and returns one URL per file. Every download is checked against the
-lock, whichever server it came from.
+lock, whichever server it comes from.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def find_links() -> tuple[Path, ...]:
-    """Return the existing local folders of wheels in uv's or pip's configuration."""
+    """Return the existing local folders of wheels that uv's or pip's configuration names."""
     found = map(pip.local_folder, pip.links(pip.sources(), os.environ))
     return tuple(folder for folder in found if folder is not None and folder.is_dir())
 
@@ -60,7 +60,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """A location that lists packages: an index with a page per distribution, or one flat page."""
 
     url: str
-    """May hold credentials. For a folder on this machine, its path."""
+    """The URL, which may hold credentials, or the path of a folder on this machine."""
     flat: bool = False
 
     def page(self, name: str) -> str:
@@ -71,11 +71,8 @@ class Place(Struct, frozen=True, kw_only=True):
 def places() -> tuple[Place, ...]:
     """Return all locations that uv searches for the user's packages.
 
-    Runs uv, since only it knows all of its settings, including its default index; once, unless
-    variables change. Raise `ToolError` if it fails.
-
-    uv itself is run, since only it knows all of its settings, including its default index; once,
-    unless variables change. Raise `ToolError` if it fails.
+    This runs uv, because only uv knows all of its settings, including its default index. The result
+    is cached until an environment variable changes. Raise `ToolError` if uv fails.
     """
     return _places(frozenset(os.environ.items()))
 
@@ -140,7 +137,7 @@ def compiled(
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
-    """Return variables that make uv search a source: the user's indexes, or the upstream index."""
+    """Return variables that make uv search a source: the user's indexes or one upstream index."""
     variables = indexes.uv_environment(pip.sources(), os.environ)
     if source != indexes.DEFAULT:
         # Only this index: the file is pinned by hash, and other indexes would only cost time.
@@ -161,8 +158,8 @@ def fetch(
 ) -> int:
     """Fetch files of a target into the store; return how many were missing.
 
-    `arrived` is called for each downloaded file, while others are still downloading. Packages built
-    from source are handled in `sources.source_locker`. Raise `BuildError` if a file is unavailable
+    `arrived` is called for each downloaded file while others are still downloading. Packages built
+    from source are handled by `sources.source_locker`. Raise `BuildError` if a file is unavailable
     or does not match the lock.
     """
     assert not any(file.recipe for file in files), "no index has those"
@@ -188,7 +185,7 @@ def fetch(
 def _other_file(
     files: Iterable[File], store: Store, folders: Sequence[Path]
 ) -> ChangedFileError | None:
-    """Return the error for a file that is missing while a folder has another file of its name."""
+    """Return an error if a find-links folder has a different file under a missing file's name."""
     for file, folder in product(files, folders):
         path = folder / file.basename
         if path.is_file() and not store.has(file.sha256):
@@ -219,7 +216,7 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
 def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """Return the URLs of each file by sha256, best first, if any is known."""
+    """Return sha256 → URLs of each file, best first. Files that no source lists are left out."""
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
@@ -248,7 +245,7 @@ _AGAIN = (Hint("To lock what it has now", ("lock",)), Hint(_ELSEWHERE))
 
 
 def _is_lacking(file: File, words: str) -> bool:
-    """Return whether uv reports that an answering index lacks this release of a package."""
+    """Return whether uv reports that an index, which answered, does not have this release."""
     name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
     return "No solution found" in words and re.search(name, words) is not None
 
@@ -259,7 +256,7 @@ class LackingError(BuildError):
     def __init__(self, message: str, hint: Hint | Iterable[Hint], names: Iterable[str]) -> None:
         super().__init__(message, hint)
         self.names = frozenset(names)
-        """The missing packages."""
+        """Names of the missing packages."""
 
 
 def _ask_uv(
@@ -271,7 +268,7 @@ def _ask_uv(
 ) -> dict[str, str]:
     """Return file name → URL by running uv with exactly these pins and the user's configuration.
 
-    `platform` is None for files of any platform.
+    If `platform` is None, wheels for any platform are listed.
     """
     import tomllib
 
@@ -388,7 +385,7 @@ def _download_one(
 
 
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
-    """Return the error for a source with other bytes under the name of a locked file."""
+    """Return the error for a source that has different bytes under the name of a locked file."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")
@@ -410,7 +407,7 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
 def _bring(
     session: Session, url: str, part: Path, file: File, advance: Callable[[int], None]
 ) -> None:
-    """Write the bytes of `url` to `part`, over HTTP or from a local index."""
+    """Write the content of `url` to `part`, over HTTP or from a local index."""
     if urlsplit(url).scheme != "file":
         download(session, url, part, advance, size=file.size)
         return

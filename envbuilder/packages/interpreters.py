@@ -1,7 +1,7 @@
 """Python builds that need no installation: choose one for a lock, and unpack it.
 
-They are python-build-standalone's, which uv installs, too. An archive has one folder, `python`,
-which works anywhere.
+They come from python-build-standalone, which uv uses, too. An archive has a single folder,
+`python`, which works at any path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 SOURCE = "python-standalone"
-"""Symbolic source of the archives."""
+"""Symbolic name of the source of the archives."""
 _TOP = "python"
 
 
@@ -48,7 +48,7 @@ def of_target(target: Target, previous: Lock | None) -> File | None:
 
 
 def require_interpreter(profile: Profile, target: Target) -> File:
-    """Return the interpreter in a target's lock; `InvalidError` if it has none."""
+    """Return the interpreter in a target's lock; raise `InvalidError` if it has none."""
     if not target.interpreter:
         raise InvalidError(
             f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
@@ -59,14 +59,14 @@ def require_interpreter(profile: Profile, target: Target) -> File:
 
 
 def program(python: types.PythonVersion) -> str:
-    """Return the path of the program in a folder made by `unpack`."""
+    """Return the relative path of the Python program in a folder made by `unpack`."""
     return f"bin/python{python}"
 
 
 def unpack(file: File, path: Path, folder: Path) -> None:
-    """Unpack an interpreter into a new folder, with plain modes.
+    """Unpack an interpreter into a new folder, with normalized file modes.
 
-    Raise `BuildError` for an archive of another form, or with an unsafe path.
+    Raise `BuildError` for an archive with a different layout or an unsafe path.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-python-", dir=folder.parent) as name:
         unpacked = Path(name)

@@ -1,8 +1,8 @@
 """The store: downloaded files by sha256, shared by all profiles, backends and processes.
 
-A file is added by one atomic rename after its hash was checked, so every file was right when it was
-added. `link` checks the hash again, because files can be damaged or modified on disk. A shared
-store is a cache folder that an administrator fills: its files are used in place, and nothing is
+A file is added by an atomic rename after its hash was checked, so every file was correct when it
+was added. `link` checks the hash again, because files can be damaged or modified on disk. A shared
+store is a cache folder that an administrator fills. Its files are used in place, and nothing is
 written there. Disk space is checked before anything is fetched.
 """
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 NAME = "store"
-"""Folder below the user's cache, and below a shared one."""
+"""The store's folder in the user's cache and in a shared one."""
 DERIVED = "derived"
-"""Subfolder for data derived from files of the store."""
+"""Subfolder for data derived from the store's files."""
 _CHUNK = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 
 
 class Store:
-    """Files by sha256 below one folder; files missing there are looked up in a shared store."""
+    """Files by sha256 in one folder; files missing there are looked up in a shared store."""
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
         self.root = root
@@ -51,12 +51,12 @@ class Store:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the user's store, backed by the shared one if there is one."""
+        """Return the user's store, backed by the shared store if one is configured."""
         shared = settings.shared_store
         return cls(settings.store_dir, shared / NAME if shared else None)
 
     def path(self, sha256: str) -> Path:
-        """Return the path of a file in this store or the shared one, whether or not it exists."""
+        """Return a file's path in this store or the shared one, whether or not the file exists."""
         target = _below(self.root, sha256)
         if self.shared is not None and not _is_file(target):
             elsewhere = _below(self.shared, sha256)
@@ -65,7 +65,7 @@ class Store:
         return target
 
     def has(self, sha256: str) -> bool:
-        """Return whether the file is in the store or in the shared one."""
+        """Return whether the file is in this store or in the shared one."""
         return _is_file(self.path(sha256))
 
     def arrived(self, sha256: str) -> int:
@@ -80,7 +80,7 @@ class Store:
 
     @contextlib.contextmanager
     def receiving(self, sha256: str) -> Iterator[Path]:
-        """Yield a path to write a file's bytes to, which may hold a partial download to continue.
+        """Yield a path to write a file to; it may hold a partial download to continue.
 
         Only one process writes a given file at a time; the others wait.
         """
@@ -118,11 +118,9 @@ class Store:
         self._keep(part, file.sha256)
 
     def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
-        """Write a file to the store; `chunks` raise if they are not the right bytes.
+        """Write a file to the store; `chunks` must raise an exception if the bytes are wrong.
 
-        If anything is raised, including `OSError` on a full disk, no partial file is kept.
-
-        If anything is raised, including `OSError` on a full disk, no partial file is kept.
+        After any exception, including `OSError` for a full disk, no partial file is kept.
         """
         with self.receiving(sha256) as part:
             try:
@@ -135,7 +133,7 @@ class Store:
             self._keep(part, sha256)
 
     def take_file(self, path: Path, sha256: str) -> None:
-        """Copy a file with a known hash to the store."""
+        """Copy a file with a known hash into the store."""
         with path.open("rb") as stream:
             self.take(sha256, iter(lambda: stream.read(_CHUNK), b""))
 
@@ -146,9 +144,9 @@ class Store:
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
-        """Return what `make` derives from a file, cached for as long as the file stays the same.
+        """Return the result of `make` for a file's path, cached until the file changes.
 
-        `what` names it, with a number that changes whenever `make` does.
+        `what` identifies the result; it contains a number to change whenever `make` changes.
         """
         path = self.path(sha256)
         status = path.stat()
@@ -156,7 +154,7 @@ class Store:
         return self.remembered(f"{sha256} {facts}", kind, lambda: make(path))
 
     def remembered(self, inputs: str, kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the cached result of `make`; `inputs` names everything that decides it."""
+        """Return the cached result of `make`; `inputs` identifies everything that determines it."""
         key = hashlib.sha256(inputs.encode()).hexdigest()
 
         def derive() -> _T:
@@ -168,11 +166,14 @@ class Store:
         return files.cached(self.root / DERIVED / f"{key}.json", kind, derive)
 
     def sound(self, sha256: str) -> bool:
-        """Return whether the file is here with the right bytes; a damaged one is left in place."""
+        """Return whether the store has the file with the correct bytes. Never removes the file."""
         return self.has(sha256) and file_sha256(self.path(sha256)) == sha256
 
     def checked(self, file: File) -> Path:
-        """Return the file's path after checking its hash again; a damaged file is removed."""
+        """Return the file's path after checking its hash again.
+
+        If the file is damaged, remove it and raise `BuildError`.
+        """
         source = self.path(file.sha256)
         actual = file_sha256(source)
         if actual != file.sha256:
@@ -180,10 +181,11 @@ class Store:
         return source
 
     def link(self, file: File, folder: Path) -> Path:
-        """Hard-link the file into `folder` under its own name, checked there; else copy it.
+        """Hard-link or copy the file into `folder` under its own name, and check its hash there.
 
-        A file of the shared store is always copied: its owner could change it after the check, and
-        Linux permits hard links to one's own files only (`fs.protected_hardlinks`).
+        A file from the shared store is always copied, for two reasons: its owner could change it
+        after the check, and Linux permits hard links only to one's own files
+        (`fs.protected_hardlinks`).
         """
         source = self.path(file.sha256)
         target = folder / file.basename
@@ -205,7 +207,7 @@ class Store:
         return True
 
     def _damaged(self, file: File, source: Path, actual: str) -> BuildError:
-        """Return the error about a damaged file; remove the file if it is in this store."""
+        """Return the error about a damaged file, after removing the file if it is in this store."""
         shared = self.is_shared(file.sha256)
         if not shared:
             source.unlink()
@@ -224,7 +226,7 @@ def _below(root: Path, sha256: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a plain file; a link, device or pipe would be followed or read."""
+    """Return whether this is a plain file; a link, device or pipe is not."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -232,7 +234,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _copied(source: Path, target: Path) -> str:
-    """Copy a file; return the sha256 of what was written."""
+    """Copy a file; return the sha256 of the written bytes."""
     digest = hashlib.sha256()
     with source.open("rb") as stream, target.open("xb") as out:
         while chunk := stream.read(_CHUNK):
@@ -261,25 +263,25 @@ def objection(root: Path) -> str:
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """Disk space that a build needs in one folder."""
+    """Disk space that a build needs in a folder."""
 
     folder: str
     bytes: int
-    """A lower bound: files whose size no source states are not included."""
+    """A lower bound, since files of unknown size are not counted."""
 
 
 UNPACKED = 1.8
-"""Bytes of an installed wheel per byte of the wheel, as a lower bound: measured 1.8 for the files
-of `cuda`, 3.6 for torch's CPU wheel."""
+"""Lower bound of the bytes on disk per byte of a wheel. Measured: 1.8 for the files of `cuda`, 3.6
+for torch's CPU wheel."""
 
 
 def unpacked(files: Iterable[File]) -> int:
-    """Return a lower bound of the bytes that files take when they are installed."""
+    """Return a lower bound of the bytes that files take up when installed."""
     return int(UNPACKED * sum(f.room for f in files))
 
 
 class Disk(Struct, frozen=True, kw_only=True):
-    """A file system that a build writes to; sizes in bytes."""
+    """A file system that a build writes to; sizes are in bytes."""
 
     folder: str
     free: int
@@ -290,7 +292,8 @@ class Disk(Struct, frozen=True, kw_only=True):
 def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
     """Raise `BuildError` if a disk has less free space than needed, as far as sizes are known.
 
-    `files` are downloads: those already in the store need no space. `rooms` are needed in addition.
+    `files` are to be downloaded; those already in the store need no space. `rooms` is the space
+    needed in addition.
     """
     missing = _missing(files, settings)
     unknown = sum(1 for f in missing if not f.room)
@@ -298,7 +301,10 @@ def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settin
 
 
 def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
-    """Raise `BuildError` if a disk has too little space; `unknown` files are not counted."""
+    """Raise `BuildError` if a disk has too little space.
+
+    `unknown` is the number of files of unknown size, which the message mentions.
+    """
     for disk in disks(rooms):
         if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
@@ -322,7 +328,7 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
-    """Return the file systems of some rooms; a folder that fails to stat is left out."""
+    """Return the file systems of some folders; a folder that cannot be read is left out."""
     by_device: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))

@@ -1,11 +1,11 @@
-"""Known wheels and sources: the pages of the user's indexes, and of named upstream indexes.
+"""Known wheels and sources: the pages of the user's indexes and of named upstream indexes.
 
 A named index has three sources of offers, best first: the index itself if it answers, wheels in the
-user's own find-links folders, and shipped claims. A claim is a hash taken from a third-party lock
-file, or from a public copy of the index (`profiles/releases/`). It allows a profile to be locked
-even if the index cannot be queried; the download confirms or refutes it. An index that answers,
-such as a partial mirror, has only what it lists. No part of a claim is written from memory: each
-names its source.
+user's own find-links folders, and shipped claims. A claim is a hash from a third-party lock file or
+from a public copy of the index (`profiles/releases/`). Claims allow a profile to be locked even if
+the index cannot be reached; the download confirms or refutes them. If an index answers, such as a
+partial mirror, it offers only what it lists. No claim is written from memory: each names its
+source.
 
 Long because an index's offers and a day's releases are read from the same pages.
 """
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 TIMEOUT = (4.0, 15.0)
 _LARGEST_LOCAL_PAGE = 4 << 20
-"""Maximum bytes of an index page in a folder, which others may write."""
+"""Maximum bytes of an index page in a folder, since others may write to the folder."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
 class _Link(Struct, frozen=True, rename="kebab"):
-    """A file of an index page in JSON (PEP 691)."""
+    """A file on an index page in JSON (PEP 691)."""
 
     filename: str
     url: str
@@ -70,17 +70,17 @@ class _Link(Struct, frozen=True, rename="kebab"):
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """A file of an index page, of any kind."""
+    """A file of any kind on an index page."""
 
     file: str
     location: str
     sha256: str
-    """Empty if the page has none."""
+    """Empty if the page states none."""
     size: int | None = None
     requires_python: str = ""
     core_metadata: bool = False
     upload_time: str = ""
-    """In the form of PEP 700: `2022-03-01T…`; empty if the page has none."""
+    """In the format of PEP 700, `2022-03-01T…`; empty if the page states none."""
     yanked: bool = False
 
 
@@ -89,7 +89,7 @@ class _Page(Struct, frozen=True):
 
 
 class _Links(HTMLParser):
-    """The anchors of an index page (PEP 503)."""
+    """A parser that collects the anchors of an HTML index page (PEP 503)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Links(HTMLParser):
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
-    """Return the wheels on an index page (JSON or HTML); sha256 is empty if unstated."""
+    """Return the wheels on an index page (JSON or HTML); sha256 is empty if the page has none."""
     offers = []
     for link in listed(text, url):
         version = version_of(link.file, distribution)
@@ -127,7 +127,7 @@ def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offe
 
 
 def listed(text: str, url: str) -> list[Listed]:
-    """Return every file on an index page (JSON or HTML), sources, too."""
+    """Return every file on an index page (JSON or HTML), including source distributions."""
     stripped = text.lstrip()
     return _json_links(stripped, url) if stripped.startswith("{") else _html_links(text, url)
 
@@ -176,9 +176,9 @@ def _html_links(text: str, url: str) -> list[Listed]:
 
 
 def version_of(file: str, distribution: str) -> Version | None:
-    """Return the version of a wheel or a source of this distribution; None for any other file.
+    """Return the version of a wheel or source of this distribution; None for any other file.
 
-    Pages list thousands of wheels, whose tags are parsed only when needed.
+    Wheel tags are not parsed here, since pages list thousands of wheels.
     """
     parts = file.removesuffix(".whl").split("-")
     try:
@@ -193,7 +193,7 @@ def version_of(file: str, distribution: str) -> Version | None:
 
 
 _version = functools.lru_cache(maxsize=1 << 14)(Version)
-"""Parse a version once per text, which many wheels share."""
+"""Parse a version; cached, because many wheels share the same version."""
 
 
 def read_url(url: str, session: Session | None = None) -> bytes:
@@ -207,7 +207,7 @@ def read_url(url: str, session: Session | None = None) -> bytes:
 
 
 def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
-    """Return an index page, possibly a local folder's; raise `OSError` like `read_url`."""
+    """Return an index page or a listing of a local folder; raise `OSError` like `read_url`."""
     folder = pip.local_folder(address)
     if folder is None:
         return (read or read_url)(address)
@@ -219,7 +219,7 @@ def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
 
 
 def admits(link: Listed, python: str) -> bool:
-    """Return whether a file's index allows it for a Python."""
+    """Return whether a file's `requires_python` allows a Python version."""
     try:
         specifier = SpecifierSet(link.requires_python)
     except InvalidSpecifier:
@@ -232,7 +232,7 @@ def files_of(
 ) -> Iterator[tuple[Version, Listed]]:
     """Yield the wheels and source distributions of a package on the pages of indexes.
 
-    Pages that cannot be read, and why, are added to `problems`.
+    For each page that cannot be read, the error is added to `problems`.
     """
     for address in addresses:
         try:
@@ -246,9 +246,9 @@ def files_of(
 
 
 class Pages:
-    """Pages of indexes, for several threads: each is read once.
+    """A thread-safe cache of index pages.
 
-    An unreachable server is not tried again: each attempt may take `TIMEOUT`.
+    An unreachable server is not tried again, since each attempt may take up to `TIMEOUT`.
     """
 
     def __init__(self, read: Callable[[str], bytes] = read_url) -> None:
@@ -274,7 +274,7 @@ class Pages:
 
 
 def read_wheel(path: Path) -> Offer:
-    """Read a wheel on disk with its hash; raise `InvalidError` if damaged."""
+    """Return an offer for a wheel on disk, with its hash; raise `InvalidError` if it is damaged."""
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with archives.open_zip(path) as archive:
@@ -297,8 +297,9 @@ def read_wheel(path: Path) -> Offer:
 def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     """Return an index's wheels with claimed hashes, from the tables in `profiles/releases/`.
 
-    `hashes.csv` has their hashes, `requires.csv` their requirements, by release and build (empty
-    for the CPU's). Only rows of this index are parsed: the table is long.
+    `hashes.csv` has their hashes. `requires.csv` has their requirements by release and build; the
+    CPU build is the empty string. Only the rows of this index are parsed, because the table is
+    long.
     """
     folder = resources.profiles_dir() / "releases"
     name = types.canonical(distribution)
@@ -337,7 +338,7 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
 def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
     """Return the wheels of a distribution in folders on this machine.
 
-    Each is read once until it changes, since those of frameworks are large.
+    Each wheel is read only once until it changes, since wheels of frameworks are large.
     """
 
     def offer(path: Path) -> Offer:
@@ -361,9 +362,9 @@ def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> l
 def merge(
     upstream: Iterable[Offer], local: Iterable[Offer], claimed: Iterable[Offer], source: str
 ) -> tuple[tuple[Offer, ...], tuple[str, ...]]:
-    """Return one offer per file name, best source first, and notes about contradictions.
+    """Return one offer per file name, from the best source, and notes about contradictions.
 
-    Claims are offers only if the index lists nothing. Raise `InvalidError` for a local file that
+    Claims are used only if the index lists nothing. Raise `InvalidError` for a local file that
     contradicts the upstream index or a claim.
     """
     by_file = {o.file: o for o in claimed}
@@ -404,11 +405,11 @@ def merge(
 
 
 _NOT_FOUND = 404
-"""The only status by which an index reports that it lacks a package."""
+"""The only HTTP status that means that an index lacks a package."""
 
 
 def _is_missing(error: OSError) -> bool:
-    """Return whether an index answered that it lacks a package."""
+    """Return whether an index answered that it lacks the package."""
     return getattr(getattr(error, "response", None), "status_code", 0) == _NOT_FOUND
 
 
@@ -421,8 +422,8 @@ def offers(
 ) -> tuple[Offer, ...]:
     """Return all known wheels of the wanted distributions (name → symbolic index).
 
-    An unreachable index is not an error: claims are used instead. Raise `InvalidError` for a source
-    without a URL, or a local wheel that contradicts its index or a claim.
+    If an index is unreachable, its recorded claims are used instead. Raise `InvalidError` for a
+    source without a URL, or for a local wheel that contradicts its index or a claim.
     """
     result: list[Offer] = []
     store = Store.of(settings)
@@ -457,31 +458,31 @@ def offers(
 
 PARALLEL = 8
 PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
-"""The Pythons for which packages are searched."""
+"""The Python versions for which packages are searched."""
 _LARGEST_METADATA = 4 << 20
 """Maximum bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
-"""Maximum wheels of a release that are read in turn for its requirements."""
+"""Maximum number of a release's wheels to try when reading its requirements."""
 Target = tuple[types.Platform, types.PythonVersion]
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """A version of a package on the indexes."""
+    """A release of a package on the indexes."""
 
     version: str
     wheels: tuple[Listed, ...] = ()
     sdist: Listed | None = None
 
     def is_for(self, python: str) -> bool:
-        """Return whether it supports a Python, even without a wheel for it.
+        """Return whether the release supports a Python, even without a wheel for it.
 
-        A folder of wheels, which has no upload times, does not tell.
+        Wheels from a folder do not count, since a folder states neither upload times nor Pythons.
         """
         wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
         return any(admits(file, python) for file in (*wheels, self.sdist) if file)
 
     def usable(self, ranks: Mapping[Tag, int]) -> Listed | None:
-        """Return the best of its wheels for some tags."""
+        """Return the wheel with the best-ranked tag; None if no wheel has any of the tags."""
         best: tuple[int, Listed] | None = None
         for wheel in self.wheels:
             rank = best_rank(wheel.file, ranks)
@@ -491,7 +492,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 
 def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str, ...]:
-    """Return the Pythons for which one of these releases has a wheel on a platform."""
+    """Return the Pythons for which at least one of the releases has a wheel on a platform."""
     every = tuple(releases)
     having = []
     for python in PYTHONS:
@@ -502,7 +503,7 @@ def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str,
 
 
 class Index:
-    """The pages of a user's indexes, as they were on a day; each is read once."""
+    """The pages of the user's indexes, as they were on a day. Each page is read once."""
 
     def __init__(
         self,
@@ -511,7 +512,11 @@ class Index:
         stated: Callable[[Listed], list[str] | None],
         as_of: str | None = None,
     ) -> None:
-        """`read` returns a page, `stated` a wheel's requirements, None if it cannot be read."""
+        """Set the functions that read an index.
+
+        `read` returns a page. `stated` returns a wheel's requirements, or None if the wheel cannot
+        be read.
+        """
         self._places = places
         self._as_of = as_of
         self._read = Pages(read).read
@@ -522,7 +527,7 @@ class Index:
         self.problems: dict[str, str] = {}
         """Package → why it is unknown whether all indexes have it."""
         self.too_late: dict[str, str] = {}
-        """Package that indexes have now, but not on the day → the reason."""
+        """Package that indexes list now but did not on that day → the reason to print."""
 
     def prefetch(self, names: Iterable[str]) -> None:
         """Read several pages in parallel."""
@@ -530,7 +535,7 @@ class Index:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
     def releases(self, name: str) -> dict[Version, Release]:
-        """Return the releases of a package; none if no index has it, or `problems` has it."""
+        """Return the releases of a package; empty if no index has it or if `problems` lists it."""
         if name not in self._releases:
             problems: dict[str, OSError] = {}
             every: list[tuple[Version, Listed]] = []
@@ -554,9 +559,9 @@ class Index:
         return self._releases[name]
 
     def fitting(self, name: str, allowed: SpecifierSet) -> dict[Version, Release]:
-        """Return the releases of a package that a specifier allows, the oldest first.
+        """Return the releases of a package that a specifier allows, oldest first.
 
-        A yanked one fits only if it is pinned (PEP 592).
+        A yanked release is included only if it is pinned (PEP 592).
         """
         every = {**self.releases(name)}
         for version_text in allowed:
@@ -588,7 +593,7 @@ class Index:
         }
 
     def requires(self, wheel: Listed) -> Sequence[str]:
-        """Return a wheel's requirements; nothing if they cannot be read."""
+        """Return a wheel's requirements; empty if they cannot be read."""
         return self._read_requires(wheel) or ()
 
     def _read_requires(self, wheel: Listed) -> Sequence[str] | None:
@@ -607,7 +612,7 @@ class Index:
 
 @contextmanager
 def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
-    """Yield the user's indexes."""
+    """Yield the user's indexes as they were on a day, by default now."""
     store = Store.of(settings)
     logins = dict(os.environ)
 
