@@ -27,7 +27,7 @@ _TOP = "python"
 
 
 def of_target(target: Target, previous: Lock | None) -> File | None:
-    """Return a target's interpreter: that of its previous lock, else the newest build, if any."""
+    """Return the interpreter in a target's previous lock, else the newest build, else None."""
     before = target_of(previous, target.platform, target.python)
     if before and before.interpreter:
         return before.interpreter

@@ -316,7 +316,7 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
 
 
 def download_room(files: Iterable[File], settings: Settings) -> Room:
-    """Return a lower bound of the space for the files, and parts of files, that the store lacks."""
+    """Return a lower bound of the disk space for the files, or parts, that the store lacks."""
     store = Store.of(settings)
     needed = sum(max(f.room - store.arrived(f.sha256), 0) for f in _missing(files, settings))
     return Room(folder=str(settings.store_dir), bytes=needed)

@@ -571,7 +571,7 @@ class Index:
         return {version: every[version] for version in sorted(allowed.filter(every))}
 
     def _had(self, link: Listed, flat: bool) -> bool:
-        """Return whether a file existed on the day, by uv's rules; undated, only in folders."""
+        """Return whether a file existed on the day; like uv, accept undated files in folders."""
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
 

@@ -1,1 +1,1 @@
-"""Wheels: indexes, resolving with uv, metadata, claims, conflicts between installed files."""
+"""Wheels: their indexes, metadata and conflicts, and how uv resolves them."""

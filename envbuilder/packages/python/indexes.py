@@ -1,7 +1,7 @@
 """The sources of packages: the shipped upstream indexes and the user's own pip configuration.
 
-pip's files and variables (`core/pip.py`) are passed on to uv, which does not read them itself. If
-uv's own variables are set, they win. URLs found here never enter a lock.
+uv does not read pip's files and variables (`core/pip.py`), so they are passed on to it. uv's own
+variables take precedence. URLs found here are never written to a lock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 DEFAULT = "default"
-"""Symbolic source of everything from the user's own package index."""
+"""Symbolic source of all packages from the user's own index."""
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of `profiles/indexes.yaml`."""
+    """An entry of `profiles/indexes.yaml`."""
 
     kind: Literal["simple", "folder", "archive", "channel"]
     url: Annotated[str, Meta(pattern=r"^https?://[^\s\x00-\x1f]+[^/\s]\Z")]
@@ -56,14 +56,17 @@ def variable(name: str) -> str:
 
 
 def mirror_setting(name: str) -> str:
-    """Return how to set another URL for a symbolic source, for messages."""
+    """Return, for messages, the setting that changes the URL of a symbolic source."""
     if name == DEFAULT:
         return "pip's index-url or UV_DEFAULT_INDEX"
     return f"{variable(name)}=URL, or indexes: in envbuilder.yaml"
 
 
 def override(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL that the environment or the configuration sets for a source, else empty."""
+    """Return the URL that the environment or the configuration sets for a source; else empty.
+
+    Raise `InvalidError` for an unusable URL.
+    """
     configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
         # The URL goes into rendered files. It may hold a token, so the message does not repeat it.
@@ -78,7 +81,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of source `name`: environment, then configuration, then the shipped table.
+    """Return the URL of a source from the environment, the configuration or the shipped table.
 
     Raise `InvalidError` for an unknown name.
     """
@@ -97,9 +100,9 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) 
 def uv_environment(
     configuration: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return variables that make uv use pip's configuration; `first` are indexes to query first.
+    """Return variables that make uv use pip's configuration; indexes in `first` are queried first.
 
-    URLs go into variables, not arguments: they may hold credentials, and arguments are public.
+    URLs are not passed as arguments: they may hold credentials, and arguments are public.
     """
     own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
     translated = {
@@ -134,10 +137,10 @@ def uv_environment(
 
 
 def with_login(url: str, variables: Mapping[str, str]) -> str:
-    """Return a file's URL with the login of the index on the same server, if there is one.
+    """Return a file's URL with the login of an index on the same server, if there is one.
 
-    uv leaves an index's login out of the URLs of its files. `variables` are uv's. Logins in uv.toml
-    are unknown here; netrc works for both.
+    uv omits an index's login from the URLs of the index's files. `variables` are uv's. Logins in
+    uv.toml are unknown here; netrc works for both.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or "@" in parts.netloc:

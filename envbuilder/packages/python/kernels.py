@@ -1,13 +1,14 @@
-"""Read for which GPUs a wheel's device code was compiled.
+"""Find the GPUs for which a wheel's device code was compiled.
 
-NVIDIA's compiler packs it into fat binaries: a header, then an entry for each architecture, machine
-code (`sm_80`) or PTX (`compute_80`). AMD's packs it into offload bundles: a table with the target
-of each code object (`gfx90a`), compressed as a whole in newer ones. NVIDIA's layout is not
-documented; the results agree with `torch.cuda.get_arch_list()` and cuobjdump.
+NVIDIA's compiler packs device code into fat binaries: a header, followed by an entry per
+architecture with machine code (`sm_80`) or PTX (`compute_80`). AMD's compiler packs it into offload
+bundles: a table with the target of each code object (`gfx90a`). Newer bundles are compressed as a
+whole. NVIDIA's layout is undocumented; the results agree with `torch.cuda.get_arch_list()` and
+cuobjdump.
 
-Containers are found by their magic numbers, not by sections: the table of sections is at the end of
-a library, which in a wheel is a compressed stream. So it is read once, forward. Contents are
-skipped.
+Containers are found by their magic numbers and not by sections, because the section table is at the
+end of a library, and a library in a wheel is a compressed stream. So the stream is read once,
+forward, and contents are skipped.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Kernels = Counter[str]
-"""Bytes of device code by the targets that it was compiled for: "compute_90 sm_80 sm_90a", where
-`compute` is PTX, or "gfx1100 gfx90a". `gfx` alone: for AMD's GPUs, in a form that is not parsed."""
+"""Bytes of device code by its compilation targets: "compute_90 sm_80 sm_90a", where `compute` is
+PTX, or "gfx1100 gfx90a". A plain `gfx` is code for AMD GPUs in a format that is not parsed."""
 
 MOST_READS = 1 << 17
-"""Maximum headers to read in one wheel; PyTorch's largest library has 6,000."""
+"""Maximum number of headers to read in a wheel; PyTorch's largest library has 6,000."""
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _FATBIN = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 _ENTRY = struct.Struct("<HHIQ12xI8xQ")
-"""Kind, version, bytes of this header and of the content; architecture; flags."""
+"""Kind, version, bytes of this header and of the content, architecture, flags."""
 _KINDS = {1: "compute", 2: "sm"}
 _VARIANTS = ("", "a", "f", "")
-"""By bits 20 and 21 of the flags: for exactly one architecture, for a family."""
+"""Suffixes by bits 20 and 21 of the flags: `a` for exactly one architecture, `f` for a family."""
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
 _LONGEST_TARGET = 200
@@ -55,15 +56,16 @@ _LARGEST = 1 << 40
 """Maximum bytes of a code object, as stated in a bundle."""
 _COMPRESSED = b"CCOB"
 _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
-"""Version, method, sizes and a hash of a compressed bundle; then how zstd or zlib begins."""
+"""Matches version, method, sizes and hash of a compressed bundle, and the start of zstd or zlib
+data."""
 _PREVIEW = 1 << 18
-"""Compressed bytes that contain the table: more than the largest block of zstd."""
+"""Compressed bytes that are sure to contain the table: more than the largest zstd block."""
 _TABLE = 1 << 15
-"""Maximum unpacked bytes of a wheel's compressed bundle."""
+"""Maximum unpacked bytes to read of a compressed bundle."""
 
 
 def of_wheel(path: Path) -> Kernels:
-    """Read the device code of a wheel; raise `InvalidError` if it is damaged or absurd."""
+    """Return the device code of a wheel; raise `InvalidError` for a damaged or oversized one."""
     reads = count()
 
     def read(wheel: ZipFile, member: ZipInfo) -> Kernels:
@@ -73,7 +75,10 @@ def of_wheel(path: Path) -> Kernels:
 
 
 def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T]:
-    """Read each library in a wheel; raise `InvalidError` if it is damaged or absurd."""
+    """Apply `read` to each library in a wheel, and return the results by path.
+
+    Raise `InvalidError` for a damaged or oversized wheel.
+    """
     try:
         with archives.open_zip(path) as wheel:
             members = [m for m in wheel.infolist() if _LIBRARY.fullmatch(m.filename)]
@@ -86,7 +91,7 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
 
 
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
-    """Read the device code of a library, given in pieces; raise `InvalidError` if it is absurd.
+    """Return the device code of a library, given in pieces; raise `InvalidError` for too much.
 
     `reads` counts the headers read in the same wheel.
     """
@@ -102,7 +107,7 @@ def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> K
 
 
 def others(profile: Profile, files: Iterable[File]) -> list[File]:
-    """Return the wheels without the framework, its parts and its libraries."""
+    """Return the wheels other than the framework, its parts and its libraries."""
     framework = FRAMEWORKS[profile.framework]
     return [
         file
@@ -114,10 +119,10 @@ def others(profile: Profile, files: Iterable[File]) -> list[File]:
 
 
 def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
-    """Return package → its device code, read once from each wheel that is new in the store.
+    """Return package → its device code; each wheel is read once, when it is new in the store.
 
-    Without the framework and unreadable wheels. Of a package's wheels for several Pythons, one is
-    enough.
+    The framework and unreadable wheels are left out. If a package has wheels for several Pythons,
+    only one of them is read.
     """
     codes: dict[str, tuple[str, dict[str, int]]] = {}
     for file in others(profile, files) if ACCELERATORS[profile.accelerator].code else ():
@@ -128,7 +133,7 @@ def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dic
 
 
 class _Forward:
-    """Bytes that are read forward only."""
+    """A stream that is only read forward."""
 
     def __init__(self, pieces: Iterable[bytes], reads: Iterator[int]) -> None:
         self._pieces = iter(pieces)
@@ -138,7 +143,7 @@ class _Forward:
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
-        """Skip past the next of some magic numbers and return it; empty if there is none."""
+        """Skip past the next of the magic numbers and return it; empty if there is none."""
         overlap = max(map(len, magics)) - 1
         with suppress(EOFError):
             while True:
@@ -151,14 +156,14 @@ class _Forward:
         return b""
 
     def _place(self, magic: bytes) -> int:
-        """Return the next position of a magic number in the bytes read, or their end."""
+        """Return the next position of a magic number in the buffer, or the buffer's end."""
         if self._places.get(magic, -1) < self._at:
             position = self._data.find(magic, self._at)
             self._places[magic] = position if position >= 0 else len(self._data)
         return self._places[magic]
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes; raise `EOFError` if there are fewer."""
+        """Return the next bytes; raise `EOFError` if there are fewer than `size`."""
         if next(self.reads) >= MOST_READS:
             raise InvalidError("a wheel has more device code than can be read")
         while len(self._data) - self._at < size:
@@ -167,14 +172,14 @@ class _Forward:
         return self._data[self._at - size : self._at]
 
     def preview(self, size: int) -> bytes:
-        """Return the next bytes, or all that are left, without moving past them."""
+        """Return the next bytes without moving past them; fewer than `size` at the end."""
         with suppress(EOFError):
             while len(self._data) - self._at < size:
                 self._more()
         return self._data[self._at : self._at + size]
 
     def skip(self, size: int) -> None:
-        """Skip bytes; raise `EOFError` if there are fewer."""
+        """Skip `size` bytes; raise `EOFError` if there are fewer."""
         while (left := len(self._data) - self._at) < size:
             size -= left
             self._at = len(self._data)
@@ -191,7 +196,7 @@ class _Forward:
 
 
 def _fatbin(stream: _Forward) -> tuple[str, int]:
-    """Return the targets of a fat binary and its size."""
+    """Return the targets of a fat binary, separated by spaces, and its size in bytes."""
     (size,) = struct.unpack("<Q", stream.take(8))
     targets = set()
     left = size
@@ -209,7 +214,7 @@ def _fatbin(stream: _Forward) -> tuple[str, int]:
 
 
 def _bundle(stream: _Forward) -> tuple[str, int]:
-    """Return the targets in an AMD offload bundle and the size of their code objects."""
+    """Return the targets in an AMD offload bundle and the size of its code objects in bytes."""
     (count,) = struct.unpack("<Q", stream.take(8))
     sizes: Counter[str] = Counter()
     for _ in range(count):
@@ -222,7 +227,7 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
 
 
 def _compressed(stream: _Forward) -> tuple[str, int]:
-    """Return the same for a compressed bundle; only its beginning is unpacked."""
+    """Return the targets and size of a compressed bundle; only its beginning is unpacked."""
     import zstandard
 
     header = _HEADER.match(stream.preview(32))

@@ -1,8 +1,9 @@
-"""Find which system libraries wheels need, from the headers of their own libraries.
+"""Find the system libraries that wheels need, from the headers of the wheels' own libraries.
 
-ELF's dynamic section names what the loader looks for. Wheels contain most of it, but not what every
-desktop has (a display, FFmpeg, OpenMP), and an import fails without. Only libraries in the table
-`profiles/names/libraries.yaml` count: imports show what else is missing.
+ELF's dynamic section names the libraries that the loader looks for. Wheels contain most of them,
+but not those that every desktop system has (for a display, FFmpeg, OpenMP); an import fails without
+them. Only the libraries listed in `profiles/names/libraries.yaml` count. Importing the package
+shows whether others are missing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 Needs = dict[str, tuple[str, ...]]
-"""Path of each library in a wheel → the names of libraries that it needs."""
+"""Path of each library in a wheel → the names of the libraries that it needs."""
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,21 +46,22 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 system_libraries = cache(partial(table, "libraries.yaml", _Table))
 _COMPILER = "g++"
 _OPENCV = ("opencv-python", "opencv-contrib-python")
-"""Each also exists in a variant without windows."""
+"""Packages that also exist in a variant without windows, NAME-headless."""
 _OPTIONAL = re.compile(r"(.*/)?(plugins|tests?)/.*|numba/.*(tbb|omp)pool\..*")
-"""Libraries without which a package works: it looks for them, and continues without."""
+"""Matches libraries that a package looks for but can work without."""
 _VARIANT = re.compile(r"(cpu|cuda|hip|rocm|xpu)?[0-9]*(?=\.so)")
-"""What differs in the names of libraries of which a package loads the first available."""
+"""Matches the part in which the names of interchangeable libraries differ; a package loads the
+first one that is available."""
 _SYSTEM = re.compile(
     r"(ld-linux.*|lib(c|dl|m|pthread|rt|util|z|gcc_s|stdc\+\+|python.*|cuda|nvidia-ml))\.so.*"
 )
-"""Libraries of every system, or of every driver."""
+"""Matches libraries that every system or every GPU driver has."""
 _CACHE = Path("/etc/ld.so.cache")
-"""The loader's cache of library paths, on a system with glibc."""
+"""The loader's cache of library paths on systems with glibc."""
 _IDENTITY = b"\x7fELF\x02\x01"
-"""Of 64 bits, little-endian."""
+"""The first bytes of a 64-bit little-endian ELF file."""
 _SEGMENT = struct.Struct("<I4xQQ8xQ16x")
-"""Type, offset in the file, address, size."""
+"""Type, offset in the file, address and size of a segment."""
 _ENTRY = struct.Struct("<qQ")
 _DYNAMIC = 2
 _NEEDED = 1
@@ -67,18 +69,21 @@ _STRINGS = 5
 _LARGEST = 1 << 16
 _MOST_STRINGS = 1 << 24
 _LONGEST = 256
-"""Maximum bytes of a table, of all strings (PyTorch's are 5 MB) and of one; the wheel's author is
-untrusted."""
+"""Maximum bytes of a table, of all strings (PyTorch's have 5 MB), and of one string. The wheel's
+author is untrusted."""
 
 
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
-    """Return the libraries that a library in a wheel needs; nothing if it is not one for Linux."""
+    """Return the names of the libraries that a member of a wheel needs; empty if it is not ELF."""
     with wheel.open(member) as file:
         return needed_by(file)
 
 
 def needed_by(file: IO[bytes]) -> tuple[str, ...]:
-    """Return what a library needs, like `needed`; raise `struct.error` if it is damaged."""
+    """Return the names of the libraries that a library needs; empty if it is not 64-bit ELF.
+
+    Raise `struct.error` if it is damaged.
+    """
     head = file.read(64)
     if not head.startswith(_IDENTITY):
         return ()
@@ -103,15 +108,15 @@ def needed_by(file: IO[bytes]) -> tuple[str, ...]:
 
 
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the system libraries that a package needs to work, as far as known."""
+    """Return the system libraries that a package needs and does not contain, as far as is known."""
     return system_libraries().debian.keys() & unmet(needs)
 
 
 def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> frozenset[str]:
-    """Return the needed libraries that are neither among them nor on every system.
+    """Return the needed libraries that are neither in the wheel nor on every system.
 
-    Of several variants of a library, one is enough: the one about which most is known. `brought`:
-    libraries that are present.
+    `brought` are other libraries that are present. Of interchangeable libraries, only the one with
+    the fewest unknown requirements counts.
     """
     present = {path.rpartition("/")[2] for path in needs}.union(brought)
     debian = system_libraries().debian.keys()
@@ -128,12 +133,15 @@ def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> fr
 
 
 def of_loader() -> bytes:
-    """Return the names of the libraries that the loader knows here; empty without glibc."""
+    """Return the loader's cache, which names the libraries on this machine; empty without glibc."""
     return _CACHE.read_bytes() if _CACHE.is_file() else b""
 
 
 def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: bool) -> str:
-    """Return what provides libraries that one of these packages lacks: in images, or here."""
+    """Return instructions to install missing libraries, for images or for this machine.
+
+    If one of `packages` is OpenCV, its variant without windows is suggested, too.
+    """
     debian = sorted({system_libraries().debian[name] for name in libraries})
     text = f"For this machine (Debian, Ubuntu):\n  sudo apt install {' '.join(debian)}"
     if in_image:
@@ -146,7 +154,7 @@ def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: b
 
 
 def _missing(file: File, store: Store) -> set[str]:
-    """Return a wheel's missing libraries, read once; raise `OSError` if the store lacks it."""
+    """Return the system libraries that a wheel lacks; raise `OSError` if it is not in the store."""
     from envbuilder.packages.python import kernels
 
     read = partial(kernels.in_wheel, read=needed)
@@ -156,10 +164,10 @@ def _missing(file: File, store: Store) -> set[str]:
 def of_image(
     profile: Profile, files: Iterable[File], store: Store, earlier: Mapping[str, Collection[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the Debian packages that wheels need in an image, each with those wheels.
+    """Return the Debian packages that wheels need in an image, each with the names of these wheels.
 
-    Nothing is downloaded for this: for a wheel that the store lacks, the table decides, or an
-    `earlier` lock. The project may exclude packages.
+    Nothing is downloaded for this. For a wheel that is not in the store, the table and the
+    `earlier` lock are used. Packages that the project excludes are left out.
     """
     from envbuilder.packages.python import kernels
 
@@ -185,9 +193,10 @@ def warnings(
     *,
     in_image: bool,
 ) -> Iterator[str]:
-    """Yield libraries that wheels need and the image, or else this machine, lacks.
+    """Yield a message for each wheel that needs libraries which the image or this machine lacks.
 
-    Each wheel is read once. `asked`: packages of the image, perhaps under another name.
+    Each wheel is read once. `asked` are packages of the image, which may have other names in the
+    suite.
     """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 

@@ -1,4 +1,4 @@
-"""Read a source's static metadata: its build backend and its requirements. Runs nothing of it."""
+"""Read a source's build backend and requirements from its files, without running its code."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError
 
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
-"""Names of the files with metadata; a large source has few of them."""
+"""Matches the names of files with metadata; even a large source has few of them."""
 _TEXT = 4 << 20
-"""Maximum bytes of a source's file that is read for its metadata."""
+"""Maximum bytes of a file that is read for its metadata."""
 _BOUND = re.compile(r"([<>=!~]+)\s*([^\s,()]+)")
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
 _T = TypeVar("_T")
 
 
 class Metadata(Struct, frozen=True, kw_only=True):
-    """The requirements of a release."""
+    """The name, version and requirements of a release."""
 
     name: str = ""
     version: str
@@ -36,7 +36,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Struct, frozen=True, rename="kebab"):
-    """The build backend of a source (PEP 517); by default setuptools, as in pip."""
+    """The build backend of a source (PEP 517). The defaults are pip's: setuptools."""
 
     requires: tuple[str, ...] = ("setuptools", "wheel")
     build_backend: str = "setuptools.build_meta:__legacy__"
@@ -44,7 +44,7 @@ class Backend(Struct, frozen=True, rename="kebab"):
 
 
 class _Project(Struct, frozen=True, rename="kebab"):
-    """Metadata in a pyproject.toml (PEP 621)."""
+    """The `[project]` table of a pyproject.toml (PEP 621)."""
 
     name: str
     version: str
@@ -60,7 +60,10 @@ def backend(folder: Path) -> Backend:
 
 
 def _part(folder: Path, table: str, kind: type[_T]) -> _T | None:
-    """Return a table of a source's pyproject.toml; None if it is missing or has another form."""
+    """Return a table of a source's pyproject.toml; None if it is missing or has unexpected values.
+
+    Raise `BuildError` for invalid TOML.
+    """
     try:
         return decoding.convert(tomllib.loads(_read(folder / "pyproject.toml")).get(table), kind)
     except msgspec.ValidationError:
@@ -76,7 +79,7 @@ def _read(path: Path) -> str:
 
 
 def extends_cuda(folder: Path) -> bool:
-    """Return whether a source's setup.py names PyTorch's builder of extensions for CUDA."""
+    """Return whether a source's setup.py names PyTorch's `CUDAExtension`."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(_read(folder / "setup.py"))):
             names = (getattr(node, field, "") for field in ("id", "attr", "name"))
@@ -86,9 +89,10 @@ def extends_cuda(folder: Path) -> bool:
 
 
 def declared(folder: Path) -> Metadata | None:
-    """Return the metadata that a source declares and no build can change; None if it is dynamic.
+    """Return the metadata that a source declares as final; None if a build may change it.
 
-    That is PKG-INFO of a source distribution (2.2 or later) or `[project]`, without dynamic parts.
+    It is read from a source distribution's PKG-INFO (version 2.2 or later) or from `[project]`, if
+    no relevant field is dynamic.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info and not info[1]:
@@ -110,10 +114,10 @@ def declared(folder: Path) -> Metadata | None:
 
 
 def requirement(line: str, extra: str = "", condition: str = "") -> str:
-    """Return a normalised requirement, with a marker for an extra and a condition.
+    """Return a normalized requirement with a marker for an extra and a condition.
 
-    In old releases, a bound that is no longer a version (`pytz >=2011k`) is dropped; anything that
-    is not a requirement stays unchanged, for uv to judge.
+    In requirements of old releases, bounds that are no longer valid versions (`pytz >=2011k`) are
+    dropped. Text that is not a requirement is returned unchanged, so that uv reports it.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -128,7 +132,7 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
 
 
 def modern(text: str) -> str:
-    """Convert an old release's requirement, `numpy (>=1.,<2.*)`, or Pythons to today's form."""
+    """Convert an old requirement, `numpy (>=1.,<2.*)`, or Python specifier to today's syntax."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     bounds = []
@@ -140,7 +144,10 @@ def modern(text: str) -> str:
 
 
 def metadata(text: str) -> tuple[Metadata, bool] | None:
-    """Return the content of a METADATA or PKG-INFO, and whether a build may change it."""
+    """Return the content of a METADATA or PKG-INFO file, and whether a build may change it.
+
+    None if the text is not such a file.
+    """
     message = email.parser.Parser().parsestr(text, headersonly=True)
     version = message.get("Version")
     form = message.get("Metadata-Version", "")
@@ -160,7 +167,10 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
 
 
 def recorded(folder: Path) -> Metadata | None:
-    """Return what setuptools wrote into a source distribution; other machines may differ."""
+    """Return the metadata that setuptools wrote into a source distribution; None without PKG-INFO.
+
+    On another machine, the requirements may differ.
+    """
     info = metadata(_read(folder / "PKG-INFO"))
     if info is None:
         return None

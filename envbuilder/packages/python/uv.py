@@ -1,9 +1,9 @@
 """Run uv as a resolver: requirements in, files with hashes out.
 
-uv resolves only what an index offers. The static index, a folder of files, offers wheels whose
-names and hashes are known although their own index may be unreachable: a page per distribution
-(PEP 503), and their requirements as `dependency-metadata` in a uv.toml, which uv reads in its
-working folder. uv's answer is a pylock.toml (PEP 751).
+uv resolves only what an index offers. The static index, a local folder, offers wheels whose names
+and hashes are known even if their own index is unreachable. It has a page per distribution (PEP
+503), and states the requirements as `dependency-metadata` in a uv.toml, which uv reads in its
+working folder. uv writes its result as a pylock.toml (PEP 751).
 
 Long because uv's input and output belong together.
 """
@@ -47,12 +47,13 @@ url = {}
 explicit = true
 cache-control = {{ api = "max-age=300", files = "max-age=31536000, immutable" }}
 """
-"""An entry of uv.toml: several runs see the same page of a package, which PyPI caches for 600
-seconds; a wheel's requirements never change. `explicit`: it adds no index to those in use."""
+"""An entry of uv.toml that makes uv cache an index for longer. Several runs then see the same page
+of a package, which PyPI caches for 600 seconds; the requirements of a wheel never change. With
+`explicit`, the entry does not add another index to those in use."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """A wheel that the index offers."""
+    """A wheel that the static index offers."""
 
     distribution: str
     version: str
@@ -65,25 +66,25 @@ class Offer(Struct, frozen=True, kw_only=True):
     size_about: int | None = None
     requires_python: str = ""
     requires_dist: tuple[str, ...] | None = None
-    """Its requirements, if they are claimed."""
+    """The claimed requirements; None if they are not claimed."""
     core_metadata: bool = False
-    """Whether the METADATA file is beside the wheel (PEP 658)."""
+    """Whether the index serves the wheel's METADATA as a separate file (PEP 658)."""
     location: str = ""
-    """URL or path of the wheel itself; empty if only claims are known."""
+    """URL or path of the wheel itself; empty if there are only claims."""
 
 
 class StaticIndex(Struct, frozen=True, kw_only=True):
-    """An index on this machine, for as long as its folder exists."""
+    """An index on this machine, valid as long as its folder exists."""
 
     url: str
     offers: dict[str, Offer]
-    """By the URL that uv reports for a wheel, unquoted."""
+    """Unquoted URL that uv reports for a wheel → the offer."""
 
 
 def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
-    """Write the offers into a folder, with a uv.toml for their claimed requirements.
+    """Write the offers to a folder as an index, with a uv.toml that states claimed requirements.
 
-    It also lets uv cache pages of `others`, the user's indexes, for a while.
+    The uv.toml also makes uv cache pages of `others`, the user's indexes, for a while.
     """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
@@ -111,9 +112,9 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
 
 
 def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that make uv read the folder's uv.toml even if the user names another file.
+    """Return variables that make uv read the folder's uv.toml even if the user has another one.
 
-    Empty if uv finds it anyway. The user's file is merged into it.
+    The user's file is merged into it. Empty if uv finds the uv.toml without variables.
     """
     path = environ.get("UV_CONFIG_FILE", "")
     if not path and not environ.get("UV_NO_CONFIG"):
@@ -129,9 +130,9 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _lasting_pages(indexes: Iterable[str]) -> str:
-    """Return entries of uv.toml that cache pages of other indexes, which may set no lifetime.
+    """Return entries of uv.toml that make uv cache the pages of other indexes.
 
-    One with a login is left out: the file would contain it.
+    Indexes with a login are left out, so that the file does not contain it.
     """
     entries = ""
     for number, url in enumerate(indexes):
@@ -142,7 +143,7 @@ def _lasting_pages(indexes: Iterable[str]) -> str:
 
 
 def _url(offer: Offer, folder: Path) -> str:
-    """Return the URL of a wheel; if only claims are known, that of a file that does not exist."""
+    """Return the URL of a wheel; if there are only claims, the URL of a nonexistent file."""
     if "://" in offer.location:
         return offer.location
     return Path(offer.location or folder / "files" / offer.file).absolute().as_uri()
@@ -159,7 +160,7 @@ def _link(offer: Offer, url: str) -> str:
 
 
 def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]) -> str:
-    """Return an entry of uv.toml; JSON strings and lists of them are valid TOML."""
+    """Return an entry of uv.toml. JSON strings, and lists of strings, are valid TOML."""
     entry = {
         "name": types.canonical(offer.distribution),
         "version": offer.version,
@@ -172,11 +173,11 @@ def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]
 
 
 MACOS = "14.0"
-"""The oldest macOS that PyTorch's wheels accept."""
+"""The oldest macOS version that PyTorch's wheels support."""
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
-    """One package of uv's result."""
+    """A package in uv's result."""
 
     name: str
     version: str
@@ -190,8 +191,8 @@ class Wheel(Struct, frozen=True, kw_only=True):
 def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
     """Return the packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
-    If uv lists several wheels that fit, return the one that pip would choose. Raise `BuildError`
-    for a package without a wheel that fits, and for an invalid file.
+    If several wheels of a package fit, choose the one that pip would choose. Raise `BuildError` for
+    a package without a fitting wheel, and for an invalid file.
     """
     accepted = ranks(platform, python)
     try:
@@ -236,7 +237,7 @@ def _tags(file: str) -> frozenset[Tag]:
 
 
 def best_rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
-    """Return the best rank of a wheel's tags, by its file name; None if it has none of them."""
+    """Return the best rank of a wheel's tags, by its file name; None if no tag is accepted."""
     return min((ranks[tag] for tag in _tags(file) if tag in ranks), default=None)
 
 
@@ -266,30 +267,30 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
 
 
 def preferences(preferred: Mapping[str, str]) -> str:
-    """Return a pylock.toml whose versions uv should prefer."""
+    """Return the text of a pylock.toml with the versions that uv should prefer."""
     lines = ['lock-version = "1.0"', 'created-by = "envbuilder"', "packages = ["]
     lines += [f'  {{name = "{n}", version = "{v}"}},' for n, v in sorted(preferred.items())]
     return "\n".join((*lines, "]", ""))
 
 
 SECONDS = 600.0
-"""Maximum seconds of a uv run, which waits for the user's indexes."""
+"""Maximum seconds of a uv run, which may wait for the user's indexes."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
-"""URLs in uv's output, which neither a lock nor a log may contain: indexes."""
+"""Matches URLs of indexes in uv's output, which neither a lock nor a log may contain."""
 _FAILED = re.compile(r"Failed to fetch:?\s+`?(\S+)")
 _CAUSE = re.compile(r"^\s*(Caused by|cause):\s*")
 _CHECK_INDEX = "Check that your package index can be reached: pip download --no-deps six"
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
-"""A line of a resolution: a package, its version, and its requirers."""
+"""Matches a line of uv's result: a package, its version, and the packages that require it."""
 
 _LACKING = re.compile(
     r"(?:required|wheels) for `([\w.-]+)`|([\w.-]+)(?:[=<>!~]\S+)? was not found in the"
 )
-"""uv's messages that a package has no wheel for the target, or that no index has it."""
+"""Matches uv's messages that a package has no wheel for the target or is on no index."""
 
 
 class UnresolvableError(Exception):
-    """No choice of files satisfies a target, or all targets if none is given."""
+    """No choice of files satisfies the target, or any target if none is given."""
 
     def __init__(
         self,
@@ -297,7 +298,7 @@ class UnresolvableError(Exception):
         target: tuple[str, str] | None = None,
         named: frozenset[str] = frozenset(),
     ) -> None:
-        """`named`: packages that no index has, or that have no wheel, according to uv."""
+        """Store the reason. `named` are packages that are on no index or have no wheel."""
         self.named = named
         self.reason = reason(cause) if isinstance(cause, str) else cause
         if target:
@@ -308,17 +309,18 @@ class UnresolvableError(Exception):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A file for a lock, and its current URL."""
+    """A file for a lock, with its current URL."""
 
     file: File
     url: str
-    """`http:`, `https:` or `file:`; it never enters a lock. Empty if unknown."""
+    """The URL (`http:`, `https:` or `file:`), which is never written to a lock; empty if
+    unknown."""
     uploaded: str = ""
-    """The day when the index received it; empty if unknown."""
+    """The day on which the index received the file; empty if unknown."""
 
 
 class Requirers(NamedTuple):
-    """A package of a resolution, and the packages that require it."""
+    """A package in a resolution, and the packages that require it."""
 
     name: str
     version: str
@@ -326,27 +328,27 @@ class Requirers(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A resolution of one target for uv."""
+    """The input of one uv run for a target."""
 
     requirements: Sequence[str]
     platform: types.Platform
     python: str
     earlier: Mapping[str, str]
-    """Name → version: fixed, preferred, or neither."""
+    """Name → version. These are fixed, preferred or ignored, depending on the run."""
     constraints: Sequence[str]
 
 
 class Memory(Struct, kw_only=True):
-    """uv's results that a command keeps for later runs."""
+    """Results of uv that a command keeps for later runs."""
 
     answers: dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
-    """By everything that decides them."""
+    """All inputs of a run → its result."""
     indexes: tuple[str, ...] = ()
-    """URLs of the user's indexes, which are not searched again for each run."""
+    """URLs of the user's indexes, whose pages are cached between runs."""
 
 
 class Uv(Struct, frozen=True, kw_only=True):
-    """How to run uv for one lock."""
+    """The configuration to run uv with for one lock."""
 
     run: Runner
     folder: Path
@@ -354,9 +356,9 @@ class Uv(Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     find_links: tuple[str, ...]
     index: StaticIndex
-    """Is written into `folder`, so that uv reads its uv.toml."""
+    """The static index, written to `folder` so that uv reads its uv.toml."""
     options: tuple[str, ...] = ()
-    """Additional options of each uv run."""
+    """Additional options for each uv run."""
     memory: Memory
     """Earlier results, which are not computed again."""
 
@@ -368,10 +370,10 @@ class Uv(Struct, frozen=True, kw_only=True):
         preferred: Mapping[str, str],
         constraints: Sequence[str] = (),
     ) -> tuple[Found, ...]:
-        """Return the files for some requirements; raise `UnresolvableError` if none satisfy them.
+        """Return the files for some requirements; raise `UnresolvableError` if there are none.
 
-        `preferred` versions (name → version) are kept if possible. `constraints` limit packages
-        without requiring them.
+        `preferred` versions (name → version) are kept if possible. `constraints` limit the versions
+        of packages without requiring them.
         """
         # First with every earlier version fixed, so that nothing moves without a reason. If a
         # requirement needs another version, in uv's own way: prefer each earlier one that fits.
@@ -392,7 +394,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         pins: Mapping[str, str],
         constraints: Sequence[str],
     ) -> Iterator[Requirers]:
-        """Yield the packages of a resolution, with their requirers."""
+        """Yield the packages of a resolution, each with the packages that require it."""
         question = _Question(requirements, platform, python, pins, constraints)
         how = ("fix", "requirements.txt", "--annotation-style", "line")
         # If every version is given, there is one answer, and uv has just read all of it: it need
@@ -424,12 +426,12 @@ class Uv(Struct, frozen=True, kw_only=True):
         return answer
 
     def _content(self, option: str) -> str:
-        """Return an option's value, or the text of the file in the scratch folder that it names."""
+        """Return an option's value, or the file's text if it is a path in the working folder."""
         path = Path(option)
         return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
-        """Return uv's result in one of its forms: `pylock.toml` or `requirements.txt`."""
+        """Return the text of uv's result in a format, `pylock.toml` or `requirements.txt`."""
         requirements, platform, python, earlier, constraints = question
         # Several targets may be resolved side by side. A dot would be no part of a pylock's name.
         target = f"{platform} {python}".translate(str.maketrans("/ .", "---"))
@@ -532,7 +534,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
 
 def _named(printed: str) -> frozenset[str]:
-    """Return the packages that no index has, or that have no wheel, according to uv."""
+    """Return the packages that are on no index or have no wheel, according to uv."""
     names = set[str]()
     for lacking, absent in _LACKING.findall(printed):
         names.add(types.canonical(lacking or absent))
@@ -540,7 +542,7 @@ def _named(printed: str) -> frozenset[str]:
 
 
 def _checked(**fields: object) -> File:
-    """Return a validated lock entry: file names and command lines contain its strings."""
+    """Return a validated lock entry, since its strings appear in file names and command lines."""
     try:
         return decoding.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
@@ -558,13 +560,10 @@ def started(
     named: Iterable[str] = (),
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield uv in a scratch folder, with the user's own index and the offers.
+    """Yield uv in a temporary working folder, with the user's own index and the offers.
 
-    Without `offers` no other index is searched. `named`: distributions that come only from one of
-    these. `memory`: the command's, which stores each result.
-
-    Without `offers` no other index is searched. `named`: distributions that come from one of these
-    alone. `memory` is of the command, and gets each answer.
+    If `offers` is None, only the user's index is searched. `named` are the distributions that must
+    come from the offers. `memory` stores the command's results.
     """
     memory = memory or Memory(answers={})
     sources = pip.sources(environ)
@@ -587,8 +586,9 @@ def started(
 def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the static index offers.
 
-    uv would use the folder's without recording the source of their hash. The folder with the others
-    stays in uv's cache, because uv unpacks a wheel once per path, and it may be large.
+    Otherwise uv could take those from a folder, without recording the source of their hash. The
+    folder with the remaining wheels is kept in uv's cache: uv unpacks a wheel once per path, and
+    wheels may be large.
     """
     if not locations:
         return ()

@@ -1,11 +1,11 @@
-"""Detect conflicting wheels, from the files that each installs according to its RECORD.
+"""Detect conflicting wheels from the list of files in each wheel's RECORD.
 
-uv installs wheels in parallel, and the last one to write a file wins. So two wheels with different
-bytes for one path would give an environment that differs from build to build, in every builder.
-They are refused, unless a lock prunes a stray file from one of them. The same bytes twice, as in
-many namespace packages, are fine. Only a wheel's directory and RECORD are read; nothing is
-unpacked. While locking they are read by ranges, so that the answer does not depend on which wheels
-happen to be in the store.
+uv installs wheels in parallel, and the last wheel to write a file wins. If two wheels have
+different bytes for one path, environments would differ from build to build with every builder. Such
+wheels are rejected, unless a lock prunes a stray file from one of them. Identical bytes, as in many
+namespace packages, are fine. Only a wheel's directory and RECORD are read; nothing is unpacked. For
+a lock, they are read with range requests, so that the result does not depend on which wheels the
+store happens to have.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ if TYPE_CHECKING:
 
 
 RECORD_LIMIT = 16 << 20
-"""Maximum bytes of a wheel's RECORD; that of torch's CPU wheel has 1.2 MB."""
+"""Maximum bytes of a wheel's RECORD; the RECORD of torch's CPU wheel has 1.2 MB."""
 _SCRIPTS_LIMIT = 256 << 10
-"""Maximum bytes of a wheel's entry_points.txt, which has a line for each script."""
+"""Maximum bytes of a wheel's entry_points.txt, which has one line per script."""
 _LONGEST_LINE = 1000
-"""Maximum length of a line in it; parsing takes time quadratic in the length."""
+"""Maximum length of a line in entry_points.txt; parsing time is quadratic in the length."""
 _MOST_BY = 3
-"""Maximum packages that a message lists as requirers."""
+"""Maximum number of requiring packages to list in a message."""
 SCRIPTS = ("console_scripts", "gui_scripts")
-"""Sections of entry_points.txt from which installers make programs."""
+"""Sections of entry_points.txt from which installers create programs."""
 _INFO = ".dist-info/"
 MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
-"""Exceptions from reading a damaged wheel, or an archive that is not a wheel."""
+"""Exceptions from reading a damaged wheel, or a file that is not a wheel."""
 
 
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
-    """Raise `InvalidError` if two wheels install different bytes at one path.
+    """Raise `InvalidError` if two wheels install different bytes at the same path.
 
-    Only wheels that are in the store are checked; `python` is X.Y. Also raise it for a wheel with
-    an unusable RECORD. A wheel that is damaged in the store is removed, and raises `BuildError`.
+    `python` is X.Y. Only wheels in the store are checked. A wheel with an unusable RECORD also
+    raises `InvalidError`. A wheel that is damaged in the store is removed, and `BuildError` is
+    raised.
     """
     files = [*files]
     conflict = clash(
@@ -72,9 +73,9 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
 
 
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
-    """Explain a conflict of two wheels at one path, with the edit that resolves it.
+    """Return a message about two wheels that conflict at a path, and the edit that resolves it.
 
-    Their requirers are known from the target's `files` if it is a project's.
+    The message names the packages that require the wheels, if `files` records requirements.
     """
 
     def named(wheel: File) -> str:
@@ -96,9 +97,9 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """Return the first path with different content in two wheels, and the two; else None.
+    """Return the first path at which two wheels differ, with the two wheels; None without one.
 
-    Each wheel's contents are as `contents` returns them. Unknown content differs from everything.
+    The values of `wheels` are the results of `contents`. Unknown content differs from everything.
     """
     owners: dict[str, File] = {}
     for wheel, places in wheels.items():
@@ -110,12 +111,13 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 
 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
-    """Return wheels that can be installed without conflicting files, and the paths of these.
+    """Return the conflicting paths that can be left out of each wheel.
 
-    With pip, the last wheel wins. Here, the wheel named like the folder or program keeps its files,
-    else the one with more files. Machine code, or half of the files of the other wheel, are not
-    stray files: such wheels stay in conflict. A program stays with the package that the project
-    lists; otherwise it is undecided. Paths and contents are as in `clash`.
+    With pip, the wheel installed last wins. Here, the wheel that is named like the folder or
+    program keeps its files, or else the wheel with more files. Machine code, or half of the other
+    wheel's files, are too much to leave out, so these wheels stay in conflict. A program is kept in
+    the package that the project lists; if that is unknown, it stays in conflict, too. Paths and
+    contents are as in `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
@@ -151,10 +153,10 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
-    """Return the wheel that keeps its program, of several from low to high rank; None if unknown.
+    """Return which of several wheels keeps a program; None if unknown.
 
-    It is the one that the project lists itself. `required`: the packages that others require, empty
-    if unknown.
+    It is the wheel that the project itself lists. `ranked` is sorted from low to high rank.
+    `required` names the packages that others require; it is empty if unknown.
     """
     candidates = [wheel for wheel in ranked if wheel.name not in required]
     if not required or len(candidates) > 1:
@@ -163,7 +165,7 @@ def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Return whether two contents may differ; an unknown one may be anything."""
+    """Return whether two contents may differ; unknown content may be anything."""
     return not one or one != other
 
 
@@ -217,7 +219,7 @@ def _require_inside(path: str) -> None:
 
 
 def _scripts(entry_points: str) -> dict[str, str]:
-    """Return the scripts that an installer writes: path → the function that each runs."""
+    """Return the scripts that an installer creates: path → the function that the script runs."""
     if any(len(line) > _LONGEST_LINE for line in entry_points.splitlines()):
         raise ValueError(f"entry_points.txt has a line of more than {_LONGEST_LINE} characters")
     parser = configparser.ConfigParser(
@@ -234,7 +236,7 @@ def _scripts(entry_points: str) -> dict[str, str]:
 
 
 def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
-    """Return the contents of a wheel in the store."""
+    """Return the `contents` of a wheel in the store; raise `InvalidError` for an invalid wheel."""
     try:
         return store.derived(
             wheel.sha256, f"contents-1-{python}", dict[str, str], lambda path: opened(path, python)
@@ -250,7 +252,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 
 
 def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
-    """Return the `contents` of a wheel; raise one of `UNREADABLE` or `OSError`."""
+    """Return the `contents` of a wheel; raise `OSError` or one of `UNREADABLE`."""
     with archives.open_zip(source) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
@@ -268,29 +270,32 @@ def records(members: Iterable[str]) -> list[str]:
 
 
 def text(archive: zipfile.ZipFile, name: str, limit: int) -> str:
-    """Return a member's text, empty if there is none; raise one of `UNREADABLE` if damaged."""
+    """Return a member's text, empty if there is no such member; raise one of `UNREADABLE`."""
     return archives.zip_content(archive, name, limit).decode() if name in archive.namelist() else ""
 
 
 PARALLEL = 8
 _TAIL = 64 << 10
-"""Bytes that are requested first: the end, which holds directory and RECORD of most wheels."""
+"""Bytes of the first request. This end of the file holds directory and RECORD of most wheels."""
 _PART = 512 << 10
 """Bytes of each further request."""
 _DIRECTORY = 16 << 20
-"""Maximum bytes of a wheel's directory, which has 130 to 170 for each member; that of torch's CPU
-wheel with 12,000 members has 1.5 MB."""
+"""Maximum bytes of a wheel's directory, which has 130 to 170 bytes per member. The directory of
+torch's CPU wheel, with 12,000 members, has 1.5 MB."""
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 
 
 class RemoteFile(io.RawIOBase):
     """A file on a server, of which only the parts that are read are requested.
 
-    A server without support for ranges sends the whole file, which is read up to 64 MiB.
+    A server without range support sends the complete file, of which at most 64 MiB are read.
     """
 
     def __init__(self, session: Session, url: str) -> None:
-        """Raise `OSError`, as all methods do, if the server does not send what is requested."""
+        """Request the end of the file.
+
+        Like all methods, raise `OSError` if the server does not send the requested bytes.
+        """
         self._session = session
         self._url = url
         self._at = 0
@@ -317,12 +322,16 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move the position."""
+        """Move the position and return it."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return `size` bytes, or all that are left; the server decides the directory's size."""
+        """Return `size` bytes, or all remaining bytes if it is negative.
+
+        Raise `zipfile.BadZipFile` for more than `_DIRECTORY` bytes, since the server determines the
+        directory's size.
+        """
         left = max(self._size - self._at, 0)
         count = left if size < 0 else min(size, left)
         if count > _DIRECTORY:
@@ -330,7 +339,7 @@ class RemoteFile(io.RawIOBase):
         return super().read(count) or b""
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """Fill a buffer with what was received, requesting more if needed."""
+        """Fill a buffer from the received part, requesting another part if needed."""
         count = min(len(buffer), max(self._size - self._at, 0))
         if not self._begin <= self._at <= self._at + count <= self._begin + len(self._data):
             end = min(self._size, self._at + max(count, _PART))
@@ -347,9 +356,9 @@ class RemoteFile(io.RawIOBase):
 def remote_contents(
     wheels: Iterable[Found], python: str, settings: Settings, variables: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return each wheel's `contents` by sha256.
+    """Return the `contents` of each wheel by its sha256.
 
-    Wheels that cannot be read are left out. `variables` are uv's; `python` is X.Y.
+    Wheels that cannot be read are left out. `python` is X.Y, and `variables` are uv's.
     """
     store = Store.of(settings)
     logins = {**os.environ, **variables}
