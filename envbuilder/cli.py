@@ -1,4 +1,4 @@
-"""The command line: imports commands on first use and turns errors into exit codes."""
+"""The command line: import commands on first use, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ GROUPS = {
         "completion": "Print the shell completion script.",
     },
 }
-"""The commands as `--help` shows them: a repository that runs, its proof, other machines."""
+"""The commands as `--help` lists them, in groups: a repository that runs, its proof, other
+machines."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 RELATIVES = {
     "remove": "add",
@@ -72,9 +73,9 @@ RELATIVES = {
     "verify-signature": "sign",
     "unbundle": "bundle",
 }
-"""Commands that stand in the module of another one, under their own names."""
+"""Command → the command whose module contains it, under the command's own name."""
 _NARROWEST = 50
-"""Minimum columns of help."""
+"""Minimum width of help texts, in columns."""
 PASSES_CODE_THROUGH = {"run", "watch", "shell", "jupyter"}
 
 
@@ -89,7 +90,7 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 def global_options() -> list[click.Option]:
-    """Return the options that envbuilder takes before and after every command."""
+    """Return the options that envbuilder accepts before and after every command."""
     return [
         click.Option(
             ["-q", "--quiet"],
@@ -125,14 +126,14 @@ def _with_global_options(command: click.Command) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in `envbuilder.commands` and load on first use."""
+    """A group whose commands are in `envbuilder.commands` and are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order of their groups."""
+        """Return the names of the commands in the order of their groups."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is no command of that name."""
+        """Import and return a command; None if there is no command of that name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"envbuilder.commands.{RELATIVES.get(cmd_name, cmd_name)}")
@@ -148,7 +149,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or suggest one for a misspelt name."""
+        """Find the command; if the name is unknown, suggest a similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -181,7 +182,7 @@ cli.params += global_options()
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with the code for the outcome."""
+    """Run the command line and exit with the exit code for its outcome."""
     # A caller that passes its own arguments or uses py-rattler itself may continue afterwards.
     owns_process = arguments is None and "rattler" not in sys.modules
     if arguments is None:
@@ -200,8 +201,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _require_utf8() -> None:
     """Restart in Python's UTF-8 mode if the locale has another encoding.
 
-    Otherwise the names and the text of files that go into an image would depend on the locale.
-    Python 3.15 uses that mode by default.
+    Otherwise the names and contents of files in an image would depend on the locale. Python 3.15
+    uses this mode by default.
     """
     if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
         return
@@ -211,10 +212,10 @@ def _require_utf8() -> None:
 def _leave(code: int) -> NoReturn:
     """Exit without shutting down the interpreter.
 
-    That would take a tenth of a short command's time, to free what ends with the process. It would
-    also wait for threads, such as one that resolves a name. A py-rattler thread that reports a
-    failure holds on to the interpreter for a moment; if it shuts down meanwhile, the process aborts
-    (seen in one of five failures).
+    A shutdown would take a tenth of a short command's time, only to free what the process's end
+    frees anyway. It would also wait for threads, such as one that resolves a name. A py-rattler
+    thread that reports a failure holds on to the interpreter for a moment; if it shuts down
+    meanwhile, the process aborts (seen in one of five failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -271,7 +272,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
 
 
 def _unforeseen(error: Exception) -> tuple[str, str]:
-    """Return the message and hint for an error that no command expected."""
+    """Return the message and the hint for an error that no command expected."""
     if isinstance(error, OSError) and error.errno is not None:  # a failure of the machine
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror}", "Run again with --debug to see where it happened."

@@ -1,5 +1,5 @@
-"""Watch a training that is not ours: what did its work, judged from outside while it runs.
+"""Watch the user's own training, and judge from outside what did its work.
 
-`inside/` is what runs in the command's own interpreters; it observes and judges nothing. May import
-`verify` and the rooms below it.
+The modules in `inside/` run in the command's own interpreters; they report what they see and do not
+judge it. This package may import `verify` and the rooms below it.
 """

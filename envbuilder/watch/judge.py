@@ -1,6 +1,7 @@
-"""Judge a watched command: whether its work was on the device, and what was lost. Pure.
+"""Judge a watched command: whether its work was on the device, and what time was lost. Pure.
 
-What a signed report says follows from that: what ran on what, and what it does not prove.
+The statements in a signed report follow from this judgement: what ran on which device, and what the
+report does not prove.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from envbuilder.watch.training import (
 )
 
 FEWER_STEPS = 0.5
-"""Of the busiest rank's: ranks that train together take the same steps, up to uneven ends."""
+"""Least fraction of the busiest rank's steps that a rank must take. Ranks that train together take
+the same number of steps, apart from uneven ends."""
 LONG_TRAINING = 20.0
-"""Seconds of training for which means from outside say something about it."""
+"""Least duration of a training, in seconds, for which means measured from outside are meaningful.
+"""
 THROTTLED = 0.05
 OTHERS = 0.25
-"""Share of the CPUs' time that other programs took."""
+"""Least share of the CPUs' time that other programs must have used to be reported."""
 
 
 Rule = Callable[[Run], Iterator[Finding]]
 
 
 def judged(watched: Watched) -> Watched:
-    """Return a report with its verdict and its findings, the largest loss first."""
+    """Return the report with its verdict and its findings, largest loss first."""
     run = _run(watched)
     findings: list[Finding] = []
     for rule in RULES:
@@ -53,7 +56,10 @@ def judged(watched: Watched) -> Watched:
 
 
 def _run(watched: Watched) -> Run:
-    """Return a command as rules judge it: its trainings add up by their work and their times."""
+    """Return a watched command in the form that rules judge.
+
+    Its trainings are added up by their weights: their work, or else their times.
+    """
     requested = clipped(watched.requested, NAME)
     weighed = _weighed(watched)
     whole = on_device = 0.0
@@ -91,9 +97,10 @@ def _run(watched: Watched) -> Run:
 
 
 def _weighed(watched: Watched) -> list[tuple[Observed, float]]:
-    """Return the trainings with their weights: their matrix work, by sampled steps, or seconds.
+    """Return the processes that trained, each with its weight.
 
-    Seconds if one's work was not seen, as that of compiled code.
+    The weight is the matrix work of all steps, estimated from the sampled ones. If no work of some
+    process was seen, as with compiled code, the weights are seconds instead.
     """
     trained = training(watched)
     weights = []
@@ -106,7 +113,7 @@ def _weighed(watched: Watched) -> list[tuple[Observed, float]]:
 
 
 def _lasted(trained: Sequence[Observed]) -> float:
-    """Return for how long any of some processes took steps."""
+    """Return the time in seconds during which at least one of the processes took steps."""
     total = 0.0
     until = 0.0
     for process in sorted(trained, key=lambda process: process.began):
@@ -117,19 +124,22 @@ def _lasted(trained: Sequence[Observed]) -> float:
 
 
 def _at_once(trained: Sequence[Observed]) -> int:
-    """Return how many of some processes took steps at a time."""
+    """Return the mean number of processes that took steps at the same time, at least 1."""
     seconds = sum(process.training_seconds for process in trained)
     return max(round(seconds / (_lasted(trained) or math.inf)), 1)
 
 
 def training(watched: Watched) -> tuple[Observed, ...]:
-    """Return the processes that trained, by rank."""
+    """Return the processes that trained, sorted by rank."""
     trained = [p for p in watched.processes if p.steps or p.windows or p.parameters or p.losses]
     return tuple(sorted(trained, key=lambda p: (p.rank or 0, p.pid)))
 
 
 def another_environment(watched: Watched) -> str:
-    """Return the environment that trained, or was to train, if it is not the one of the profile."""
+    """Return the environment that trained, or was to train, if it is not the profile's.
+
+    Empty if it is the profile's.
+    """
     for process in training(watched) or watched.processes:
         if process.environment:
             return printable(process.environment, NAME)
@@ -137,7 +147,7 @@ def another_environment(watched: Watched) -> str:
 
 
 def environment(watched: Watched) -> str:
-    """Return where the training ran: the profile, or another environment."""
+    """Return where the training ran: in the profile's environment, or in another one."""
     other = another_environment(watched)
     if other:
         return f"Another environment: {other}"
@@ -147,9 +157,10 @@ def environment(watched: Watched) -> str:
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:
-    """Return how fast the training was, of all processes together, and in what; None if not seen.
+    """Return the speed of the training and its unit; None if it is not known.
 
-    What they did at once adds up; what they did in turn took the time of all.
+    The speed is a number per second over all processes together: processes that trained at the same
+    time add up, and processes that trained in turn share the total time.
     """
     trained = [p for p in training(watched) if p.training_seconds > 0]
     seconds = _lasted(trained)
@@ -173,19 +184,22 @@ def device(watched: Watched) -> str:
 
 
 def dtype(watched: Watched) -> str:
-    """Return the dtype of most of the work; `unknown` if not seen."""
+    """Return the dtype of most of the work; `unknown` if it was not seen."""
     return printable(_most(watched, "dtype"), NAME)
 
 
 def framework(watched: Watched) -> str:
-    """Return the framework of the training with its release; empty if none was seen."""
+    """Return the framework of the training and its version; empty if none was seen."""
     for process in training(watched):
         return printable(f"{process.framework} {process.version}", NAME)
     return ""
 
 
 def _most(watched: Watched, field: str) -> str:
-    """Return the value of a field that most matrix work has, else most parameters."""
+    """Return the value of a field with most matrix work, or else with most parameters.
+
+    Return `unknown` if neither was seen.
+    """
     pairs: list[tuple[str, float]] = []
     for process, weight in _weighed(watched):
         rows = totals((getattr(row, field), row.flops) for row in process.work)
@@ -198,9 +212,9 @@ def _most(watched: Watched, field: str) -> str:
 
 
 def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
-    """Return a rule that judges every training: it yields the worst finding of each kind.
+    """Return a rule that judges every training and yields the worst finding of each kind.
 
-    A finding names its ranks unless all have it.
+    A finding names its ranks unless it applies to all of them.
     """
 
     def of_run(run: Run) -> Iterator[Finding]:
@@ -220,10 +234,10 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
 
 
 def _idle_ranks(run: Run) -> Iterator[Finding]:
-    """Yield that ranks did less than the others.
+    """Yield a finding if ranks took fewer steps than the others.
 
-    Evidence: their steps. A rank that takes none has another role, as an actor beside a learner,
-    and one whose model has other tensors, too.
+    Evidence: the ranks' steps. A rank that takes no steps has another role, such as an actor beside
+    a learner; so does a rank whose model has other tensors.
     """
     # A rank's own children inherit its number, and do less than it.
     ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
@@ -245,7 +259,7 @@ def _idle_ranks(run: Run) -> Iterator[Finding]:
 
 
 def _quota(run: Run) -> Iterator[Finding]:
-    """Yield that a CPU quota stopped the command."""
+    """Yield a finding if a CPU quota stopped the command."""
     machine = run.watched.machine
     # Linux counts it of each CPU that had something to run.
     of_all = run.watched.seconds * (run.needed or machine.cpus) or math.inf
@@ -260,7 +274,7 @@ def _quota(run: Run) -> Iterator[Finding]:
 
 
 def _load(run: Run) -> Iterator[Finding]:
-    """Yield that other programs took CPUs that the training needed."""
+    """Yield a finding if other programs took CPUs that the training needed."""
     if run.trained and run.others:
         yield finding(
             "load",
@@ -271,7 +285,7 @@ def _load(run: Run) -> Iterator[Finding]:
 
 
 def _environment(run: Run) -> Iterator[Finding]:
-    """Yield that the training ran in another environment."""
+    """Yield a finding if the training ran in another environment."""
     if other := another_environment(run.watched):
         yield finding(
             "environment",
@@ -298,9 +312,10 @@ RULES: tuple[Rule, ...] = (
     _load,
     _environment,
 )
-"""All that is judged. A rule yields findings, which every report, terminal and page shows."""
+"""All rules. They yield the findings that reports, terminals and pages show."""
 CAUSES = {
     "no update": frozenset({"gradients", "not finite"}),
     "not learning": frozenset({"gradients", "no update"}),
 }
-"""Kind of a finding → those whose consequence it is: with one of these, it is left out."""
+"""Kind of a finding → kinds of findings that cause it. If one of these is found, the former is left
+out."""

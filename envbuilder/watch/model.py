@@ -1,8 +1,9 @@
-"""What a watched training looked like: its form in files, checked when it is read.
+"""The data of a watched training: its form in files, which is validated when it is read.
 
-Each process of the command that imports a framework writes an `Observed`; what was started, where,
-and what this machine counted meanwhile makes it a `Watched`, which is kept. Both come from outside:
-the script could have written them, so every number and text is bounded here.
+Each process of the command that imports a framework writes an `Observed`. Together with the
+command, the place and the machine's own counters, these make a `Watched`, the report that is kept.
+Both are untrusted, since the script could have written them, so every number and text has a limit
+here.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from envbuilder.core.errors import Hint, InvalidError, redacted_values
 
 KIND = "watch"
 SIGNED_TYPE = "urn:envbuilder:watch:v1"
-"""The predicate type of a statement about a report's file."""
+"""Predicate type of a signed statement about a report's file."""
 PART_BYTES = 256 << 10
-"""Maximum size of what one process of the user's command writes."""
+"""Maximum size in bytes of the file that one process of the user's command writes."""
 MOST_PROCESSES = 256
-"""Processes that are read; the user's command may start any number."""
+"""Maximum number of processes that are read, since the user's command may start any number."""
 MOST_ROWS = 64
 MOST_LOSSES = 512
-"""Rows of each table that a process of the command writes, and of its losses."""
+"""Maximum number of rows in each table that a process of the command writes, and of its losses."""
 
 Name = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -39,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """Bytes of tensors of one kind on one device in one dtype (`cuda:0`, `float32`)."""
+    """The bytes of tensors of one kind on one device (`cuda:0`) in one dtype (`float32`)."""
 
     device: Name
     dtype: Name
@@ -47,10 +48,10 @@ class Placed(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What an operator of the sampled steps did on one device in one dtype (`aten::addmm`).
+    """The work of an operator (`aten::addmm`) on one device in one dtype, over sampled steps.
 
-    `flops` counts matrix products, convolutions and attention, forward and backward; `seconds` is
-    the time of the host's calls, which is the work's own time on the CPU alone.
+    `flops` counts matrix products, convolutions and attention, forward and backward. `seconds` is
+    the time of the host's calls, which is the time of the work itself only on the CPU.
     """
 
     operator: Name
@@ -59,18 +60,18 @@ class Work(Struct, frozen=True, kw_only=True):
     flops: Count
     seconds: Seconds
     inferred: Count = 0
-    """FLOP of it under `no_grad`: of a teacher, an actor, an evaluation."""
+    """The part of `flops` under `no_grad`: of a teacher, an actor, or an evaluation."""
 
     @property
     def with_gradients(self) -> int:
-        """FLOP of what is learned from."""
+        """Return the part of `flops` that was computed with gradients."""
         return max(self.flops - self.inferred, 0)
 
 
 class Copy(Struct, frozen=True, kw_only=True):
-    """Copies of tensors of one shape between two devices in the sampled steps.
+    """Copies of tensors of one shape between two devices, over the sampled steps.
 
-    `where` is FILE:LINE of the script, empty if unknown.
+    `where` is FILE:LINE in the script, or empty if unknown.
     """
 
     source: Name
@@ -80,11 +81,11 @@ class Copy(Struct, frozen=True, kw_only=True):
     shape: Name = ""
     where: Name = ""
     again: Count = 0
-    """Calls whose tensor had been on that device before in the same step."""
+    """Calls whose tensor had already been on the target device in the same step."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A device that the framework sees; peaks are of what the process allocated through it."""
+    """A device that the framework sees; `peak` is the most bytes the process allocated on it."""
 
     device: Name
     title: Name = ""
@@ -92,12 +93,12 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Loader(Struct, frozen=True, kw_only=True):
-    """All of a process's loaders: time spent waiting for their next batch while training."""
+    """All data loaders of a process; `waited` is the time spent waiting for batches in training."""
 
     batches: Count
     waited: Seconds
     workers: Count
-    """Of the loader of the last batch."""
+    """Number of workers of the loader that gave the last batch."""
 
 
 class Autocast(Struct, frozen=True, kw_only=True):
@@ -109,70 +110,73 @@ class Autocast(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """What one process did with a framework. None: not seen with this framework or release."""
+    """What one process did with a framework; None stands for what was not seen with it."""
 
     framework: Literal["torch", "jax", "tensorflow"]
     version: Name
     pid: Count
     environment: Name = ""
-    """The folder of its Python's environment, if that is not the one of the report."""
+    """Folder of the Python environment, if it is not the environment of the report."""
     rank: Count | None = None
     finished: bool = False
-    """Wrote its last part at its end; otherwise it was killed, or still runs."""
+    """Whether the process wrote its data when it ended; otherwise it was killed, or still runs."""
     seconds: Seconds
-    """Since the framework was imported."""
+    """Seconds since the framework was imported."""
     threads: Count | None = None
-    """That the framework uses for one operator on the CPU."""
+    """Number of threads that the framework uses for one operator on the CPU."""
     devices: Annotated[tuple[Device, ...], _Rows] = ()
     peak_rss: Count = 0
     optimizers: Count | None = None
     steps: Count | None = None
     began: Moment = 0.0
-    """At its first step; where none is seen, when the framework was imported."""
+    """Time of the first step, or, if no step was seen, of the framework's import."""
     training_seconds: Seconds = 0.0
-    """From the first step to the last one."""
+    """Seconds from the first step to the last one."""
     samples: Count | None = None
-    """In the batches of loaders while training."""
+    """Number of samples in the batches that loaders gave while training."""
     tokens: Count | None = None
     loader: Loader | None = None
     windows: Count = 0
-    """Sampled steps; `work` and `copies` are sums over them."""
+    """Number of sampled steps; `work` and `copies` are sums over them."""
     window_seconds: Seconds = 0.0
     overhead_seconds: Seconds = 0.0
-    """Estimated time that observing took."""
+    """Estimated time that the observation took, in seconds."""
     parameters: Annotated[tuple[Placed, ...], _Rows] = ()
     trainable: Count | None = None
-    """Parameters of optimizers that require gradients."""
+    """Number of parameters in optimizers that require gradients."""
     without_gradient: Count | None = None
-    """Those of them that had none in any step that was looked at."""
+    """Number of trainable parameters without a gradient in any examined step."""
     gradient_looks: Count = 0
-    """Steps in which gradients were looked at: many at first, until all had one."""
+    """Number of steps in which gradients were examined: many at first, until all had one."""
     newest_gradient: Count = 0
-    """The look that saw a parameter's first gradient last: late, if parts are used in turn."""
+    """Number of the examination in which the last parameter to get a gradient had its first one. It
+    is late if parts of the model are used in turn."""
     unchanged_updates: Count = 0
-    """The last comparisons, in which no parameter of some had changed though it had a gradient."""
+    """Number of latest comparisons in a row in which no compared parameter had changed, although it
+    had a gradient."""
     changed_at: Count = 0
-    """The last step that was seen to change one of them."""
+    """The last step that was seen to change a compared parameter."""
     classes: Count = 0
-    """Different labels that cross entropy got in sampled steps."""
+    """Number of different labels that cross entropy got in sampled steps."""
     labels: Count = 0
     evaluating: Count = 0
-    """Sampled steps of models that drop out or normalize batches, all of them after `eval()`."""
+    """Number of sampled steps of models with dropout or batch normalization that were all in
+    `eval()` mode."""
     single: Count = 0
-    """Sampled steps in which each model got one sample."""
+    """Number of sampled steps in which each model got a single sample."""
     work: Annotated[tuple[Work, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
-    """Operators that the framework said ran on the CPU because the device has none."""
+    """Operators that, according to the framework, ran on the CPU because the device has none."""
     autocast: Autocast = Autocast()
     losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
-    """Step and loss of sampled steps; None where it was not finite."""
+    """Step and loss of sampled steps; the loss is None if it was not finite."""
     unseen: Annotated[tuple[Name, ...], _Rows] = ()
-    """Sentences on what could not be observed."""
+    """Sentences about what could not be observed."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """An accelerator as its driver counted it meanwhile: means over the training."""
+    """An accelerator as seen by its driver; values are means over the training."""
 
     index: Count
     name: Name
@@ -181,13 +185,13 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """What the operating system counted meanwhile; seconds are CPU seconds."""
+    """The operating system's counters during the training; seconds are CPU seconds."""
 
     cpus: Count
     quota: float | None = None
     throttled_seconds: Seconds | None = None
     other_seconds: Seconds | None = None
-    """Of programs that do not belong to the command."""
+    """CPU seconds of programs that do not belong to the command."""
     gpus: Annotated[tuple[Gpu, ...], _Rows] = ()
 
 
@@ -195,21 +199,21 @@ class Source(Struct, frozen=True, kw_only=True):
     """The project's commit, and whether its files were those of the commit at the start."""
 
     folder: Name = ""
-    """A digest of its path."""
+    """Digest of the path of the project's folder."""
     environment: Name = ""
-    """Which of its environments; empty for `default`."""
+    """Name of the project's environment; empty for `default`."""
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")] | None = None
     is_clean: bool | None = None
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """Something wrong or lost: a sentence with what was measured, and what to do about it."""
+    """A problem or a loss: a sentence with what was measured, and advice on what to do about it."""
 
     kind: Name
     says: Annotated[str, Meta(max_length=500)]
     advice: Annotated[str, Meta(max_length=500)]
     lost: Share = 0.0
-    """Estimated share of the training's time that is lost; 1 if the result is of no use."""
+    """Estimated share of the training's time that is lost; 1 if the result is useless."""
 
 
 class Watched(Struct, frozen=True, kw_only=True):
@@ -219,42 +223,46 @@ class Watched(Struct, frozen=True, kw_only=True):
     kind: Literal["watch"] = "watch"
     envbuilder: Name
     time: Name
-    """Of the start, as `core.text.stamp_now` writes it."""
+    """Time of the start, as `core.text.stamp_now` writes it."""
     host: Name
     command: Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(max_length=200)]
-    """Values of arguments that look like secrets are replaced."""
+    """The command; values of arguments that look like secrets are replaced."""
     profile: Name
     backend: Name
     fingerprint: Name
-    """Empty, as `lock` is, if another environment trained."""
+    """Fingerprint of the environment. This field and `lock` are empty if another environment
+    trained."""
     lock: Name
     """sha256 of the lock."""
     project: Source = Source()
     requested: Name
-    """The kind of device the work should be on (`cuda`)."""
+    """Kind of device on which the work should be (`cuda`)."""
     exit_code: int
     seconds: Seconds
     machine: Machine
     processes: Annotated[tuple[Observed, ...], Meta(max_length=MOST_PROCESSES)] = ()
     left_out: Count = 0
-    """Processes beyond `MOST_PROCESSES`, or whose part was damaged."""
+    """Number of processes beyond `MOST_PROCESSES`, or whose file was damaged."""
     on_device: bool | None = None
     """Whether the work was on the requested device; None if that was not seen."""
     findings: Annotated[tuple[Finding, ...], _Rows] = ()
-    """The largest loss first."""
+    """Findings, largest loss first."""
 
 
 is_report = console.has_keys("schema", "kind", "processes", "findings")
-"""Whether a file's content is a report of a watched training, whole or damaged."""
+"""Whether a file's content is the report of a watched training, intact or damaged."""
 
 
 def encoded(watched: Watched) -> str:
-    """Return a report as the text of a file."""
+    """Return a report as JSON text for a file."""
     return console.as_json(watched, indent=1) + "\n"
 
 
 def readable(watched: Watched) -> Watched:
-    """Return a report for files: without credentials, and with as many processes as can be read."""
+    """Return the report in a form that can be stored and read back.
+
+    Credentials are removed, and so are processes if the report would be too large to be read.
+    """
     watched = decoding.convert(redacted_values(msgspec.to_builtins(watched)), Watched)
     while watched.processes:
         try:
@@ -271,12 +279,12 @@ def readable(watched: Watched) -> Watched:
 
 
 def read(path: Path) -> Watched:
-    """Read a kept report; raise `InvalidError` if it is damaged or something else."""
+    """Read a stored report; raise `InvalidError` if it is damaged or not such a report."""
     return parsed(files.read_named(path, decoding.LARGEST), path)
 
 
 def parsed(content: bytes, path: Path) -> Watched:
-    """Return a report of a file by its bytes; raise `InvalidError` if they are not one."""
+    """Return the report in a file's content; raise `InvalidError` if it is not a report."""
     try:
         return _decoded(content, Watched)
     except (ValueError, RecursionError) as error:
@@ -287,7 +295,7 @@ _WHAT_IT_IS = Hint("Write a report", ("watch", "--output", "FILE", "--", "COMMAN
 
 
 def part(path: Path) -> Observed | None:
-    """Return what a process wrote; None if that is damaged, or a link."""
+    """Return the data that a process wrote; None if the file is damaged, or a link."""
     try:
         if path.is_symlink():
             return None

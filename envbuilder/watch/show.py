@@ -1,4 +1,4 @@
-"""Show a watched training: as text after the command's own output, and as a page."""
+"""Show a watched training: as text after the command's own output, or as a page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from envbuilder.watch.training import WAITING, WAITING_TOTAL, totals
 
 ADVICE = "This is advice and no proof: it is what a hook saw in the script, which could lie."
 MOST_SHOWN = 6
-"""Findings, operators and sentences of a script that are shown."""
+"""Maximum number of findings, shares and sentences that are shown."""
 
 
 def verdict(watched: model.Watched) -> str:
-    """Return one line: where the work was, and whether that is where it should be."""
+    """Return one line on which device did the work, and whether that is the requested one."""
     where = judge.device(watched)
     if watched.on_device is None:
         if judge.training(watched):
@@ -37,13 +37,13 @@ def verdict(watched: model.Watched) -> str:
 
 
 def facts(watched: model.Watched) -> list[Fact]:
-    """Return what was measured, of all processes together."""
+    """Return the measured facts about all processes together; empty if nothing trained."""
     trained = judge.training(watched)
     return [fact for fact in _facts(watched, trained) if fact.value] if trained else []
 
 
 def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterator[Fact]:
-    """Yield the facts; of what was not seen, the value is empty."""
+    """Yield the facts; a fact that was not seen has an empty value."""
     longest = max(trained, key=lambda p: p.training_seconds)
     seconds = longest.training_seconds or math.inf
     yield Fact("Framework", judge.framework(watched))
@@ -80,7 +80,7 @@ def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterato
 
 
 def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
-    """Return the devices and dtypes of a table's rows with their shares, the largest first."""
+    """Return a table's devices and dtypes with their shares, largest first."""
     rows = chain.from_iterable(getattr(process, table) for process in trained)
     sums = totals((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
     total = sum(size for _, size in sums)
@@ -88,7 +88,7 @@ def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes")
 
 
 def unseen(watched: model.Watched) -> list[str]:
-    """Return sentences on what could not be observed, each once."""
+    """Return distinct sentences on what could not be observed."""
     sentences = list(chain.from_iterable(p.unseen for p in watched.processes))
     if watched.left_out:
         sentences.append(f"{counted(watched.left_out, 'process')} left out")
@@ -100,11 +100,11 @@ _STATES: dict[bool | None, tuple[Literal["passed", "failed", "skipped"], str]] =
     False: ("failed", "bold red"),
     None: ("skipped", "bold yellow"),
 }
-"""Whether the work was on the device → state and style of the verdict."""
+"""Whether the work was on the requested device → state and style of the verdict."""
 
 
 def show(watched: model.Watched, changes: Sequence[str], out: Any) -> None:
-    """Print a report on rich's console."""
+    """Print a report on a rich console; `changes` are sentences comparing it to an earlier one."""
     from rich.text import Text
 
     out.print()
@@ -121,7 +121,7 @@ def show(watched: model.Watched, changes: Sequence[str], out: Any) -> None:
 
 
 def page(watched: model.Watched) -> str:
-    """Return a report as one page that needs no network and no script."""
+    """Return a report as one HTML page that needs no network and runs no script."""
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
     command = " ".join(watched.command)
     about = (judge.environment(watched), watched.backend, watched.host, command)

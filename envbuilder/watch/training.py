@@ -1,8 +1,8 @@
-"""Rules on what one process measured of its training. Pure.
+"""Rules that judge the measurements of one process of a training. Pure.
 
-Each rule needs something that was measured: what was not seen is never blamed, nor taken as right.
-Rules err on the side of silence, since a sentence that blames an honest training costs more trust
-than a loss that stays unnamed.
+Each rule needs a measurement: what was not seen is neither blamed nor assumed to be right. Rules
+stay silent when in doubt, because a sentence that blames an honest training costs more trust than a
+loss that goes unnamed.
 """
 
 from __future__ import annotations
@@ -22,60 +22,71 @@ from envbuilder.watch.model import Copy, Finding, Observed, Placed, Watched, Wor
 
 _Key = TypeVar("_Key")
 NONE_THERE = 0.01
-"""A smaller share of the work is none: a metric or a seed's tensor is not the training."""
+"""Least share of the work that counts as some: a smaller one may be a metric or a seed's tensor."""
 MOSTLY = 0.5
-"""Work is on the device if at least this share of it is."""
+"""Least share of the work on the device for which the work counts as being there."""
 LEFT_BEHIND = 1e-4
 LEFT_BEHIND_BYTES = 64
-"""Parameters on the CPU below these do no harm: a temperature is one number."""
+"""Least share and least size in bytes of misplaced parameters that are reported. Less does no harm:
+a temperature is one number."""
 CPU_WORK = 0.2
-"""Share of matrix work on the CPU that is no augmentation or metric, even without parameters."""
+"""Least share of matrix work on the CPU that is reported even without parameters there; less may be
+augmentation or metrics."""
 NOT_ON_DEVICE_LOST = 0.9
-"""Not measured: an accelerator trains about ten times as fast, rather more."""
+"""Assumed loss. It was not measured: an accelerator trains about ten times as fast, or faster."""
 DOUBLE = 0.1
-"""Share of work or parameters in float64; a loss that is summed in it stays below."""
+"""Least share of work or parameters in float64 that is reported. A loss that is summed in float64
+has a smaller share."""
 DOUBLE_LOST = 0.5
-"""Half the rate on CPUs and data centre GPUs, an eighth and less on others."""
+"""Loss of work in float64: it has half the rate on CPUs and data centre GPUs, an eighth or less on
+others."""
 UNSCALED = 0.5
-"""Share of matrix work in float32 under autocast: what autocast leaves in float32 has none."""
+"""Least share of matrix work in float32 under autocast that is reported. Operators that autocast
+leaves in float32 do no matrix work."""
 AUTOCAST_LOST = 0.3
 WAITING = 0.2
-"""Share of the training's time spent waiting for batches."""
+"""Least share of the training's time spent waiting for batches that is reported."""
 WAITING_BATCH = 0.005
 WAITING_TOTAL = 2.0
-"""Seconds: handing a batch over from a worker takes a millisecond or two, starting one longer."""
+"""Least waiting time in seconds that is reported, per batch and in total. Handing over a batch from
+a worker takes a millisecond or two; starting a worker takes longer."""
 MOST_WORKERS = 8
-"""More rarely help a single process."""
+"""Maximum number of workers that is advised; more rarely help a single process."""
 COPY_BYTES = 1024
-"""Smaller tensors are labels and metrics."""
+"""Least size in bytes of a tensor whose copies are reported; smaller tensors are labels and
+metrics."""
 COPY_RATE = 1e10
-"""Bytes per second from ordinary memory over PCIe."""
+"""Assumed rate of copies in bytes per second, from ordinary memory over PCIe."""
 LEAST_LOOKS = 16
-"""Steps without a parameter's gradient: experts get theirs sooner."""
+"""Least number of examined steps before a missing gradient is reported; experts get theirs sooner.
+"""
 IN_TURN = 0.5
-"""Share of these steps after which no parameter gets its first gradient, unless more will."""
+"""Share of the examined steps. If some parameter got its first gradient after it, more parameters
+probably will."""
 SHORT_STEP = 0.02
-"""Seconds: a longer step of one sample has enough to do."""
+"""Seconds of a step; a longer step with a single sample has enough to do."""
 EVALUATING_LOST = 0.2
 SINGLE_LOST = 0.5
-"""Neither is measured."""
+"""Assumed losses of training in `eval()` mode and with single samples; neither was measured."""
 LEAST_UPDATES = 2
 LEAST_WINDOWS = 2
-"""Steps that must agree."""
+"""Least number of compared updates and of sampled steps that must agree."""
 LEAST_LOSSES = 64
 LEAST_STEPS = 200
 LABELS = 3
-"""Of each class, to know their number."""
+"""Least number of labels per class for which the number of classes is known."""
 NEAR_CHANCE = 0.04
 STILL = 0.99
-"""A loss that ends below this share of guessing has begun to fall."""
+"""A loss that ends below this fraction of the loss of guessing has begun to fall."""
 STEADY = 0.05
-"""Deviation of the losses over their mean; it is larger once some samples are known."""
+"""Largest standard deviation of the losses, relative to the loss of guessing, that counts as
+standing still. It is larger once some samples are known."""
 LARGEST_LOSS = 1e30
-"""A loss beyond it, which the user's script may have, says nothing of learning."""
+"""Losses from this value on, which the user's script may report, say nothing about learning."""
 NAME = 60
 SENTENCE = 500
-"""Characters of a name that the script wrote, and of a sentence with such names."""
+"""Maximum number of characters of a name that the script wrote, and of a sentence with such names.
+"""
 _USELESS = 1.0
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
@@ -85,7 +96,7 @@ _MOVES = {
     "tensorflow": 'See whether `tf.config.list_physical_devices("GPU")` names the device in this'
     ' environment, and remove `tf.device("/CPU:0")` from the script.',
 }
-"""How to have work done on a device."""
+"""Framework → advice on how to put the work on the device."""
 _LOADING = (
     "Load batches in other processes: `DataLoader(…, num_workers={most})`.",
     (
@@ -97,36 +108,36 @@ _LOADING = (
         " and do the rest of the preparation on whole batches."
     ),
 )
-"""What to do about waiting for data: without workers, with some, with as many as help."""
+"""Advice on waiting for data: without workers, with some workers, and with as many as help."""
 _FINDS_NAN = {
     "torch": "torch.autograd.set_detect_anomaly(True)",
     "jax": 'jax.config.update("jax_debug_nans", True)',
     "tensorflow": "tf.debugging.enable_check_numerics()",
 }
 STANDING_STILL_LOST = 0.3
-"""Not measured: it may be all, or nothing."""
+"""Assumed loss. It was not measured, and may be everything or nothing."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A watched command, as rules judge it."""
+    """A watched command in the form that rules judge."""
 
     watched: Watched
     trained: tuple[Observed, ...]
-    """The processes that trained, by rank."""
+    """The processes that trained, sorted by rank."""
     requested: str
     cpus: int
-    """How many CPUs the command may use."""
+    """Number of CPUs that the command may use."""
     cpus_each: int
-    """How many of them each of those may use that train at once."""
+    """Number of CPUs per process among those that train at the same time."""
     needed: int
-    """How many of them these keep busy, with their loaders."""
+    """Number of CPUs that the trainings and their loaders keep busy."""
     others: float
-    """Share of the machine's CPUs that other programs used; 0 if there were enough for all."""
+    """Share of the machine's CPUs that other programs used; 0 if there were enough CPUs for all."""
     on_device: bool | None
 
 
 def is_on(device: str, requested: str) -> bool:
-    """Return whether a device (`cuda:0`) is of the requested kind, as its framework calls it."""
+    """Return whether a device, as the framework names it (`cuda:0`), is of the requested kind."""
     kind = requested.partition(":")[0]
     names = {kind}
     if kind in ACCELERATORS and kind != "cpu":
@@ -135,9 +146,10 @@ def is_on(device: str, requested: str) -> bool:
 
 
 def device_share(process: Observed, requested: str) -> float | None:
-    """Return the share of a process's work on a kind of device; None if it was not seen.
+    """Return the share of a process's work on the requested kind of device; None if not seen.
 
-    That of matrix work if any was seen, else of parameters: compiled code shows nothing more.
+    The share is of the matrix work if any was seen, and otherwise of the parameters, since compiled
+    code shows nothing else.
     """
     share = share_of(process.work, "flops", lambda row: is_on(row.device, requested))
     if share is None:
@@ -150,7 +162,10 @@ def device_share(process: Observed, requested: str) -> float | None:
 
 
 def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
-    """Return the share of the rows that count, by one of their fields; None if all are zero."""
+    """Return the share of the rows for which `counts` is true, weighted by their field `size`.
+
+    Return None if the field is zero in all rows.
+    """
     total = 0.0
     counted = 0.0
     for row in rows:
@@ -162,7 +177,7 @@ def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> f
 
 
 def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
-    """Return each key with the sum of its numbers, the largest first; without those of nothing."""
+    """Return each key with the sum of its numbers, largest first, without sums of zero."""
     sums = defaultdict[_Key, float](int)
     for key, number in pairs:
         sums[key] += number
@@ -170,7 +185,7 @@ def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
 
 
 def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
-    """Return a finding within the bounds of a report."""
+    """Return a finding whose texts and loss are cut to the limits of a report."""
     return Finding(
         kind=kind,
         says=clipped(says, SENTENCE),
@@ -180,7 +195,7 @@ def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
 
 
 def devices(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that the work, or a part of it, was not on the requested device."""
+    """Yield a finding if the work, or a part of it, was not on the requested device."""
     requested = run.requested
     share = device_share(process, requested)
     if share is None:
@@ -222,18 +237,18 @@ def _in_steps(process: Observed) -> str:
 
 
 def _torch(requested: str) -> str:
-    """Return what torch calls a requested device."""
+    """Return torch's name of a requested device."""
     return ACCELERATORS[requested].device if requested in ACCELERATORS else requested
 
 
 def _at(copies: Sequence[Copy]) -> str:
-    """Return from which lines most of these copies are."""
+    """Return the lines of the script that made most of these copies."""
     lines = totals((copy.where, copy.bytes) for copy in copies if copy.where)
     return f"at {first([where for where, _ in lines], 3)}" if lines else "in a library"
 
 
 def doubles(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that float64 was used where float32 is usual."""
+    """Yield a finding if float64 was used where float32 is usual."""
     share, what = max(
         (share_of(process.work, "flops", _is_double) or 0.0, "matrix work"),
         (share_of(process.parameters, "bytes", _is_double) or 0.0, "parameters"),
@@ -255,10 +270,10 @@ def _is_double(row: Work | Placed) -> bool:
 
 
 def autocast(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that autocast or a scaler of gradients is used, and that the work is in float32.
+    """Yield a finding if autocast or a gradient scaler is used, but the work is in float32.
 
-    Evidence: dtypes of the work with gradients. Wrong if autocast is meant for a teacher or an
-    evaluation: silent where it had its effect on work without gradients.
+    Evidence: the dtypes of the work with gradients. Wrong if autocast is meant for a teacher or an
+    evaluation; silent if autocast had an effect on work without gradients.
     """
     asked = process.autocast
     steps = process.steps or 0
@@ -281,10 +296,10 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def waiting(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that the training waited for its data.
+    """Yield a finding if the training waited for its data.
 
-    Evidence: the time until its loaders gave each batch. Wrong about the cause where other programs
-    had the CPUs: that is said.
+    Evidence: the time until the loaders gave each batch. Wrong about the cause if other programs
+    used the CPUs; the sentence then says so.
     """
     loader = process.loader
     if loader is None or not loader.batches or not process.training_seconds:
@@ -308,10 +323,10 @@ def waiting(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def copies(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that tensors were copied to the device although they were there.
+    """Yield a finding if tensors were copied to the device although they were there already.
 
-    Evidence: the very tensor was copied there before in the same step, or came from one there that
-    still exists. Wrong if the copy there was freed meanwhile.
+    Evidence: the same tensor was copied there earlier in the same step, or came from a tensor there
+    that still exists. Wrong if the earlier copy was freed in between.
     """
     large = [copy for copy in process.copies if copy.bytes >= COPY_BYTES * copy.calls]
     needless = [copy for copy in large if copy.again and is_on(copy.target, run.requested)]
@@ -330,16 +345,16 @@ def copies(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def _needless(copy: Copy) -> float:
-    """Return the bytes that were copied although they were there."""
+    """Return the number of bytes that were copied without need."""
     return copy.again / max(copy.calls, 1) * copy.bytes
 
 
 def gradients(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that parameters get no gradient.
+    """Yield a finding if parameters get no gradient.
 
-    Evidence: none in any step that was looked at, of which there were many. Wrong where libraries
-    keep gradients elsewhere, then steps change parameters; and where parts are used in turn, then
-    some get their first gradient late.
+    Evidence: the parameters had none in any examined step, and many were examined. Wrong if a
+    library keeps gradients elsewhere, but then steps change parameters; and if parts of the model
+    are used in turn, but then some get their first gradient late.
     """
     trainable = process.trainable or 0
     without = min(process.without_gradient or 0, trainable)
@@ -360,10 +375,10 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def updates(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that steps change nothing.
+    """Yield a finding if the optimizer's steps change nothing.
 
-    Evidence: in the last comparisons, which go back over most of the training, no number changed
-    that had a gradient. Wrong if it is one of several optimizers', which may have its turn later.
+    Evidence: in the last comparisons, which cover most of the training, no compared number with a
+    gradient changed. Wrong for one of several optimizers that has its turn later.
     """
     share = 1 - min(process.changed_at / max(process.steps or 0, 1), 1.0)
     still = process.unchanged_updates
@@ -383,10 +398,10 @@ def updates(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def modules(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that models were trained as they are evaluated, or with one sample at a time.
+    """Yield a finding if models were trained in `eval()` mode, or with one sample at a time.
 
-    Evidence: all models that an optimizer trains, in every sampled step. Wrong if either is meant;
-    texts, and long steps of one sample, are taken to be.
+    Evidence: all models that an optimizer trains, in every sampled step. Wrong if either is
+    intended; this is assumed for texts and for long steps with one sample.
     """
     windows = process.windows
     if process.evaluating == windows >= LEAST_WINDOWS:
@@ -411,7 +426,7 @@ def modules(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield that operators ran on the CPU because the device has none."""
+    """Yield a finding if operators ran on the CPU because the device has none."""
     if not process.fallbacks:
         return
     # The host waits for it.
@@ -427,10 +442,10 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def losses(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield that the loss was not finite, or that it stands where guessing would.
+    """Yield a finding if the loss was not finite, or if it stays at the level of guessing.
 
-    Evidence: the logarithm of the number of classes that cross entropy saw. Wrong if a training
-    learns nothing at first, and is long at that; silent while the loss falls at all.
+    Evidence: the logarithm of the number of classes that cross entropy saw. Wrong for a long
+    training that learns nothing at first; silent if the loss falls at all.
     """
     pairs = process.losses
     lost = [step for step, loss in pairs if loss is None]
