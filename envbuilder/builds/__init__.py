@@ -1,4 +1,4 @@
-"""Build an artifact from a request: choose profile and backend, plan as data, execute, attest.
+"""Build an artifact from a request: choose a profile and a backend, plan, execute and attest.
 
-May import `packages` and everything below it; knows neither `doctor` nor `locks`.
+This package may import `packages` and everything below it, but neither `doctor` nor `locks`.
 """

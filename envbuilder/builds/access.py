@@ -1,4 +1,4 @@
-"""What a command gets in addition to its environment: ports, folders and volumes, variables."""
+"""Ports, volumes, folders and variables that a command gets in addition to its environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Definition, Settings
 
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
-"""Runs a command with these variables in addition to this process's; returns its exit code."""
+"""Function that runs a command with variables added to this process's own.
+
+It returns the exit code of the command.
+"""
 _PORT = re.compile(
     r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
     r"(?P<inside>[0-9]{1,5})"
@@ -42,39 +45,42 @@ _CLOSED = (
     "/sbin",
     "/usr",
 )
-"""Folders of an image in which nothing else may appear."""
+"""Folders of an image over or inside which nothing may be mounted."""
 _KEPT_WHOLE = ("/tmp", "/run", "/var", "/root", conventions.HOME)  # noqa: S108
-"""Folders of an image that others may have a folder in."""
+"""Folders of an image over which nothing may be mounted; a folder inside them may be."""
 _ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """What a command gets in addition to its environment."""
+    """Ports, volumes, folders and variables that a command gets besides its environment."""
 
     ports: tuple[Port, ...] = ()
-    """Only for images: a native environment's command has the ports of this machine."""
+    """Ports to publish. For images only: a native command uses this machine's ports directly."""
     volumes: tuple[Volume, ...] = ()
-    """Only for images."""
+    """Volumes to mount. For images only."""
     variables: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
-    """Variables of the caller, passed on without their values in an argument list."""
+    """Names of the caller's variables to pass on; their values appear in no argument list."""
     python_path: tuple[PurePath, ...] = ()
-    """Folders on this machine that Python imports from."""
+    """Folders on this machine from which Python imports modules."""
     programs: tuple[PurePath, ...] = ()
-    """Folders on this machine with the project's commands."""
+    """Folders on this machine that contain the project's commands."""
     own_folders: tuple[Volume, ...] = ()
-    """Folders outside the project that hold some of these; a container mounts them."""
+    """Folders outside the project that contain some of the paths above; containers mount them."""
     shares_cores: bool = False
-    """A hook gives each Python its number of threads, instead of the command's variables."""
+    """Whether a hook in each Python sets the number of threads, not the command's variables."""
     is_read: bool = False
-    """This process reads its output: it gets no terminal, and no notes about it are printed."""
+    """Whether this process reads the command's output.
+
+    The command then gets no terminal, and no notes about it are printed.
+    """
 
 
 NOTHING = Access()
 
 
 def combined(project: Access, command: Access) -> Access:
-    """Merge the access of a project's commands with that of one command, which takes precedence."""
+    """Return the project's access merged with one command's, which takes precedence."""
     inside = {port.inside for port in command.ports}
     addresses = {port.address for port in command.ports}
     targets = {volume.target for volume in command.volumes}
@@ -90,7 +96,7 @@ def combined(project: Access, command: Access) -> Access:
 
 
 def require_distinct(access: Access) -> None:
-    """Raise `InvalidError` if two ports of this machine, or two paths inside, are the same."""
+    """Raise `InvalidError` if a port of this machine or a path in the container is used twice."""
     seen = set()
     for item in [*(p.address for p in access.ports), *(v.target for v in access.volumes)]:
         if item in seen:
@@ -99,7 +105,7 @@ def require_distinct(access: Access) -> None:
 
 
 def port(text: str) -> Port:
-    """Parse a port, `[HOST_IP:]PORT[:PORT]`. Raises `InvalidError` if it is malformed."""
+    """Parse a port, `[HOST_IP:]PORT[:PORT]`. Raise `InvalidError` if it is malformed."""
     from ipaddress import ip_address
 
     match = _PORT.fullmatch(text)
@@ -127,9 +133,9 @@ def port(text: str) -> Port:
 
 
 def volume(text: str, folder: Path) -> Volume:
-    """Parse a volume, `SOURCE:TARGET[:ro]`; a relative source is below `folder`.
+    """Parse a volume, `SOURCE:TARGET[:ro]`. A relative source is relative to `folder`.
 
-    Raise `InvalidError` if it is malformed, or its source does not exist.
+    Raise `InvalidError` if the text is malformed or the source does not exist.
     """
     source, _, rest = text.partition(":")
     target, _, option = rest.partition(":")
@@ -145,7 +151,7 @@ def volume(text: str, folder: Path) -> Volume:
 
 
 def _source(text: str, folder: Path) -> str:
-    """Return the absolute path of a folder of this machine, or the name of a volume."""
+    """Return the absolute path of a folder on this machine, or the name of a volume."""
     if not text.startswith(_FOLDER_STARTS):
         if _VOLUME_NAME.fullmatch(text):
             return text
@@ -165,7 +171,7 @@ def _source(text: str, folder: Path) -> str:
 
 
 def place_inside(text: str) -> str:
-    """Return a path in an image that may be mounted over; `InvalidError` for any other."""
+    """Return the path in normal form. Raise `InvalidError` if nothing may be mounted there."""
     path = PurePosixPath(text)
     plain = text.rstrip("/") or "/"
     if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
@@ -184,7 +190,7 @@ def place_inside(text: str) -> str:
 
 
 def covered(path: PurePosixPath) -> str:
-    """Return the part of an image that a mount at this path would hide; empty if none."""
+    """Return which part of an image a mount at `path` would hide; empty if it hides none."""
     for folder in _CLOSED:
         if PurePosixPath(folder).is_relative_to(path) or path.is_relative_to(folder):
             return f"{folder} of the image"
@@ -195,9 +201,10 @@ def covered(path: PurePosixPath) -> str:
 
 
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return name and value of `NAME=VALUE`, or of `NAME` with the caller's value.
+    """Parse `NAME=VALUE` or `NAME`; return the name and the value.
 
-    Raise `InvalidError` if it is malformed, or if the caller has no such variable.
+    The value is None for `NAME` alone, which stands for the caller's value. Raise `InvalidError`
+    if the text is malformed, or if the caller has no such variable.
     """
     name, sign, value = text.partition("=")
     try:
@@ -216,10 +223,10 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def of_project(settings: Settings) -> Access:
-    """Return what the project's environment gives each of its commands.
+    """Return the access that the project's environment gives to each of its commands.
 
-    Raise `InvalidError` with the place in the project's file if a folder does not exist, or if a
-    volume would cover part of an image.
+    Raise `InvalidError` if a folder does not exist, or if a volume would cover part of an image.
+    The error names the entry in the project's file.
     """
     definition = settings.definition
     name = settings.environment
@@ -252,7 +259,10 @@ def of_project(settings: Settings) -> Access:
 
 
 def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
-    """Return the access of a command whose Pythons explain failed imports, where possible."""
+    """Return the access with a startup hook that makes Python explain failed imports.
+
+    Return the access unchanged if the hook cannot be written.
+    """
     from envbuilder.builds import project_folder
 
     locked = {file.name for file in plan.files}
@@ -268,14 +278,14 @@ def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
 
 
 def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
-    """Return the volume by which a container sees one of envbuilder's own folders."""
+    """Return the volume that mounts one of envbuilder's own folders in a container."""
     return Volume(source=str(folder), target=f"{conventions.OWN}/{name}", writable=writable)
 
 
 def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
-    """Return the command of the project's environment. Raise `InvalidError` if it has none.
+    """Return the command that the project sets for its environment.
 
-    `asked` is the envbuilder command that starts it.
+    Raise `InvalidError` if it sets none. `asked` is the envbuilder command that the hint names.
     """
     command = environments.of(settings).command
     if not command:
@@ -304,7 +314,10 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
 
 
 def _project_folder(project: Path, text: str) -> str:
-    """Return a folder of the project, which no link may lead out of."""
+    """Return the path of a folder in the project.
+
+    Raise `InvalidError` if the folder does not exist or a link leads out of the project.
+    """
     folder = (project / text).resolve()
     if not folder.is_relative_to(project.resolve()):
         raise InvalidError(
@@ -320,5 +333,5 @@ def _project_folder(project: Path, text: str) -> str:
 
 
 def volume_name(project: Path, name: str) -> str:
-    """Return the engine's name of a project's volume, different for each project."""
+    """Return the name that a project's volume has in the engine; it is unique to the project."""
     return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

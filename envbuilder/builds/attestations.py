@@ -1,8 +1,8 @@
-"""Write an artifact's attestations, SBOM and provenance, next to it and never inside it.
+"""Write an artifact's attestations (SBOM and provenance) next to the artifact, never inside it.
 
 The provenance is an in-toto Statement v1 with SLSA Provenance v1. It is unsigned and self-asserted:
 it records what envbuilder did on a machine that is not a trusted build platform (SLSA Build L1).
-Its claims can still be verified, because the same build gives the same digest.
+Anybody can verify its claims by repeating the build, which gives the same digest.
 """
 
 from __future__ import annotations
@@ -42,21 +42,25 @@ if TYPE_CHECKING:
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": PAYLOAD_TYPE}
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": ".provenance.json"}
-"""File name suffix of each attestation, appended to the artifact's name."""
+"""Suffix of each attestation's file name, appended to the artifact's name."""
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
-"""Its parameters are described in docs/explanation/supply-chain.md."""
+"""Build type in the provenance. docs/explanation/supply-chain.md describes its parameters."""
 BUILDER = "urn:envbuilder:local:v1"
-"""envbuilder on a local machine."""
+"""Builder id in the provenance: envbuilder on a local machine."""
 ON_DISK = NATIVE | {"archive", "layout"}
-"""Kinds of artifacts that are files or folders; the others are in an engine or a registry."""
+"""Kinds of artifacts that are files or folders. Other artifacts are in an engine or a registry."""
 TREE = "envbuilderTree"
-"""Name of the algorithm of a tree digest, which is not a hash of a file's bytes."""
+"""Algorithm name of tree digests, which are not hashes of a single file."""
 _FULL = "The artifact itself is finished. Make room, then run the same command again."
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
-    """Return the paths of an artifact's attestations: next to it, or next to an image's record."""
+    """Return the path of each attestation, by name.
+
+    For an image in an engine or a registry, the paths are next to the image's record; for other
+    artifacts, next to the artifact.
+    """
     if artifact.kind in {"image", "registry"}:
         beside = str(settings.records_dir / plan.fingerprint / _digest(artifact))
     else:
@@ -73,9 +77,11 @@ def ensure(
     anew: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Write the attestations if one is missing, or `anew` after a build; return their paths.
+    """Write the attestations if one is missing or if `anew` is true; return their paths by name.
 
-    `versions` are those of further builders. Raise `BuildError` if a file cannot be written.
+    If all exist, only add the accepted signatures of the plan's inputs to the provenance.
+    `versions` are the versions of further builders, by name. Raise `BuildError` if a file cannot
+    be written.
     """
     paths = places(plan, artifact, settings)
     if anew or not all(Path(path).is_file() for path in paths.values()):
@@ -91,13 +97,13 @@ def ensure(
 
 
 def remove(plan: Plan, artifact: Artifact, settings: Settings) -> None:
-    """Remove the attestations of an earlier artifact at this place."""
+    """Remove attestations left over from an earlier artifact at the same path."""
     for path in places(plan, artifact, settings).values():
         Path(path).unlink(missing_ok=True)
 
 
 def _add_signatures(path: Path, plan: Plan) -> None:
-    """Record in an earlier build's provenance that its inputs' signatures were accepted now."""
+    """Add the accepted signatures of the plan's inputs to an existing provenance file."""
     try:
         before = path.read_bytes()
         after = also_signed(before, plan.signatures)
@@ -110,7 +116,7 @@ def _add_signatures(path: Path, plan: Plan) -> None:
 
 
 def subject(artifact: Artifact) -> Subject:
-    """Return an artifact as a subject: an image or archive by its digest, else by its tree."""
+    """Return the artifact as a subject: a native environment by tree digest, others by sha256."""
     algorithm = TREE if artifact.kind in NATIVE else "sha256"
     name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
     return Subject(name=name, digest={algorithm: _digest(artifact)})
@@ -157,10 +163,10 @@ def bill(
     extra: Iterable[sbom.Component] = (),
     licences: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """Return an SBOM of a base, locked files and further installed components (`extra`).
+    """Return the SBOM of a base image, locked files and further installed components (`extra`).
 
-    `facts` are about the environment, such as its platform; empty ones are left out. Licences are
-    read from the wheels in the store; `licences` adds others, by a file's sha256.
+    `facts` describe the environment, such as its platform; empty facts are left out. Licences are
+    read from the wheels in the store; `licences` adds others, by sha256 of the file.
     """
     known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
     parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
@@ -172,9 +178,10 @@ def bill(
 
 
 def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.Component, ...]:
-    """Return what an artifact contains: Python distributions if native, else Debian packages.
+    """Return the Python distributions in a native environment, or the Debian packages in an image.
 
-    If an image cannot be read, that is noted and its base remains a single component.
+    If the image cannot be read, print a note and return nothing: the SBOM then lists the base image
+    as a single component.
     """
     if artifact.kind in NATIVE:
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
@@ -193,7 +200,10 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
-    """Return the packages of an assembly's base image, else of the image in the engine."""
+    """Return the versions of an image's Debian packages, by name; None if they cannot be read.
+
+    If the plan assembles the image, read its base image; otherwise, read the image in the engine.
+    """
     from envbuilder.builds.image.base import read_contents
     from envbuilder.builds.image.layer_cache import LayerCache
     from envbuilder.containers.engine import connection
@@ -219,10 +229,10 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
 
 
 def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> bytes:
-    """Return the provenance statement of an artifact that `plan` made.
+    """Return the provenance statement for an artifact that `plan` made.
 
-    `versions` are those of further builders, such as BuildKit. The same build gives the same bytes,
-    because nothing in it is specific to one run.
+    `versions` are the versions of further builders, such as BuildKit. The statement has nothing
+    specific to one run, so the same build gives the same bytes.
     """
     signatures = {"signatures": msgspec.to_builtins(plan.signatures)} if plan.signatures else {}
     document = {
@@ -255,9 +265,9 @@ def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> by
 
 
 def also_about(content: bytes, artifact: Subject) -> bytes:
-    """Return an envbuilder statement with one more subject, such as a pushed manifest.
+    """Return the statement with one more subject, such as a pushed manifest.
 
-    Raise `ValueError` for anything but an envbuilder statement.
+    Raise `ValueError` if the content is not a provenance statement of envbuilder.
     """
     document = _parsed(content)
     if artifact.digest not in [s["digest"] for s in document["subject"]]:
@@ -266,9 +276,9 @@ def also_about(content: bytes, artifact: Subject) -> bytes:
 
 
 def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
-    """Return an envbuilder statement that records accepted signatures of its inputs.
+    """Return the statement with the accepted signatures of the build's inputs recorded in it.
 
-    Raise `ValueError` as `also_about` does.
+    Raise `ValueError` if the content is not a provenance statement of envbuilder.
     """
     document = _parsed(content)
     parameters = document["predicate"]["buildDefinition"].setdefault("internalParameters", {})
@@ -277,7 +287,7 @@ def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Return a statement by envbuilder; raise `ValueError` for anything else."""
+    """Parse a provenance statement. Raise `ValueError` if envbuilder did not write it."""
     try:
         document: dict[str, Any] = json.loads(content)
         build_type = document["predicate"]["buildDefinition"]["buildType"]
@@ -290,7 +300,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def dependencies(plan: Plan) -> list[dict[str, Any]]:
-    """Return all inputs of a build as in-toto resource descriptors."""
+    """Return all inputs of the build as in-toto resource descriptors."""
     name = plan.profile
     urn = "urn:envbuilder"
     resources: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Conventions of images and environments that all builders share."""
+"""Paths, users and variables that all builders use in images and environments."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 PREFIX = "/opt/env"
-"""Location of the environment in an image."""
+"""Path of the environment in an image."""
 PYTHON = IMAGE_PYTHON
-"""Location of an interpreter that is not from the base image."""
+"""Path of the interpreter in an image, if it is not the base image's own."""
 OWN = "/opt/envbuilder"
-"""Location of envbuilder's own files, in the image and in mounts of a command."""
+"""Path of envbuilder's own files in an image, and of its own folders mounted in a container."""
 PAYLOAD = f"{OWN}/payload.pyz"
 ID = 1000
-"""uid and gid of the image's user."""
+"""User id and group id of the image's user."""
 USER = f"{ID}:{ID}"
 HOME = "/home/user"
 WORK = "/work"
 PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"
 GROUP = f"user:x:{ID}:"
-"""That user's lines in /etc/passwd and /etc/group."""
+"""Lines of the image's user in /etc/passwd (`PASSWD`) and /etc/group (`GROUP`)."""
 ENTRYPOINT = (f"{PREFIX}/bin/python", "-I", PAYLOAD, "exec", "--")
-"""Sets the number of threads from the container's CPU quota and affinity, then becomes the
-command. Runs isolated itself, but passes all variables of the container on to the command."""
+"""Entry point of an image. It sets the number of threads from the container's CPU quota and
+affinity, then replaces itself with the command. It runs in isolated mode (`-I`), but passes all
+variables of the container on to the command."""
 COMMAND = ("python",)
 PATH = f"{PREFIX}/bin"
-"""Prepended to the base image's PATH."""
+"""Folder of the environment's programs, prepended to the base image's PATH."""
 
 
 def variables(profile: Profile) -> dict[str, str]:
-    """Return the variables that an image sets in addition to PATH, in this order."""
+    """Return the variables that an image sets in addition to PATH, in the order to set them."""
     values = {"VIRTUAL_ENV": PREFIX, **dict(sorted(profile.environment.items()))}
     if profile.preload:
         values["LD_PRELOAD"] = ":".join(profile.preload)
@@ -45,7 +46,7 @@ def variables(profile: Profile) -> dict[str, str]:
 
 
 def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
-    """Return the variable that makes Python import from folders, before those in other values."""
+    """Return PYTHONPATH with `folders` before the values in `others`; empty without folders."""
     first = list(map(str, folders))
     if first:
         return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])}

@@ -1,4 +1,4 @@
-"""Execute a plan: run its steps in order and leave no partial result behind."""
+"""Execute a build plan: run its steps in order, and leave no partial result behind."""
 
 from __future__ import annotations
 
@@ -65,11 +65,12 @@ def execute(
     progress: Progress,
     is_done: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Run a plan's steps; return whether they ran.
+    """Run the steps of a plan. Return False if another process has built the artifact meanwhile.
 
-    Only one process at a time builds a given artifact. If another one has built it meanwhile
-    (`is_done`), nothing runs: it may be in use already. The working folder is always removed; the
-    artifact appears with a single move or load at the end. Raises `BuildError`.
+    Only one process at a time builds a given artifact. If `is_done` returns true once this process
+    may build, no step runs, because the artifact may already be in use. The working folder is
+    always removed. The artifact appears with a single move or load at the end. Raise `BuildError`
+    if a step fails.
     """
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
@@ -101,7 +102,7 @@ def execute(
 
 
 class _Context(NamedTuple):
-    """What a step needs besides its own data."""
+    """The store, log and progress that a step needs in addition to its own data."""
 
     store: Store
     log: Path
@@ -110,7 +111,7 @@ class _Context(NamedTuple):
 
     @contextmanager
     def logging(self) -> Iterator[Callable[[str], None]]:
-        """Yield a function that appends a line to the log."""
+        """Open the log and yield a function that appends a line to it."""
         with self.log.open("a") as out:
 
             def append(line: str) -> None:
@@ -189,9 +190,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a finished folder to `target`; an existing one moves to the working folder first.
+    """Move a finished folder to `target`; first move an existing environment out of the way.
 
-    If it were removed in place, a kill could leave half of it, perhaps with its marker.
+    The existing environment moves to the working folder. If it were removed in place, a killed
+    process could leave half of it, perhaps with its marker. Raise `BuildError` if envbuilder did
+    not make the existing target.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     exists = target.exists() or target.is_symlink()
@@ -296,7 +299,10 @@ def _load_base(step: LoadBase) -> None:
 
 
 def _failing_step(printed: str) -> str:
-    """Return BuildKit's excerpt of the failing step: the last lines only quote the Dockerfile."""
+    """Return BuildKit's last excerpt of a failing step; empty if there is none.
+
+    The last lines of BuildKit's output only quote the Dockerfile.
+    """
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
 
@@ -312,7 +318,7 @@ def _share_wheels(step: ShareWheels, context: _Context) -> None:
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:
-    """Extract an executable from a wheel."""
+    """Extract an executable program from a wheel."""
     from envbuilder.builds.image.wheels import Wheel
 
     target = Path(step.path)
@@ -323,7 +329,10 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
-    """Write each library's bytes under its soname, following links inside a package."""
+    """Write each library under its soname, following links inside its package.
+
+    Raise `BuildError` if no package contains one of the libraries.
+    """
     from envbuilder.packages.debian import deb
 
     folder = Path(step.folder)
@@ -349,7 +358,7 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
 
 
 def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
-    """Return the requested libraries that a package contains: name → path of the file itself."""
+    """Return the requested libraries that a package contains: name → path of the regular file."""
     targets: dict[str, str] = {}
     for path, member in sorted(members.items()):
         target = path

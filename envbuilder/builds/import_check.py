@@ -1,7 +1,7 @@
-"""In a built environment, import what the project's code imports and what it requires.
+"""Import the modules that the project imports or requires, in its built environment.
 
-The modules are imported as the environment's commands would, each in a process of its own. A module
-that only lacks a device of this machine is not judged.
+Each module is imported in its own process, in the same way as a command of the environment would
+import it. A module that fails only because this machine lacks a device is not counted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).with_name("inside") / "import_modules.py"
 _SECONDS = 120
-"""Seconds for one import: a framework's first takes half a minute on a slow disk."""
+"""Timeout of one import in seconds. A framework's first import can take 30 s on a slow disk."""
 _LONGEST = 500
 _BEFORE = re.compile(r".*^Traceback \(most.*?^(?! )", re.DOTALL | re.MULTILINE)
-"""Matches everything before the last exception; advice on how to go on follows it."""
+"""Pattern for all output before the last exception. The text after it may contain advice."""
 _LIBRARY = re.compile(
     r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file: No such file or directory"
 )
@@ -43,20 +43,21 @@ _DEVICE = re.compile(
     r"|Torch not compiled with CUDA|0 active drivers"
     r"|lib(cuda|nvidia-ml|nvcuvid|ze_loader|amdhip64|hsa-runtime64)\.so[.0-9]*: cannot open"
 )
-"""Messages of frameworks and packages (Triton, bitsandbytes) about a missing GPU or driver."""
+"""Pattern for messages of frameworks and packages (Triton, bitsandbytes) about a missing GPU or
+driver."""
 
 
 class Outcome(Struct, frozen=True):
-    """The result of a project's imports."""
+    """The overall result of importing a project's modules."""
 
     status: Literal["passed", "warning", "failed"]
-    """`failed` if a package that the project requires fails, `warning` for any other module."""
+    """`failed` if a package that the project requires fails; `warning` if only others fail."""
     detail: str
-    """How many succeeded, and the errors of the others, each reason once."""
+    """Number of successful imports, and each distinct error with the modules that failed."""
 
 
 class _Result(Struct, frozen=True):
-    """The environment's result for one module; untrusted."""
+    """The result that the environment reports for one module; untrusted input."""
 
     module: str
     package: str
@@ -65,9 +66,10 @@ class _Result(Struct, frozen=True):
 
 
 def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
-    """Import the modules in the project's environment; raise `VerifyError` if they cannot be tried.
+    """Import the project's modules in its environment; return the outcome, or None if no project.
 
-    None outside of a project. `has_trained`: the framework was just used there; skip it.
+    If `has_trained`, skip the framework, since it has just been used in the environment. Raise
+    `VerifyError` if the imports cannot be tried at all.
     """
     settings = build.settings
     environment = build.environment
@@ -105,7 +107,7 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
 
 
 def judged(results: Sequence[_Result]) -> Outcome:
-    """Return the outcome of these imports; those that need a device do not count."""
+    """Return the overall outcome of the imports, without counting those that need a device."""
     passed = 0
     failed = 0
     parts: dict[str, list[str]] = {}

@@ -1,9 +1,10 @@
 """Isolate a verification from the caller's variables, and check where its code came from.
 
-The caller's variables may shadow an environment's code: modules on an HPC machine, ROS, another
-activated environment. The payload of `verify` gets only allow-listed variables and reports where
-its code came from, which is compared with the build. `run` and `shell` leave the user's variables
-unchanged, and warn of those that shadow.
+The caller's variables may make other code shadow an environment's code, for example after loading
+modules on an HPC machine, sourcing ROS or activating another environment. `verify` passes only
+allow-listed variables to its payload. The payload reports where its code came from, and the report
+is compared with the build. `run` and `shell` leave the user's variables unchanged, but warn about
+variables that shadow the environment.
 """
 
 from __future__ import annotations
@@ -69,9 +70,12 @@ _NAMES = frozenset(
         "DEVELOPER_DIR",
     }
 )
-"""Variables of the caller that are passed to the payload, by reason; those of devices are added."""
+"""Variables of the caller that are passed to the payload, grouped by reason.
+
+`payload_environment` adds the variables that choose devices.
+"""
 _PREFIXES = ("LC_", "NCCL_IB_")
-"""Prefixes of further such variables."""
+"""Prefixes of further variables that are passed to the payload."""
 _CLEARED = (
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -91,13 +95,16 @@ _CLEARED = (
     "ENV",
     *sorted(INJECTING),
 )
-"""Emptied in a container: its engine adds variables from the image and from its own settings."""
+"""Variables to empty in a container, where the image or the engine's settings may set them."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every interpreter imports at startup."""
 
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables that the payload gets; the profile's own are added later."""
+    """Return the caller's variables to pass to the payload.
+
+    The profile's variables are added later.
+    """
     names = {*_NAMES}
     prefixes = [*_PREFIXES]
     for row in of_gpus():
@@ -109,7 +116,7 @@ def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_drivers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable with the library folders of drivers, if there are any."""
+    """Return LD_LIBRARY_PATH reduced to the folders of drivers; empty if there are none."""
     folders = environ.get("LD_LIBRARY_PATH", "").split(":")
     drivers = ":".join(dict.fromkeys(filter(_is_of_driver, folders)))
     return {"LD_LIBRARY_PATH": drivers} if drivers else {}
@@ -120,7 +127,7 @@ def _is_of_driver(folder: str) -> bool:
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the caller's variables that could load other code and are therefore not passed on."""
+    """Return the names of the caller's variables that are withheld since they could load code."""
     passed = payload_environment(environ)
     lost = [name for name, value in guarded(environ).items() if value != passed.get(name)]
     if environ.get("BASH_ENV"):
@@ -129,7 +136,7 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def notes(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the notes on the caller's variables to print before a verification, if any."""
+    """Yield notes about the caller's variables, to be printed before a verification."""
     if lost := left_out(environ):
         yield f"not passed to the verification: {', '.join(map(printable, lost))}"
     for name in sorted(environ):
@@ -142,9 +149,10 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
-    """Return the command for an isolated interpreter, with a bytecode folder if one is given.
+    """Return the command that starts an isolated interpreter.
 
-    An image needs none: its digest covers its bytecode.
+    `bytecode` is a separate folder for bytecode; empty for none. An image needs none, because its
+    digest covers its bytecode.
     """
     folder = ("-X", f"pycache_prefix={bytecode}") if bytecode else ()
     return (executable, "-I", *folder)
@@ -153,9 +161,9 @@ def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
 def container_variables(
     inherited: Iterable[str], profile_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables to set in a container so that only the profile's can load code.
+    """Return the variables to set in a container so that only the profile's variables load code.
 
-    `inherited` are the image's own, as `NAME=VALUE`.
+    `inherited` are the image's own variables, as `NAME=VALUE`.
     """
     image = dict(pair.split("=", 1) for pair in inherited if "=" in pair)
     cleared = dict.fromkeys((*_CLEARED, *guarded(image)), "")
@@ -163,7 +171,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """Return the `--promise` for a payload in an image: how it will be started."""
+    """Return how the payload in an image will be started, for its option `--promise`."""
     return Start(
         as_found=False,
         prefix=conventions.PREFIX,
@@ -173,9 +181,9 @@ def container_start(variables: Mapping[str, str]) -> Start:
 
 
 def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> str:
-    """Return why a report is not about the artifact; empty if it is.
+    """Return the reason why a report is not about the artifact; empty if it is.
 
-    `artifact`: the one in the report's facts, its kind and path (if it has one).
+    `artifact` is the artifact in the report's facts: its kind and, if it has one, its path.
     """
     origins = report.get("origins")
     if not isinstance(origins, dict):
@@ -202,7 +210,7 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
 
 
 def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
-    """Raise `VerifyError` if a passing report is not about the artifact."""
+    """Raise `VerifyError` if a report with the status `passed` is not about the artifact."""
     problem = differences(report, artifact, as_found=as_found)
     if report.get("status") == "passed" and problem:
         raise VerifyError(f"{problem}: not to be trusted")
@@ -211,7 +219,11 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
 def unreached(
     report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
 ) -> list[EnvbuilderError]:
-    """Return an error for a missing framework that the user site or left-out variables may have."""
+    """Return an error if the interpreter itself lacks the framework, else an empty list.
+
+    The framework may be in the user's site-packages or in a folder named by a variable that is
+    withheld from the verification. The hint then suggests `--inherit-environment`.
+    """
     reasons = " ".join(map(str, report.get("reasons") or ()))
     missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)
     if executable is None or missing is None:
@@ -229,7 +241,7 @@ def unreached(
 
 
 def _entries(folder: str) -> Iterable[str]:
-    """Return the names in a folder; an unreadable one counts as empty."""
+    """Return the names of the entries in a folder; an unreadable folder counts as empty."""
     try:
         return os.listdir(folder)  # noqa: PTH208 (names)
     except (OSError, ValueError):
@@ -239,9 +251,9 @@ def _entries(folder: str) -> Iterable[str]:
 def shadowing(
     environ: Mapping[str, str], entries: Callable[[str], Iterable[str]] = _entries
 ) -> Iterator[str]:
-    """Yield one line for each variable or folder that shadows the environment's frameworks.
+    """Yield one warning for each variable or folder that shadows the environment's code.
 
-    `entries` lists a folder that a variable names.
+    `entries` is the function that lists a folder named by a variable.
     """
     for folder in _folders(environ, "PYTHONPATH"):
         from envbuilder.payload import origins
@@ -271,7 +283,7 @@ def shadowing(
 
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
-    """Return the folders that variables name, each once, in order."""
+    """Return the folders in the values of path variables, in order and without duplicates."""
     values: list[str] = []
     for name in names:
         values += environ.get(name, "").split(os.pathsep)

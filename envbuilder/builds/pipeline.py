@@ -2,11 +2,11 @@
 
     choose → judge → lock → plan → finish
 
-Each takes the result of the one before it (`request.Chosen` to `Built`). All but the last only
-decide and download nothing, except sources without wheels in the lock, which decide the plan.
-`finish` carries out the plan, unless its result already exists. The order of the checks and their
-exit codes are a contract: arguments and profile (2), host (3), lock (2), engine and tools (4),
-fetching and building (1). Verifying (5) is up to the caller.
+Each stage takes the result of the stage before it (`request.Chosen` to `Built`). All stages but the
+last only make decisions. They download nothing, except sources for which the lock has no wheel,
+because the plan depends on their wheels. `finish` carries out the plan, unless its result already
+exists. The order of the checks and their exit codes are a contract: arguments and profile (2), host
+(3), lock (2), engine and tools (4), fetching and building (1). Verifying (5) is up to the caller.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 
 def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Planned:
-    """Return a planned build, after all checks that precede a download.
+    """Plan a build, after all checks that need no download.
 
-    With `running`, commands will run in the result at once, so this host must fit. Otherwise the
-    result may be used elsewhere: only what cannot be built here is refused, and the rest is noted.
-    A named target host must fit in any case.
+    If `running`, commands will run in the result at once, so the profile must fit this host.
+    Otherwise, the result may be used elsewhere: raise an error only if it cannot be built here, and
+    print notes about other problems. A profile must always fit a named target host.
     """
     return plan(lock(judge(choose(request, settings, progress, running=running))))
 
 
 def finish(build: Planned) -> Built:
-    """Return the build with its result: an earlier build's if there is one, else a new one."""
+    """Return the build with its result, which is made only if no earlier build made it."""
     started = time.monotonic()
     artifact = reusable(build)
     is_new = False
@@ -89,7 +89,10 @@ def finish(build: Planned) -> Built:
 def _attested(
     build: Planned, artifact: Artifact, made_by: dict[str, str], *, is_new: bool
 ) -> dict[str, str]:
-    """Return the artifact's attestations; commands in an environment do not wait for them."""
+    """Write the artifact's attestations if they are missing; return their paths by name.
+
+    If a command is about to run in a native environment, write none, so that it need not wait.
+    """
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:
         return {}
@@ -107,9 +110,9 @@ def _attested(
 
 
 def choose(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Chosen:
-    """Choose the profile, unless it is named, and note why.
+    """Choose the profile, unless the request names it, and print the reason.
 
-    Raises `InvalidError` if the profile lacks the requested backend or Python.
+    Raise `InvalidError` if the profile lacks the requested backend or Python version.
     """
     library = variants.library(settings)
     if not running and settings.project and settings.definition:
@@ -152,9 +155,10 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
 
 
 def judge(build: Chosen) -> Judged:
-    """Choose the backend, unless it is named, and require that the profile fits the host with it.
+    """Choose the backend, unless the request names it, and require that the profile fits the host.
 
-    With --force the host is not judged.
+    With --force, the profile need not fit. Raise `HostError` if a native environment cannot be
+    built here for the target host's platform.
     """
     profile = build.profile
     host = build.host
@@ -206,11 +210,11 @@ def judge(build: Chosen) -> Judged:
 def choose_backend(
     profile: Profile, request: Request, settings: Settings, judged: Sequence[fit.BackendFit] = ()
 ) -> tuple[types.Backend, str]:
-    """Return the backend that works on the host, and why.
+    """Return the backend that works on the host, and the reason for choosing it.
 
-    If several work: the venv that the project already uses, so that pulling an image does not
-    change the choice; else the preferred one whose tools are available (for an image: an engine
-    with the base image), else the last one.
+    If several backends work and the project already uses a venv of the profile, choose the venv, so
+    that pulling an image does not change the choice. Otherwise, choose an image if an engine
+    answers and has the base image, else the first native backend.
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
@@ -241,7 +245,7 @@ def choose_backend(
 
 
 def lock(build: Judged) -> Locked:
-    """Read the profile's lock, which must be usable with the backend."""
+    """Read the profile's lock. Raise `InvalidError` or `SignatureError` if it cannot be used."""
     usable = build.library.usable_lock(build.profile, build.backend)
     for note in (*build.profile.notes(build.host.cpu.flags), *build.library.notes):
         build.progress.note(f"note: {note}")
@@ -249,7 +253,10 @@ def lock(build: Judged) -> Locked:
 
 
 def plan(build: Locked) -> Planned:
-    """Plan with the backend, which checks its tools; note which hashes are claims."""
+    """Let the backend check its tools and plan the build; print which hashes are only claims.
+
+    Unless this is a dry run, first build the wheels of packages that the lock has as sources only.
+    """
     require_own(build.settings)
     if build.settings.definition is not None and build.settings.project is not None:
         project_folder.require_own(build.settings.project)
@@ -276,7 +283,10 @@ def plan(build: Locked) -> Planned:
 
 
 def _prepared(build: Locked) -> Product:
-    """Return the backend's plan."""
+    """Return the product that the backend plans.
+
+    If a missing engine or base image prevents that, add a hint to the error.
+    """
     try:
         backend = import_module(f"envbuilder.builds.backends.{build.backend}")
         product: Product = backend.prepare(build)
@@ -293,7 +303,10 @@ def _prepared(build: Locked) -> Product:
 
 
 def _with_wheels(build: Locked, target: Target) -> Locked:
-    """Return the build with a lock in which wheels, new or earlier, replace a target's sources."""
+    """Return the build with a lock in which wheels replace a target's sources.
+
+    Build the wheels that no earlier build made.
+    """
     from envbuilder.packages.sources import source_locker
 
     wheels = source_locker.build_sources(target, build.settings, build.progress)
@@ -302,7 +315,10 @@ def _with_wheels(build: Locked, target: Target) -> Locked:
 
 
 def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
-    """Add to an error about a base image the profile whose base needs no registry, if any."""
+    """Add a hint to an error about a base image: the variant whose base needs no registry.
+
+    Do nothing if the profile has no such variant.
+    """
     if build.request.base_image:
         return
     if variant := build.library.on_packages(build.profile.name, python):
@@ -314,9 +330,9 @@ def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
 
 
 def reusable(build: Planned) -> Artifact | None:
-    """Return the artifact if an earlier build made exactly this one.
+    """Return the artifact if an earlier build made it and it is unchanged, else None.
 
-    Raises `BuildError` if it must be made again and is in use.
+    Raise `BuildError` if an environment must be rebuilt but is in use.
     """
     request = build.request
     altered = build.product.altered() if request.restore and not request.rebuild else ""
@@ -331,7 +347,11 @@ def reusable(build: Planned) -> Artifact | None:
 
 
 def fetch(build: Planned) -> None:
-    """Fetch files that the store lacks, after checking the space for them and for the result."""
+    """Fetch the files that the store lacks, and check them for conflicts.
+
+    First check that there is space for the files and for the result. Print warnings about packages
+    that may not work on this host.
+    """
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
     from envbuilder.packages.fetch import LackingError
@@ -372,7 +392,7 @@ def fetch(build: Planned) -> None:
 
 
 def _unpacking(build: Planned) -> Callable[[File], None]:
-    """Return a function that unpacks a wheel on arrival, if a step of the plan uses it unpacked."""
+    """Return a function that unpacks a downloaded wheel if a step of the plan needs it unpacked."""
     from envbuilder.builds.image.unpacked import unpack
     from envbuilder.packages.store import Store
 
@@ -390,9 +410,10 @@ def _unpacking(build: Planned) -> Callable[[File], None]:
 
 
 def execute(build: Planned) -> tuple[Artifact, bool]:
-    """Run the plan, unless another process has done so meanwhile; return the artifact.
+    """Run the plan, unless another process has made the artifact meanwhile.
 
-    Also return whether this build made it.
+    Return the artifact, and whether this build made it. Raise `BuildError` if it is missing after
+    the build.
     """
     from envbuilder.builds.execute import execute as execute_plan
 
@@ -414,7 +435,10 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
 
 
 def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
-    """Return the project's reasons for the framework's release, if that is among `names`."""
+    """Return a hint with the project's requirements that determined the framework's release.
+
+    Return nothing if the framework is not in `names` or nothing limited its release.
+    """
     limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
         return ()
@@ -422,7 +446,7 @@ def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
 
 
 def makers(build: Planned) -> dict[str, str]:
-    """Return the programs that decide the artifact's bytes → their versions."""
+    """Return the versions, by name, of the programs that determine the artifact's bytes."""
     made_by = build.product.made_by()
     for step in build.plan.steps:
         if isinstance(step, MakeBase):
@@ -433,9 +457,9 @@ def makers(build: Planned) -> dict[str, str]:
 
 
 def deliver(build: Planned, documents: Mapping[str, str]) -> None:
-    """Link the artifact to the project, and push its attestations.
+    """Link a native environment into the project, and attach attestations to a pushed image.
 
-    Record that the project uses it, unless it is temporary.
+    Record that the project uses the artifact. A temporary artifact is neither linked nor recorded.
     """
     if not build.request.only_tag:
         from envbuilder.builds import records

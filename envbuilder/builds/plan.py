@@ -1,4 +1,4 @@
-"""Build plans as data: computed purely, printed by `--dry-run`, run by `execute`."""
+"""Build plans as data, which `--dry-run` prints and `execute` runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envbuilder.profiles.lock import File
 
 
 class Write(types.Action, frozen=True, kw_only=True):
-    """Write text to a file, creating its folder."""
+    """Write text to a file, and create its folder if necessary."""
 
     path: str
     text: str
@@ -40,14 +40,17 @@ class WritePrograms(types.Action, frozen=True, kw_only=True):
 
 
 class LinkFiles(types.Action, frozen=True, kw_only=True):
-    """Link files of the store into a folder under their own names."""
+    """Link files of the store into a folder, under their original names."""
 
     files: tuple[File, ...]
     folder: str
 
 
 class UnpackWheels(types.Action, frozen=True, kw_only=True):
-    """Unpack wheels of the store; write the rest for an installer, with its requirements."""
+    """Unpack wheels of the store, and prepare what remains for an installer.
+
+    The remaining parts of the wheels go into `folder`, with a requirements file.
+    """
 
     files: tuple[File, ...]
     unpacked: str
@@ -56,7 +59,7 @@ class UnpackWheels(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackTool(types.Action, frozen=True, kw_only=True):
-    """Extract the executable `name` from a wheel of the store."""
+    """Extract the executable `name` from a wheel of the store, to `path`."""
 
     file: File
     name: str
@@ -72,19 +75,19 @@ class UnpackLibraries(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackPython(types.Action, frozen=True, kw_only=True):
-    """Unpack an interpreter of the store into a new folder."""
+    """Unpack a Python interpreter of the store into a new folder."""
 
     file: File
     folder: str
 
 
 class MakeBase(types.Action, frozen=True, kw_only=True):
-    """Make a base image from locked Debian packages, as an OCI layout, unless it exists."""
+    """Make a base image from locked Debian packages as an OCI layout, unless it exists."""
 
     identity: types.Sha256
-    """Hash of everything that decides its bytes."""
+    """Hash of all inputs that determine the image's bytes."""
     ref: types.ImageRef
-    """Its name in engines."""
+    """Name of the image in engines."""
     suite: types.DebianSuite
     platform: types.Platform
     files: tuple[File, ...]
@@ -94,31 +97,32 @@ class MakeBase(types.Action, frozen=True, kw_only=True):
 
 
 class CopyProject(types.Action, frozen=True, kw_only=True):
-    """Copy the project's own files to the folder from which a builder reads them."""
+    """Copy the project's own files into a folder, for a builder to read."""
 
     project: ProjectLayer
     folder: str
 
 
 class Run(types.Action, frozen=True, kw_only=True):
-    """Run a command; its failure ends the build."""
+    """Run a command. If it fails, the build fails."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     hints: dict[str, str] = field(default_factory=dict)
-    """Text that a failing command may print → what to do about it."""
+    """Text that the command may print when it fails → advice for the user."""
     output: str = ""
-    """A file for its stdout, in addition to the log."""
+    """Path of a file for the command's stdout, in addition to the log; empty for none."""
 
 
 class RunUv(Run, frozen=True, kw_only=True):
-    """Run the locked uv, with `process.run_uv`."""
+    """Run the locked uv with `process.run_uv`."""
 
 
 class ShareWheels(types.Action, frozen=True, kw_only=True):
-    """Add the unpacked files of wheels and their bytecode to a venv that has the rest of them.
+    """Add the unpacked files of wheels and their bytecode to a venv, which has their other parts.
 
-    They are linked into a separate folder while `steps` make the venv: uv never sees a shared file.
+    The files are linked into a separate folder while the steps in `meanwhile` make the venv, so
+    that uv never sees a shared file.
     """
 
     files: tuple[File, ...]
@@ -127,111 +131,117 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     meanwhile: tuple[UnpackTool | RunUv, ...]
     env: str
     venv: str
-    """The venv; `env`, or a folder in it."""
+    """Folder of the venv: `env` itself, or a folder in it."""
     python: str
-    """The interpreter of the venv."""
+    """Path of the venv's interpreter."""
     version: str
-    """Its version X.Y.Z."""
+    """Version of that interpreter, X.Y.Z."""
 
 
 class Seal(types.Action, frozen=True, kw_only=True):
-    """Write the integrity manifest of a finished environment, and its marker with `facts`."""
+    """Write a finished environment's integrity manifest, and its marker with `facts`."""
 
     folder: str
     facts: dict[str, Any]
     base_python: str = ""
-    """The outside interpreter that the environment is based on, if any."""
+    """Path of the interpreter outside the environment on which it is based; empty if none."""
 
 
 class Move(types.Action, frozen=True, kw_only=True):
-    """Move a finished folder to its final location, replacing what was there."""
+    """Move a finished folder to its final location, and replace an earlier folder there."""
 
     source: str
     target: str
 
 
 class Recording(types.Action, frozen=True, kw_only=True):
-    """A step that records the image that it delivers."""
+    """Base class of steps that deliver an image and record it."""
 
     profile: types.Name
     fingerprint: types.Sha256
     builder: str
     made_by: dict[str, str]
-    """Programs that decide the image's bytes → their versions."""
+    """Versions, by name, of the programs that determine the image's bytes."""
     folder: str
     """Folder for the record."""
 
 
 class RecordImage(Recording, frozen=True, kw_only=True):
-    """Record a build's report about its image, outside the image."""
+    """Record an image that a client built, from the client's report."""
 
     metadata: str
-    """The file in which the client reports the image's digests."""
+    """Path of the file in which the client reports the image's digests."""
     versions: str
-    """The file with the client's description of its builder."""
+    """Path of the file in which the client describes its builder."""
     names: tuple[str, ...]
     """All names of the image."""
 
 
 class System(Struct, frozen=True, kw_only=True):
-    """System packages whose maintainer scripts must run: an engine installs them, once per base."""
+    """System packages that an engine must install, because their maintainer scripts have to run.
+
+    The engine installs them once for each base image.
+    """
 
     recipe: types.Sha256
-    """Hash of the Dockerfile text that installs them."""
+    """Hash of the text of the Dockerfile that installs the packages."""
     steps: tuple[LinkFiles | Write | Run, ...]
-    """Steps that build the engine's image; skipped if the layer is cached."""
+    """Steps that build the image with the packages; skipped if the layer is cached."""
     ref: str
-    """Temporary name of that image; empty if it is not kept in the engine."""
+    """Temporary name of that image in the engine; empty if the engine does not keep it."""
     exported: str | UnsetType = UNSET
-    """Otherwise, folder of the layout that the builder exports."""
+    """Folder of the layout that the builder exports, if the engine does not keep the image."""
 
 
 class Assemble(types.Action, frozen=True, kw_only=True):
-    """Assemble an image from a base and layers, as an OCI layout."""
+    """Assemble an image from a base image and further layers, as an OCI layout."""
 
     base: str
-    """Folder of the base's layout."""
+    """Folder of the base image's layout."""
     layout: str
-    """Folder for the image's layout."""
+    """Folder for the new image's layout."""
     platform: types.Platform
     python: types.PythonVersion
     epoch: int
-    """Timestamp of everything in the image, in seconds."""
+    """Timestamp of all files in the image, in seconds since 1970."""
     uv: File
-    """Installs the wheels; for the machine that makes the image."""
+    """The uv that installs the wheels; it runs on the machine that makes the image."""
     wheels: tuple[File, ...]
     unpacked: str
     """Folder of unpacked wheels and their bytecode; if empty, the image has no bytecode."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
-    """The image's Python, if it is not the base's."""
+    """The image's Python, if it is not the base image's own."""
     system: System | None
-    """How the packages are installed; None: they consist of files only and are unpacked."""
+    """How an engine installs the Debian packages.
+
+    None if they consist of files only, which are unpacked without an engine.
+    """
     project: ProjectLayer | UnsetType = UNSET
     """The project's own files, for the last layer."""
     variables: dict[str, str]
     labels: dict[str, str]
     names: tuple[str, ...]
     ahead: str
-    """Temporary name under which an engine preloads the lower layers; empty: no preload."""
+    """Temporary name under which an engine loads the lower layers in advance; empty for none."""
     cache: str
     """Folder of the layer cache."""
     fresh: bool
-    """Make every layer without using the cache."""
+    """Whether to make every layer anew instead of using the cache."""
     work: str
     """Folder for temporary files."""
     records: str
-    """Folder for records of images that are in the engine temporarily."""
+    """Folder for records of images that the engine has only temporarily."""
 
 
 class Load(Recording, frozen=True, kw_only=True):
-    """Load the image of an OCI layout into the engine, and keep a record of it."""
+    """Load the image in an OCI layout into the engine, and record it."""
 
     layout: str
     cache: str
     names: tuple[str, ...]
     ahead: str
-    """Name of the preloaded layers, removed after loading; empty if there was no preload."""
+    """Temporary name of the layers loaded in advance, removed after loading; empty if none."""
 
 
 class LoadBase(types.Action, frozen=True, kw_only=True):
@@ -242,24 +252,24 @@ class LoadBase(types.Action, frozen=True, kw_only=True):
     ref: types.ImageRef
     identity: types.Sha256
     folder: str
-    """Folder for the record that it was loaded."""
+    """Folder for the record of the loaded image."""
 
 
 class Save(types.Action, frozen=True, kw_only=True):
-    """Write the image of an OCI layout as a folder, or as an archive if `target` ends in .tar."""
+    """Save the image in an OCI layout as a folder, or as an archive if `target` ends in .tar."""
 
     layout: str
     target: str
 
 
 class Push(Recording, frozen=True, kw_only=True):
-    """Push the image of an OCI layout to a registry, and keep a record of it."""
+    """Push the image in an OCI layout to a registry, and record it."""
 
     layout: str
     ref: str
     plain_http: bool
     uploads: str
-    """Folder that records which repository of a registry has which blob."""
+    """Folder of the records of which repository in a registry has which blob."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
@@ -280,50 +290,61 @@ Step = (
 
 
 NATIVE = frozenset({"venv", "conda"})
-"""Kinds of artifacts that are environments on this machine, identified by a tree digest."""
+"""Kinds of artifacts that are environments on this machine; a tree digest identifies them."""
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
-    """What a build makes: an image's name or a prefix, with its digest once it is known."""
+    """The artifact that a build makes: an image or a native environment.
+
+    `ref` is the name of the image or the path of the environment's prefix.
+    """
 
     kind: str
     ref: str
     digest: str | None = None
-    """Of an image: the digest of its configuration, which names layers by their uncompressed bytes
-    and so does not depend on compression or engine. Of a prefix: the digest of its tree, without
-    host-dependent files."""
+    """Digest of the artifact, once it is known.
+
+    For an image, this is the digest of its configuration. It depends neither on compression nor on
+    the engine, because a configuration names layers by their uncompressed bytes. For a prefix, it
+    is the digest of the tree, without host-dependent files.
+    """
     config_digest: str | UnsetType = UNSET
-    """Of an image: the digest of its configuration, the image id of Docker's classic store and of
-    podman."""
+    """Digest of an image's configuration: the image id in Docker's classic store and in podman."""
     manifest_digest: str | UnsetType = UNSET
-    """Of an image, if known: the digest of its manifest, by which registries name it and
-    `REF@sha256:…` pulls it. The image id of Docker's containerd store."""
+    """Digest of an image's manifest, if known.
+
+    Registries name the image by this digest, and `REF@sha256:…` pulls it. It is the image id in
+    Docker's containerd store.
+    """
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
-        """Return the artifact of an image with its digests."""
+        """Return the artifact with the digests of the image's configuration and manifest."""
         return replace(self, digest=config, config_digest=config, manifest_digest=manifest or UNSET)
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):
-    """The base image of an image."""
+    """The base image that an image is built on."""
 
     ref: str
     digest: str
-    """Its digest, or its id in the engine if no registry names it; may be empty in a dry run."""
+    """Digest of the base image, or its id in the engine if it is in no registry.
+
+    It may be empty in a dry run.
+    """
 
 
 class BaseCheck(Struct, frozen=True, kw_only=True):
-    """A base image whose Python is checked before anything is fetched."""
+    """A base image whose Python must be checked before files are fetched."""
 
     ref: str
     layout: str
-    """Folder of its OCI layout; empty if it is checked in the engine."""
+    """Folder of the image's OCI layout; empty if the image in the engine is checked."""
     pythons: tuple[types.PythonVersion, ...]
-    """The versions for which the lock has images on this platform."""
+    """Python versions for which the lock supports images on this platform."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Everything that one build will do."""
+    """The inputs, the steps and the artifact of one build."""
 
     schema: int = 1
     profile: types.Name
@@ -338,20 +359,20 @@ class Plan(Struct, frozen=True, kw_only=True):
     conda_lock: str = ""
     """Digest of the conda lock that names the files from conda channels."""
     base: UsedBase | None = None
-    """None for native environments, and if the base itself is made from the plan's files."""
+    """The base image; None for native environments, and if the base is made from `files`."""
     base_check: BaseCheck | None = None
-    """None if the Python is not from a base image."""
+    """The check of the base image's Python; None if the Python is not from a base image."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]
     room: tuple[Room, ...] = ()
     notes: tuple[str, ...] = ()
     signatures: tuple[Signed, ...] = ()
-    """Accepted signatures of the locks that the plan uses."""
+    """Accepted signatures of the locks that the plan is based on."""
 
 
 class BuildResult(Struct, frozen=True, kw_only=True):
-    """What a build did (`build --json`)."""
+    """The result of a build, as printed by `build --json`."""
 
     schema: int = 1
     status: str
@@ -360,22 +381,22 @@ class BuildResult(Struct, frozen=True, kw_only=True):
     builder: str
     artifact: Artifact
     documents: dict[str, str] = {}
-    """Paths of the artifact's attestations: `sbom` and `provenance`."""
+    """Paths of the artifact's attestations, under the keys `sbom` and `provenance`."""
     fingerprint: str
     seconds: float
     made_by: dict[str, str] = {}
-    """Programs that decide the artifact's bytes → their versions at build time."""
+    """Versions, by name, of the programs that determined the artifact's bytes."""
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Return the sha256 of all facts that decide the result."""
+    """Return the sha256 of the facts, which should be all inputs that determine the artifact."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
 def install_wheels(
     what: str, *, uv: str, wheels: str, cache: str, python: str, requirements: str
 ) -> RunUv:
-    """Return the step that installs a folder's wheels into the venv of `python`."""
+    """Return the step that installs the wheels in a folder into the venv of `python`."""
     return RunUv(
         what=what,
         argv=(
@@ -404,7 +425,7 @@ def install_wheels(
 
 
 def project_of(plan: Plan) -> ProjectLayer | None:
-    """Return the project's own files that a plan puts into an image; None if there are none."""
+    """Return the layer of the project's own files in the plan's image; None if it has none."""
     for step in plan.steps:
         if isinstance(step, Assemble | CopyProject) and step.project is not UNSET:
             return step.project
@@ -417,5 +438,5 @@ def names_of(plan: Plan) -> tuple[str, ...]:
 
 
 def tool_versions(plan: Plan) -> dict[str, str]:
-    """Return the locked tools that a plan runs → their versions."""
+    """Return the versions, by name, of the locked tools that a plan runs."""
     return {file.name: file.version for file in plan.files if file.kind == "tool"}

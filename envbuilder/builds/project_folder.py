@@ -1,9 +1,9 @@
-"""`.envbuilder` in a project, and the user's own folder of files for its commands.
+"""The folder `.envbuilder` in a project, and the user's folder of files for the project's commands.
 
-The project only gets a link to each environment, `.envbuilder/NAME`, for editors. The files that
-commands import or write (the installed project's metadata and commands, the hooks) are in the
-user's own folder: no other user can write there, the project may be read-only, and concurrent
-commands do not disturb each other. A container gets that folder by a mount.
+The project itself only gets a link to each environment, `.envbuilder/NAME`, for editors. The files
+that commands import or write (the installed project's metadata and commands, the hooks) are in the
+user's own folder. No other user can write there, the project may be read-only, and concurrent
+commands do not disturb each other. Containers mount that folder.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"
 RUNS = "runs"
-"""The user's folder of files for commands."""
+"""Name of the user's folder of files for commands."""
 PROGRAMS = f"{package.FOLDER}/bin"
 _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
-"""The source of the hook, for any interpreter."""
+"""Source of the startup hook, which works in any interpreter."""
 
 
 # --- in the project
 
 
 def require_own(folder: Path) -> None:
-    """Raise `InvalidError` if `.envbuilder` in one of this user's folders belongs to another user.
+    """Raise `InvalidError` if `.envbuilder` in `folder` is a link or another user controls it.
 
-    In another user's folder nothing is written, so its content does not matter.
+    If `folder` itself belongs to another user, nothing is written there, so check nothing.
     """
     path = folder / FOLDER
     trusted = files.current_trust()
@@ -55,10 +55,11 @@ def require_own(folder: Path) -> None:
 
 
 def link(settings: Settings, prefix: Path) -> str:
-    """Let `.envbuilder/ENVIRONMENT` in the project lead to an environment.
+    """Link `.envbuilder/ENVIRONMENT` in the project to the environment at `prefix`.
 
-    Return the reason if that fails; the environment works without it. Do nothing outside of a
-    project, nor as root in another user's project, who could not remove it.
+    Return a message if that fails, else an empty string. The environment works without the link. Do
+    nothing outside of a project. Also do nothing as root in another user's project, since that user
+    could not remove the link.
     """
     if settings.project is None or settings.definition is None:
         return ""
@@ -87,9 +88,10 @@ def link(settings: Settings, prefix: Path) -> str:
 
 
 def runs_folder(settings: Settings) -> Path:
-    """Return the user's folder of files for commands, below the data folder or else the cache.
+    """Return the user's folder of files for commands.
 
-    Raise `InvalidError` if neither can be written.
+    It is in the data folder, or in the cache if the data folder cannot be written. Raise
+    `InvalidError` if neither can be written, or if PYTHONPATH cannot contain the path.
     """
     folder = settings.data_dir / RUNS
     try:
@@ -108,10 +110,10 @@ def runs_folder(settings: Settings) -> Path:
 
 
 def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
-    """Return a folder with exactly these files; a digest of its content is its name.
+    """Write the files to a folder named after a digest of their content; return the folder.
 
-    It never changes, so concurrent commands may share it. Raise `InvalidError` if it cannot be
-    written.
+    `texts` maps relative paths to contents. The folder has no other files and never changes, so
+    concurrent commands can share it. Raise `InvalidError` if it cannot be written.
     """
     digest = hashlib.sha256(msgspec.json.encode(sorted(texts.items()))).hexdigest()
     above = runs_folder(settings)
@@ -133,10 +135,10 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
 
 
 def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = False) -> Path | None:
-    """Return the folder of the hook for every Python; None if it cannot be written.
+    """Return the folder of the startup hook for each Python, or None if it cannot be written.
 
-    In a project it explains missing modules and libraries. `locked`: packages of the lock, which
-    are never suggested.
+    In a project, the hook explains missing modules and libraries. `locked` are the names of the
+    packages in the lock, which it never suggests to add.
     """
     texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     if settings.definition is not None:
@@ -163,7 +165,7 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
 
 
 def _excluded(settings: Settings) -> dict[str, str]:
-    """Return the packages that the project's file excludes, each with the comment on that line."""
+    """Return the packages that the project's file excludes, each with the comment on its line."""
     if settings.project is None or settings.definition is None:
         return {}
     with suppress(InvalidError):
@@ -176,9 +178,10 @@ def _excluded(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def temporary(above: Path) -> Iterator[Path]:
-    """Yield a new folder for one command; remove it at the end.
+    """Yield a new folder for one command, and remove it afterwards.
 
-    First remove those of killed commands. Raise `InvalidError` if it cannot be written.
+    First remove folders that killed commands left behind. Raise `InvalidError` if the folder cannot
+    be written.
     """
     from filelock import FileLock
 
@@ -199,13 +202,13 @@ def temporary(above: Path) -> Iterator[Path]:
 
 
 def writing(folder: Path) -> AbstractContextManager[None]:
-    """Raise `InvalidError` if the block fails to write to a folder."""
+    """Return a context that turns an error of writing to `folder` into an `InvalidError`."""
     return files.explained(
         folder, hint="Set ENVBUILDER_DATA_DIR to a folder that you can write.", done="written"
     )
 
 
 def open_to_all(folder: Path) -> None:
-    """Let every user read a folder, whatever the umask: a container may run as another user."""
+    """Let all users read a folder, whatever the umask: a container may run as another user."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)

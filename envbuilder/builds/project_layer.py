@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Member
 
 NEWEST = "project"
-"""Tag of the newest image with a project's files; `latest` has the environment alone."""
+"""Tag of the newest image with the project's files; `latest` contains only the environment."""
 CONTEXT = "project"
-"""Folder of the files in the context of a Dockerfile."""
+"""Folder of the project's files in the build context of a Dockerfile."""
 _SHOWN = 5
 """Maximum number of the user's files that a note names."""
 
 
 class ProjectLayer(Struct, frozen=True, kw_only=True):
-    """A project's files, and how an image with them is started."""
+    """A project's own files for an image, and the settings with which the image starts."""
 
     folder: str
     """The project's folder on this machine."""
     laid: str = ""
-    """Folder of the files that envbuilder adds, at the same paths."""
+    """Folder of the files that envbuilder adds to the project's; empty if it adds none."""
     digest: types.Sha256
-    """Digest of the files' names, bytes and modes."""
+    """Digest of the names, contents and modes of all files."""
     files: tuple[image_files.ImageFile, ...]
     command: tuple[str, ...] = conventions.COMMAND
     ports: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
-    """Folders of the project that Python imports from."""
+    """Folders of the project from which Python imports modules."""
     programs: str = ""
-    """The project's folder of commands."""
+    """Folder of the project's commands; empty if it has none."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything that decides the bytes of an image, whichever machine makes it."""
+        """The settings that determine an image's bytes and are the same on every machine."""
         facts: dict[str, Any] = {
             "digest": self.digest,
             "command": self.command,
@@ -58,26 +58,27 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
         return facts
 
     def place(self, file: image_files.ImageFile) -> Path:
-        """Return a file's path on this machine."""
+        """Return the path of a file of the layer on this machine."""
         is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
         return Path(self.laid if is_added else self.folder, file.path)
 
     @property
     def path(self) -> str:
-        """Folders to search for programs before those of the base image."""
+        """The PATH entries that precede those of the base image, separated by colons."""
         own = [f"{conventions.WORK}/{self.programs}"] if self.programs else []
         return ":".join((conventions.PATH, *own))
 
     def variables(self, others: dict[str, str]) -> dict[str, str]:
-        """Return an image's variables with those of the project added."""
+        """Return an image's variables with the project's folders added to PYTHONPATH."""
         folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
         return {**others, **conventions.imports_from(folders, others.get("PYTHONPATH"))}
 
 
 def planned(settings: Settings) -> ProjectLayer | None:
-    """Return the layer of the environment in the settings, if it has one; note what it lacks.
+    """Return the project layer of the environment in the settings, or None if it has none.
 
-    Raise `InvalidError` if files are missing or too large.
+    Print a note that names the files left out of the image. Raise `InvalidError` if files are
+    missing or too large.
     """
     environment = environments.of(settings)
     project = settings.project
@@ -118,7 +119,7 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
 
 class _Content(Struct, frozen=True):
-    """The bytes of a file, checked to be those that were listed."""
+    """The content of a file. Reading it raises `BuildError` if it changed since it was listed."""
 
     _path: Path
     _file: image_files.ImageFile
@@ -142,7 +143,7 @@ class _Content(Struct, frozen=True):
 
 
 def members(layer: ProjectLayer) -> Iterator[Member]:
-    """Yield the entries of the layer: the image's user owns them, with plain modes."""
+    """Yield the entries of the layer, owned by the image's user, with mode 0755 or 0644."""
     from envbuilder.containers.oci.layer import Member  # no environment of this machine needs it
 
     work = conventions.WORK.lstrip("/")
@@ -164,7 +165,7 @@ def members(layer: ProjectLayer) -> Iterator[Member]:
 
 
 def copy(layer: ProjectLayer, target: Path) -> None:
-    """Copy the files into a folder, from which a builder reads them."""
+    """Copy the layer's files into a new folder, for a builder to read."""
     target.mkdir(parents=True)
     for file in layer.files:
         path = target / file.path

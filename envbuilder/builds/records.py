@@ -1,7 +1,8 @@
-"""Record built images, outside of them, and which projects use what was built.
+"""Record which images were built, and which projects use an artifact.
 
-Engines identify an image by a digest of its content. So an image with a recorded id is the one that
-was built, whatever its tags; any other image under the same tag is not.
+The records are outside of the images. Engines identify an image by a digest of its content. An
+image with a recorded id is therefore the image that was built, whatever its tags. Another image
+under the same tag is not.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 LOADED = "loaded"
-"""Subfolder of a fingerprint's folder: records of intermediate images put into the engine."""
+"""Subfolder of a fingerprint's folder, for records of intermediate images put into the engine."""
 CLAIMS = "envbuilder-data/"
-"""Prefix of image names that show which data folders have records of the image."""
+"""Prefix of the image names that mark an image as recorded in a data folder."""
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
     "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
@@ -38,34 +39,40 @@ _VERSIONS = {
 
 
 class ImageRecord(Struct, frozen=True, kw_only=True):
-    """A built image."""
+    """The record of a built image."""
 
     schema: Literal[1] = 1
     profile: types.Name
     fingerprint: types.Sha256
     ref: str
     digest: types.Digest
-    """Digest of its configuration, which does not depend on the compression of its layers."""
+    """Digest of the image's configuration, which does not depend on the layers' compression."""
     ids: tuple[types.Digest, ...]
-    """Its ids in engines: the digest of its configuration (Docker's classic store, podman) or of
-    its manifest (Docker's containerd store)."""
+    """Ids that engines may give to the image.
+
+    The id is the digest of its configuration in Docker's classic store and in podman, and the
+    digest of its manifest in Docker's containerd store.
+    """
     builder: str
     made_by: dict[str, str]
     names: tuple[str, ...] = ()
-    """All names that the build gave it."""
+    """All names that the build gave to the image."""
 
     @property
     def manifest_digest(self) -> types.Digest | None:
-        """The digest of its manifest; None if its builder did not report it."""
+        """The digest of the image's manifest; None if the builder did not report it."""
         return next((digest for digest in self.ids if digest != self.digest), None)
 
 
 class LoadedImage(Struct, frozen=True, kw_only=True):
-    """An intermediate image that a build loaded into the engine: its base, or some layers."""
+    """The record of an intermediate image that a build loaded into the engine.
+
+    This is a base image, or the lower layers of an image.
+    """
 
     schema: Literal[1] = 1
     profile: types.Name | None
-    """None for a base, which belongs to no profile."""
+    """The profile; None for a base image, which belongs to no profile."""
     fingerprint: types.Sha256
     ref: str
     ids: tuple[types.Digest, ...]
@@ -75,16 +82,16 @@ _Record = TypeVar("_Record", ImageRecord, LoadedImage)
 
 
 class _Metadata(Struct, frozen=True):
-    """The fields of buildx's image metadata that are used here."""
+    """The fields of buildx's image metadata that envbuilder reads."""
 
     config: types.Digest = msgspec.field(name="containerimage.config.digest")
     image: types.Digest = msgspec.field(name="containerimage.digest")
 
 
 def digests(text: str) -> tuple[str, ...]:
-    """Return the digests that a client wrote for its image, that of the configuration first.
+    """Parse the digests that a client wrote for its image; the configuration's digest is first.
 
-    buildx writes a JSON object, podman the bare id. Raise `BuildError` for anything else.
+    buildx writes a JSON object, and podman writes the bare id. Raise `BuildError` for other text.
     """
     try:
         if not text.startswith("{"):
@@ -100,10 +107,10 @@ def digests(text: str) -> tuple[str, ...]:
 
 
 def versions(text: str) -> dict[str, str]:
-    """Return builder → version as printed by `docker buildx inspect` or `podman info`, if known.
+    """Parse the builder's version from the output of `docker buildx inspect` or `podman info`.
 
-    Debian's Docker reports its BuildKit as v0.0.0+unknown, which is omitted; the engine's version
-    has to identify the builder then.
+    Return the versions by name; empty if unknown. Debian's Docker reports its BuildKit as
+    v0.0.0+unknown. That version is omitted, so the engine's version must identify the builder.
     """
     reported: dict[str, str] = {}
     for name, pattern in _VERSIONS.items():
@@ -114,9 +121,10 @@ def versions(text: str) -> dict[str, str]:
 
 
 def claim(fingerprint: str, settings: Settings) -> str:
-    """Return the name that an image keeps while this data folder has a record of it.
+    """Return a name for an image, which the image keeps while this data folder has its record.
 
-    Several data folders, of one user or of several, may build the same image on one engine.
+    The name is unique to the data folder, because several data folders, of one user or of several,
+    may build the same image on one engine.
     """
     folder = files.folder_identity(settings.data_dir)
     return f"{CLAIMS}{folder[:12]}:{fingerprint[:12]}"
@@ -129,9 +137,10 @@ def keep_built(
     names: tuple[str, ...] = (),
     made_by: Mapping[str, str] | None = None,
 ) -> None:
-    """Record the image that a step delivered as `ref`; `ids`: its configuration's digest first.
+    """Record the image that a step delivered under the name `ref`.
 
-    `made_by` adds versions of programs to those that the step states.
+    `ids` are the image's digests; the configuration's digest is first. `made_by` adds versions of
+    programs to the step's own.
     """
     record = ImageRecord(
         profile=step.profile,
@@ -147,9 +156,9 @@ def keep_built(
 
 
 def keep(folder: Path, record: ImageRecord) -> None:
-    """Write a record into the folder of its fingerprint; `OSError` on a full disk.
+    """Write a record into the folder of its fingerprint. Raise `OSError` if the disk is full.
 
-    Keep the names that an earlier build gave the same image.
+    Keep the names that earlier builds gave to the same image.
     """
     path = folder / f"{record.digest.removeprefix('sha256:')}.json"
     names = list(record.names)
@@ -162,7 +171,7 @@ def keep(folder: Path, record: ImageRecord) -> None:
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
-    """Record an intermediate image in the folder of its fingerprint; return the file."""
+    """Record an intermediate image in the folder of its fingerprint; return the record's path."""
     path = folder / LOADED / f"{image.ids[0].removeprefix('sha256:')}.json"
     files.ensure_folder(folder.parent)
     files.write(path, msgspec.json.encode(image) + b"\n")
@@ -170,26 +179,26 @@ def note(folder: Path, image: LoadedImage) -> Path:
 
 
 def loaded(folder: Path) -> tuple[LoadedImage, ...]:
-    """Return the images that `note` recorded in the folder of a fingerprint."""
+    """Return the intermediate images that `note` recorded in the folder of a fingerprint."""
     parts = _read_files((folder / LOADED).glob("*.json"), LoadedImage)
     return tuple(image for image in parts if image.fingerprint == folder.name)
 
 
 def forget(folder: Path, ref: str) -> None:
-    """Remove `note`'s record of an image that the engine no longer has under this name."""
+    """Remove the record that `note` wrote about the image `ref`, which has left the engine."""
     for path in (folder / LOADED).glob("*.json"):
         if any(image.ref == ref for image in _read_files([path], LoadedImage)):
             path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
-    """Return the records in the folder of a fingerprint; damaged ones are skipped."""
+    """Return the image records in the folder of a fingerprint, skipping damaged files."""
     records = _read_files(folder.glob("*.json"), ImageRecord)
     return tuple(record for record in records if record.fingerprint == folder.name)
 
 
 def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
-    """Return the records in files, in the order of their paths; damaged ones are skipped."""
+    """Return the records in the files, sorted by path, skipping damaged files."""
     records = []
     for path in sorted(paths):
         with suppress(OSError, ValueError, RecursionError):
@@ -202,18 +211,18 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
 
 
 USERS = "users"
-"""Subfolder of a fingerprint's image folder with records of the image's users."""
+"""Subfolder of a fingerprint's image folder that records which projects use the image."""
 
 
 def users_of(prefix: Path) -> Path:
-    """Return the folder that records the users of a native environment."""
+    """Return the folder that records which projects use a native environment."""
     return prefix.with_name(f".{prefix.name}.{USERS}")
 
 
 def record_user(plan: Plan, settings: Settings) -> None:
-    """Record that the current project, if any, uses a plan's artifact on this machine.
+    """Record that the current project, if any, uses the plan's artifact on this machine.
 
-    Errors are ignored.
+    Ignore errors of writing the record.
     """
     if settings.project is None or plan.artifact.kind not in NATIVE | {"image"}:
         return
@@ -228,7 +237,7 @@ def record_user(plan: Plan, settings: Settings) -> None:
 
 
 def has_venv(profile: str, settings: Settings) -> bool:
-    """Return whether the current project uses a venv of a profile."""
+    """Return whether the current project already uses a venv of the profile."""
     if settings.project is None:
         return False
     user = files.folder_identity(settings.project)
@@ -237,7 +246,7 @@ def has_venv(profile: str, settings: Settings) -> bool:
 
 
 def users_in(folder: Path) -> tuple[Path, ...]:
-    """Return the projects in a folder of records that still exist, sorted."""
+    """Return the projects recorded in a folder that still exist, sorted by path."""
     projects = []
     for entry in folder.glob("[0-9a-f]*"):
         with suppress(OSError):
@@ -248,7 +257,7 @@ def users_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_there(project: Path) -> bool:
-    """Return whether a folder still holds a project, or cannot be read."""
+    """Return whether a folder still contains a project. If it cannot be read, assume so."""
     try:
         (project / PROJECT_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):

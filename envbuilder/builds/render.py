@@ -1,4 +1,4 @@
-"""Render files from a profile and its lock. Pure: the same input gives the same bytes."""
+"""Render files from a profile and its lock. The same input always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
 IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
     {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
 )
-"""Targets for profiles that have images → the Dockerfile's folder below the output folder."""
+"""Targets with a Dockerfile → the Dockerfile's folder, relative to the output folder."""
 CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit")
-"""Targets for conda, mamba and micromamba; the second requires a conda lock."""
+"""Targets for conda, mamba and micromamba. `conda-explicit` requires a conda lock."""
 
 MADE = frozenset({BUILT, PRUNED})
-"""Sources of unpublished wheels, which a Dockerfile builds."""
+"""Sources of wheels that are not published; a rendered Dockerfile builds them."""
 
 BAKE: Final = "bake"
 _BAKE_FILE = "docker-bake.hcl"
@@ -55,9 +55,10 @@ _NOTHING = Environment()
 
 
 class RenderedFile(Struct, frozen=True, kw_only=True):
-    """A file to write: its name below the output folder, and its bytes.
+    """A file to write: its path relative to the output folder, and its content.
 
-    Raise `InvalidError` for a text with a credential: such files go into repositories and images.
+    Raise `InvalidError` if the text contains a credential, because rendered files end up in
+    repositories and images.
     """
 
     name: str
@@ -74,7 +75,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
 
 
 class Requirement(Struct, frozen=True, kw_only=True):
-    """One line of a requirements file: a version and all hashes that may satisfy it."""
+    """One line of a requirements file: a package version and all accepted hashes."""
 
     name: str
     version: str
@@ -84,9 +85,10 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 def default_target(profile: Profile) -> RenderTarget:
-    """Return `dockerfile` if the profile has images, else `script`, which makes a native venv.
+    """Return the target that is rendered by default.
 
-    `conda` if only that can hold the project's packages from conda channels.
+    This is `conda` if the profile has only the conda backend, else `dockerfile` if the profile has
+    images, else `script`, which makes a native venv.
     """
     if _needs_conda(profile):
         return "conda"
@@ -98,7 +100,7 @@ def _needs_conda(profile: Profile) -> bool:
 
 
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
-    """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
+    """Return the lock's targets for a Python version. Raise `InvalidError` if it has none."""
     targets = tuple(t for t in lock.targets if t.python == python)
     if not targets:
         pythons = sorted({t.python for t in lock.targets})
@@ -110,14 +112,17 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
 
 
 def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """Return the packages of all targets as lines; those not in every target get a marker."""
+    """Return one line per package version in the targets.
+
+    A version that a target lacks gets a marker for the platforms that have it.
+    """
     return _lines([(target, target.packages) for target in targets])
 
 
 def _lines(
     targets: Sequence[tuple[Target, Iterable[File]]],
 ) -> tuple[Requirement, ...]:
-    """Return a line for each version of a package, with a marker if a target lacks it."""
+    """Return one line per package version, with a marker if a target lacks the version."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target, files in targets:
         for file in files:
@@ -138,7 +143,7 @@ def _lines(
 
 
 def _line(files: Iterable[File], marker: str = "") -> Requirement:
-    """Return the line for files of one version, any of which may be installed."""
+    """Return the line for the files of one package version, any of which may be installed."""
     by_hash = dict(sorted((file.sha256, file) for file in files))
     ordered = tuple(by_hash.values())
     return Requirement(
@@ -151,7 +156,7 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
 
 
 def placeholder_urls(lock: Lock) -> dict[str, str]:
-    """Return placeholder URLs of a lock's sources, for a build that downloads nothing."""
+    """Return placeholder URLs by source of the lock's files, for a build without downloads."""
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
 
@@ -166,16 +171,16 @@ def render(
     project: ProjectLayer | None = None,
     chosen_by: Sequence[str] = (),
 ) -> Iterator[RenderedFile]:
-    """Yield the files of one render target, the main one first; each is rendered on demand.
-
-    `chosen_by`: the options that chose the environment and its Python, for a command to copy.
-
-    `environment` is a project's, for the definitions of its containers; `project`: its own files,
-    for the Dockerfile's folder.
+    """Yield the files of one render target, the main file first. Each is rendered on demand.
 
     `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
-    channels to URLs; the files get them without credentials. Raises `InvalidError` if the profile
-    cannot be rendered as this target.
+    channels to URLs. The rendered files contain the URLs without credentials.
+
+    `environment` is the project's environment, for the definitions of its containers. `project` is
+    the layer of its own files, for the Dockerfile. `chosen_by` are the options that chose the
+    environment and its Python; they are part of a command that a rendered file quotes.
+
+    Raise `InvalidError` if the profile cannot be rendered as this target.
     """
     wheels = profile.framework_from_wheels("conda" if target in CONDA_TARGETS else "")
     context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
@@ -214,7 +219,7 @@ def render(
 
 
 def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
-    """Raise `InvalidError` for a package that installers cannot verify by hash and build."""
+    """Raise `InvalidError` if installers cannot verify a package by its hash and build it."""
     for file in chain.from_iterable(line.files for line in lines):
         if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
             raise InvalidError(
@@ -231,7 +236,7 @@ def _conda(
     urls: Mapping[str, str],
     conda_lock: CondaLock | None,
 ) -> Iterator[RenderedFile]:
-    """Yield the files of a conda target, except the requirements of its wheels."""
+    """Yield the files of a conda target, except the requirements file of its wheels."""
     from envbuilder.packages.conda import lock as conda
     from envbuilder.packages.conda.solve import specs
 
@@ -253,9 +258,10 @@ def _conda(
 def _image(
     profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str], private: Collection[str]
 ) -> dict[str, Any]:
-    """Return the Dockerfile's context; raise `InvalidError` if the profile cannot have one.
+    """Return the template variables of the Dockerfile.
 
-    `private` are the sources whose URLs held credentials.
+    `private` are the sources whose URLs had credentials. Raise `InvalidError` if the profile cannot
+    have a Dockerfile.
     """
     if not profile.makes_images:
         reason = "its device cannot be reached from a container"
@@ -317,7 +323,10 @@ def _image(
 
 
 def _source_build(file: File, target: Target) -> dict[str, Any]:
-    """Return how a Dockerfile builds a package: the target's wheels that it needs, and others."""
+    """Return the template variables with which a Dockerfile builds a package from its source.
+
+    `beside` are the required wheels that the target itself installs; `needs` are the others.
+    """
     from envbuilder.packages.sources import sealed, source_locker
 
     wheels = source_locker.builders(file, target) if file.is_built else (sealed.unpruned(file),)
@@ -332,7 +341,7 @@ def _source_build(file: File, target: Target) -> dict[str, Any]:
 def _dockerfile(
     context: Mapping[str, Any], image: Mapping[str, Any], folder: str
 ) -> Iterator[RenderedFile]:
-    """Yield a Dockerfile and the files that it takes in, below a folder."""
+    """Yield a Dockerfile and the files that it copies, all in the output's subfolder `folder`."""
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
     by_name = {**context, "requirements": image["requirements"], "by_name": True}
     yield _rendered("requirements.txt", "requirements.txt.j2", by_name, folder)
@@ -347,7 +356,7 @@ def _dockerfile(
 def _services(
     target: RenderTarget, image: Mapping[str, Any], environment: Environment
 ) -> Iterator[RenderedFile]:
-    """Yield the files that start a container with the project's folder in it."""
+    """Yield the files of `compose` or `devcontainer`, which mount the project's folder."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
     sources = [
         *(f"{name}_INDEX" for name in image["indexes"]),
@@ -393,9 +402,9 @@ def _rendered(
 
 
 def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """Return the URLs in a lock's rendered files, by symbolic source.
+    """Return the URLs for the rendered files of a lock, by symbolic source.
 
-    They never include the user's own index.
+    The user's own index is never among them.
     """
     examples = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
     urls: dict[str, str] = {}
@@ -413,7 +422,7 @@ def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
 
 
 class BakeSource(Struct, frozen=True, kw_only=True):
-    """A profile to bake: its lock, its Python, and the URLs of its files."""
+    """A profile to bake, with its lock, its Python version and the URLs of its files."""
 
     profile: Profile
     lock: Lock
@@ -422,7 +431,7 @@ class BakeSource(Struct, frozen=True, kw_only=True):
 
 
 class BakeTarget(Struct, frozen=True, kw_only=True):
-    """A target of the bake file."""
+    """A target of the bake file: one profile on one platform."""
 
     name: str
     profile: str
@@ -436,7 +445,7 @@ def bake_files(
 ) -> Iterator[RenderedFile]:
     """Yield the bake file, then each profile's Dockerfile in a folder named after the profile.
 
-    Raises `InvalidError` if a profile has no Dockerfile, or if two targets or groups would have the
+    Raise `InvalidError` if a profile has no Dockerfile, or if two targets or groups would have the
     same name.
     """
     rendered: list[RenderedFile] = []
@@ -480,7 +489,7 @@ def bake_files(
 def _grouped(
     targets: Iterable[BakeTarget], key: Callable[[BakeTarget], str]
 ) -> dict[str, list[str]]:
-    """Return the names of the targets by a key, in their order."""
+    """Return the names of the targets grouped by `key`, in their original order."""
     groups: dict[str, list[str]] = {}
     for target in targets:
         groups.setdefault(key(target), []).append(target.name)

@@ -1,8 +1,8 @@
-"""Build twice from scratch, the second time in a perturbed environment, and compare.
+"""Build twice from scratch, the second time in changed surroundings, and compare the results.
 
-Nothing is left behind: images get temporary names and are removed, folders are temporary.
-Differences are reported with digests: configuration keys and layers of an image, or files of a
-tree.
+Nothing is left behind: images get temporary names and are removed, and folders are temporary.
+Differences are reported with digests, as configuration keys and layers of an image or as files of
+an environment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ABSENT = "nothing"
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
 _SHOWN = 10
-"""Maximum number of changed project files that an error names."""
+"""Maximum number of changed project files named in an error."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -52,12 +52,15 @@ class Difference(Struct, frozen=True, kw_only=True):
 
     path: str
     digests: tuple[str, str]
-    """In the first and the second build: a file's kind, and its digest or a link's target; for an
-    image, the digest of a layer's uncompressed bytes or of the key's value. `nothing` if absent."""
+    """Descriptions of the content in the first and in the second build; `nothing` if absent.
+
+    For a file, this is its kind and its digest or, for a link, its target. For an image, it is the
+    digest of the layer's uncompressed bytes or of the configuration key's value.
+    """
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The result of two builds (`reproduce --json`)."""
+    """The result of comparing two builds, as printed by `reproduce --json`."""
 
     schema: int = 1
     status: Literal["equal", "different"]
@@ -68,20 +71,23 @@ class Outcome(Struct, frozen=True, kw_only=True):
     made_by: dict[str, str]
     digests: tuple[str, str]
     compared: Literal["config", "tree"]
-    """What `digests` cover: an image's configuration, which names its layers by their uncompressed
-    bytes, or a prefix's tree of files."""
+    """The content that `digests` cover.
+
+    This is an image's configuration, which names the layers by their uncompressed bytes, or the
+    tree of files in a prefix.
+    """
     manifest_digests: tuple[str, str] | UnsetType = UNSET
-    """For images, if known: the digests of their manifests, which registries show."""
+    """Digests of the images' manifests, which registries show, if known."""
     seconds: tuple[float, float]
     differences: tuple[Difference, ...] = ()
 
 
 def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
-    """Build twice and compare.
+    """Build twice and compare the results.
 
-    The second build reads copies of the store's and the project's files in another folder, uses no
-    cache of the first, and runs with another umask, time zone, language and working folder. Errors
-    of either build propagate.
+    The second build reads copies of the store's and the project's files in another folder and uses
+    no cache of the first build. It runs with another umask, time zone, language and working folder.
+    Errors of either build are raised unchanged.
     """
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with ExitStack() as stack:
@@ -115,7 +121,11 @@ def _build(
     stack: ExitStack,
     first: Plan | None = None,
 ) -> Built:
-    """Build under a temporary name, like `build`; `first`: the plan of the first build."""
+    """Build as the command `build` does, but under a temporary name.
+
+    `first` is the plan of the first build, or None if this is the first. Raise `InvalidError` if
+    the builder is not reproducible or the request names one for a native environment.
+    """
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
     copied = settings.data_dir.with_name("project") if first else None
     only = replace(request, rebuild=True, only_tag=name, with_project=True, project_copy=copied)
@@ -136,7 +146,7 @@ def _build(
 
 
 def _forget(name: str, progress: Progress) -> None:
-    """Remove an image; only note a failure, so that the result is still reported."""
+    """Remove an image. If that fails, only print a note, so that the result is still reported."""
     try:
         with connection.connect() as engine:
             engine.forget(name)
@@ -145,9 +155,9 @@ def _forget(name: str, progress: Progress) -> None:
 
 
 def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
-    """Copy the store's files to another store; link existing base images.
+    """Copy the product's files from one store to another, and link existing base images.
 
-    Wheels that were built from source are not copied, but built again.
+    Wheels that envbuilder built from source are not copied, so that they are built again.
     """
     source = Store.of(settings)
     target = Store.of(elsewhere)
@@ -173,7 +183,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
 
 
 def _bases(settings: Settings) -> dict[str, Path]:
-    """Return the folders of base images, the user's and shared ones, by name."""
+    """Return the folders of the user's and the shared base images, by name."""
     bases: dict[str, Path] = {}
     for root in filter(None, (settings.shared_store, settings.cache_dir)):
         with suppress(OSError):  # missing, or closed to this user
@@ -185,7 +195,10 @@ def _bases(settings: Settings) -> dict[str, Path]:
 
 @contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
-    """Change umask, time zone, language and working folder, also for child processes."""
+    """Change umask, time zone, language and working folder within the context.
+
+    Child processes inherit the changes.
+    """
     umask = os.umask(UMASK)
     before = dict(os.environ)
     os.environ.update(SURROUNDINGS)
@@ -230,9 +243,9 @@ def _compare(first: Built, second: Built, folder: Path, progress: Progress) -> O
 
 
 def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
-    """Copy the project's files to where the second build reads them.
+    """Copy the project's files to `folder`, from which the second build reads them.
 
-    Raise `BuildError` with the names of files that differ from those of the first plan.
+    Raise `BuildError` with the names of files that changed since the first build.
     """
     before = project_of(first)
     after = project_of(second)
@@ -255,7 +268,10 @@ def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
 
 
 def contents(build: Built, folder: Path) -> dict[str, str]:
-    """Return the parts of a build's result, with digests; an image is exported below a folder."""
+    """Return the description of each part of a build's result, by path or name.
+
+    An image is first exported to a subfolder of `folder`.
+    """
     artifact = build.result.artifact
     if artifact.kind != "image":
         return _files(Path(artifact.ref))
@@ -275,7 +291,7 @@ def contents(build: Built, folder: Path) -> dict[str, str]:
 
 
 def _files(root: Path) -> dict[str, str]:
-    """Return the entries of a native environment, except for host-dependent files."""
+    """Return kind and content of each file in a native environment, except host-dependent files."""
     bound = integrity.OURS | integrity.host_bound(root) - {integrity.PLACED}
     described: dict[str, str] = {}
     for entry in integrity.read_tree(root, bound):
@@ -284,7 +300,7 @@ def _files(root: Path) -> dict[str, str]:
 
 
 def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the differences in the order of the first build, then those only in the second."""
+    """Yield the differences in the order of the first build, then parts only in the second."""
     for path in {**first, **second}:
         digests = (first.get(path, _ABSENT), second.get(path, _ABSENT))
         if digests[0] != digests[1]:

@@ -1,4 +1,4 @@
-"""What a command asks of a build, and the state of the build at each stage of the pipeline."""
+"""The options of a build, and the state of the build at each stage of the pipeline."""
 
 # ruff: noqa: TC004 (no stage is ever decoded, so annotations are never evaluated)
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The options of a build; None means that the profile or the host decides."""
+    """The options of a build. None means that envbuilder chooses by the profile and the host."""
 
     profile: str | None = None
     backend: str | None = None
@@ -35,62 +35,68 @@ class Request(Struct, frozen=True, kw_only=True):
     base_image: str | None = None
     tag: str | None = None
     only_tag: str | None = None
-    """The image's only name, for builds that are compared and then removed."""
+    """The only name of the image, for builds that are compared and then removed."""
     builder: str | None = None
-    """How the docker backend makes its image."""
+    """Name of the program with which the docker backend makes the image."""
     output: str | None = None
-    """Where to write the image instead of loading it into the engine: `oci:DIR` or `FILE.tar`."""
+    """Destination to save the image to, instead of loading it: `oci:DIR` or `FILE.tar`."""
     push: str | None = None
-    """Registry reference with a tag to push the image to instead of loading it into the engine."""
+    """Registry reference with a tag to push the image to, instead of loading it."""
     rebuild: bool = False
     restore: bool = False
-    """Rebuild an environment whose shared files were changed; the check takes a moment."""
+    """Whether to rebuild an environment whose shared files were changed.
+
+    The check takes a moment.
+    """
     force: bool = False
     dry_run: bool = False
     locked: bool = False
-    """Fail if the project's lock is missing or stale, instead of locking."""
+    """Whether to fail if the project's lock is missing or stale, instead of locking."""
     with_project: bool = False
-    """Put the project's own files into the image, if the project lists any."""
+    """Whether to put the project's own files into the image, if the project lists any."""
     project_copy: Path | None = None
-    """The folder to read them from, instead of the project."""
+    """Folder from which to read the project's own files; None for the project itself."""
     target_host: Path | None = None
 
     @property
     def image_option(self) -> str | None:
-        """The first given option that applies to images only, if any."""
+        """The value of the first given option that applies only to images, or None."""
         return self.builder or self.output or self.push
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A build whose profile is chosen."""
+    """A build for which the profile is chosen."""
 
     request: Request
     settings: Settings
     progress: Progress
     library: Library
     host: Host
-    """The host that the result is for: this one or an assumed one."""
+    """The host that the result is for: this machine, or a host described in a file."""
     assumed: bool = False
     running: bool
-    """The result will run on that host, which must therefore fit."""
+    """Whether the result will run on `host`, so that the profile must fit it."""
     profile: Profile
     judged: tuple[BackendFit, ...] = ()
-    """How the profile fits the host with each backend; empty: not judged yet, or with --force."""
+    """How well the profile fits the host with each backend.
+
+    Empty if that is not judged yet, or with --force.
+    """
 
 
 class Judged(Chosen, frozen=True, kw_only=True):
-    """A build whose backend is chosen, and whose profile fits the host with it."""
+    """A build for which the backend is chosen, and whose profile fits the host with it."""
 
     backend: str
     workaround: str = ""
-    """Another way to use the profile here; empty if there is nothing to suggest."""
+    """Advice on another way to use the profile here; empty if there is none."""
     device_variables: Mapping[str, str] = {}
-    """Variables that choose the GPUs of this machine."""
+    """Variables that select GPUs of this machine."""
     device_note: str = ""
 
 
 class Locked(Judged, frozen=True, kw_only=True):
-    """A build whose lock is read and usable with the backend."""
+    """A build for which the lock is read and usable with the backend."""
 
     lock: Lock
 
@@ -102,12 +108,15 @@ class Planned(Locked, frozen=True, kw_only=True):
 
     @property
     def plan(self) -> Plan:
-        """The steps that make the product."""
+        """The plan that makes the product."""
         return self.product.plan
 
     @property
     def environment(self) -> Environment:
-        """The product as an environment to run in: commands that run something offer no outputs."""
+        """The product as an environment in which commands run.
+
+        Commands that run something never plan an `Output`.
+        """
         return cast("Environment", self.product)
 
 
@@ -121,44 +130,48 @@ _Stage = TypeVar("_Stage", bound=Chosen)
 
 
 def advance(build: Chosen, to: type[_Stage], **decided: Any) -> _Stage:
-    """Return a build at its next stage, with that stage's results."""
+    """Return the build at its next stage `to`, with the fields that this stage adds."""
     return to(**msgspec.structs.asdict(build), **decided)
 
 
 class Product(Protocol):
-    """The product of a plan: whether it exists, and how it was made."""
+    """The product of a plan, with methods that tell whether it exists and how it was made."""
 
     plan: Plan
     target: Target
 
     def existing(self) -> Artifact | None:
-        """Return the finished artifact if an earlier build made exactly this one."""
+        """Return the finished artifact if an earlier build made it, else None."""
 
     def changed(self) -> str:
-        """Return a message if the artifact's name now means something else, else empty.
+        """Return a message if the artifact is damaged or its name means another one, else empty.
 
-        A folder keeps its name. A damaged image in a file or a registry is built again. Changes
-        that can only be seen by reading every file are left to `run_payload`.
+        By default, report nothing: a damaged image in a file or a registry is simply built again.
+        Changes that can only be seen by reading every file are left to `run_payload`.
         """
         return ""
 
     def altered(self) -> str:
-        """Return a message if the artifact must be restored, else empty; only on request."""
+        """Return a message if shared files of the artifact were changed, else empty.
+
+        Builds call this only if `Request.restore` is set.
+        """
         return ""
 
     def made_by(self) -> dict[str, str]:
-        """Return the programs that decide the existing artifact's bytes → their versions."""
+        """Return the versions, by name, of the programs that determined the artifact's bytes."""
 
     def restore_names(self) -> None:
         """Give the existing artifact the names that it lacks.
 
-        A folder has one name; outside of an engine, an image always has its names.
+        By default, do nothing: a folder has only one name, and an image outside of an engine always
+        has all of its names.
         """
         return None  # noqa: RET501 (mypy takes an empty body for an abstract method)
 
 
 class Environment(Product, Protocol):
-    """A product in which commands run: a folder of this machine, or an image in an engine."""
+    """A product in which commands run: a folder on this machine, or an image in an engine."""
 
     def run_payload(
         self,
@@ -166,11 +179,12 @@ class Environment(Product, Protocol):
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        """Run the payload, which can read `folders` (name → folder on this machine).
+        """Run the payload in the environment; return its result.
 
-        It can also write the one named `build.payload.RECORD`.
-
-        `arguments` is called with the same names → paths inside.
+        `folders` maps names to folders on this machine. The payload can read all of them, but write
+        only to the folder named `build.payload.RECORD`. `arguments` is a function that gets the
+        same names with the paths in the environment, and returns the payload's arguments. `on_line`
+        is called with each line of output.
         """
 
     def become(
@@ -180,7 +194,8 @@ class Environment(Product, Protocol):
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with a command inside the environment, or `start` it instead.
+        """Replace this process with a command in the environment, or run it with `start`.
 
-        A command in a native environment has direct access to this machine's ports and folders.
+        Return the exit code. A command in a native environment has direct access to this machine's
+        ports and folders.
         """

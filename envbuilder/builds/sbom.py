@@ -1,11 +1,12 @@
-"""Write the SBOM of an environment: its components and their licences as CycloneDX 1.6.
+"""Write the SBOM of an environment: its components and their licences in CycloneDX 1.6.
 
-Components come from a lock's target or from what is installed. Each is identified by a package URL,
-which other tools understand. Licences are those that METADATA files and conda channels declare;
-they are not interpreted. The same components give the same bytes.
+Components are the files in a lock or the installed packages. Each is identified by a package URL,
+which other tools understand. Licences are copied from METADATA files and conda channels without
+interpretation. The same components give the same bytes.
 
-CycloneDX rather than SPDX, because it can express a file's hash, build-time components, base images
-and licences that are not SPDX expressions, and its library writes and validates the format.
+The format is CycloneDX and not SPDX, because CycloneDX can express a file's hash, build-time
+components, base images and licences that are not SPDX expressions. Its library writes and validates
+the format.
 """
 
 from __future__ import annotations
@@ -35,39 +36,40 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 SUFFIX = ".sbom.cdx.json"
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
-"""Namespace of serial numbers, which are derived from the document's content."""
+"""UUID namespace of the serial numbers, which are derived from the content of a document."""
 METADATA_LIMIT = 4 << 20
-"""Maximum bytes of METADATA in a wheel, which includes the author's whole description."""
+"""Maximum bytes read of a METADATA file, which contains the author's whole description."""
 LONGEST = 120
-"""Maximum characters of a licence in a wheel; some authors put its whole text there."""
+"""Maximum characters of a licence's name. Longer ones are ignored, as they may be whole texts."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Component(Struct, frozen=True, kw_only=True):
-    """A component that an environment contains or is built with."""
+    """A component that an environment contains or that was used to build it."""
 
     kind: Literal["library", "application", "container"]
     name: str
     version: str
     purl: str
     sha256: str = ""
-    """sha256 of the file that contained it, if known."""
+    """sha256 of the component's file; empty if unknown."""
     licences: tuple[str, ...] = ()
-    """Licences as declared by its author."""
+    """Licences as declared by the component's author."""
     installed: bool = True
-    """False for a build-time tool."""
+    """Whether the environment contains the component; False for a build-time tool."""
     facts: tuple[tuple[str, str], ...] = ()
-    """Further properties: name and value."""
+    """Further properties, as pairs of name and value."""
     recipe: Recipe | None = None
-    """For a component that no index has: the source it was built from here, or its URL."""
+    """The source or URL of a component that comes from no index; None for all others."""
 
 
 def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
-    """Return a CycloneDX document: the components of `name`, and facts about it.
+    """Return the CycloneDX document that lists the components (`parts`) of the environment `name`.
 
-    It contains no timestamp or random number; its serial number is derived from its content.
+    `facts` are further properties of the environment. The document contains no timestamp and no
+    random number; its serial number is derived from its content.
     """
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom, BomMetaData
@@ -97,7 +99,7 @@ def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) ->
 
 
 def encoded(data: dict[str, Any]) -> bytes:
-    """Return a document as indented JSON with sorted keys."""
+    """Encode a document as indented JSON with sorted keys."""
     return (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
@@ -136,7 +138,7 @@ def _component(component: Component) -> CycloneComponent:
 
 
 def _source(component: Component) -> ExternalReference:
-    """Return a component's source; for a repository, with its commit."""
+    """Return the reference to a component's source; for a Git repository, with the commit."""
     from cyclonedx.model import (
         ExternalReference,
         ExternalReferenceType,
@@ -163,7 +165,7 @@ def _source(component: Component) -> ExternalReference:
 def locked_components(
     files: Iterable[File], licences: Mapping[str, tuple[str, ...]] = {}
 ) -> tuple[Component, ...]:
-    """Return locked files as components; `licences` by a file's sha256."""
+    """Return the locked files as components. `licences` maps a file's sha256 to its licences."""
     components = []
     for file in files:
         facts = {
@@ -189,10 +191,10 @@ def locked_components(
 
 
 def of_base(ref: str, digest: str, platform: str) -> Component:
-    """Return a base image as a component; a digest in `ref` takes precedence over `digest`.
+    """Return a base image as a component. A digest in `ref` takes precedence over `digest`.
 
-    `digest` is the image's id on this machine. It is left out if it is not a sha256 digest: an
-    engine's own id may be of another kind.
+    `digest` is the image's digest or its id in the engine. It is left out if it is not a sha256
+    digest, since engines may have other kinds of ids.
     """
     name, _, digest_of_ref = ref.partition("@")
     digest = next(filter(_DIGEST.fullmatch, (digest_of_ref, digest)), "")
@@ -206,7 +208,10 @@ def of_base(ref: str, digest: str, platform: str) -> Component:
 
 
 def of_metadata(metadata: bytes) -> Component | None:
-    """Return the distribution that a METADATA file describes; None if it has no name or version."""
+    """Return the distribution that a METADATA file describes.
+
+    Return None if the name or the version is missing or not printable.
+    """
     from packaging.metadata import parse_email
 
     raw, _ = parse_email(metadata)
@@ -224,7 +229,10 @@ def of_metadata(metadata: bytes) -> Component | None:
 
 
 def installed(prefix: Path) -> tuple[Component, ...]:
-    """Return the Python distributions in a prefix, read from `dist-info`; sorted by package URL."""
+    """Return the Python distributions in a prefix, sorted by package URL.
+
+    They are read from `dist-info` folders.
+    """
     components = []
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
         with path.open("rb") as stream:
@@ -235,7 +243,10 @@ def installed(prefix: Path) -> tuple[Component, ...]:
 
 
 def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ...]:
-    """Return a Debian system's packages (name → version) as components, sorted by package URL."""
+    """Return Debian packages as components, sorted by package URL.
+
+    `packages` maps names to versions; `distro` is the Debian suite.
+    """
     components = []
     for name, version in packages.items():
         components.append(
@@ -253,7 +264,7 @@ def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ..
 
 
 def purl(kind: str, namespace: str | None, name: str, version: str, **qualifiers: str) -> str:
-    """Return a package URL with all qualifiers that are not empty."""
+    """Return a package URL; empty qualifiers are left out."""
     from packageurl import PackageURL
 
     known = {key: value for key, value in qualifiers.items() if value}
@@ -288,7 +299,7 @@ def file_purl(file: File) -> str:
 
 
 def suite(file: File) -> str:
-    """Return the suite that lists a .deb, without `-updates` or `-security`; empty if unknown."""
+    """Return the Debian suite of a .deb, without `-updates` or `-security`; empty if unknown."""
     seen = re.match(r"([a-z]+)(-[a-z]+)? Release of ", file.by)
     return seen[1] if seen else ""
 
@@ -296,8 +307,8 @@ def suite(file: File) -> str:
 def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str:
     """Return the package URL of an image: `pkg:oci` if its digest is known, else `pkg:docker`.
 
-    `ref` has no digest; it may be a folder or an archive. `published`: its registry knows it by
-    this digest; otherwise the URL does not name the registry.
+    `ref` is a name without a digest, or the path of a folder or an archive. `published` says
+    whether the registry has the image under this digest. If not, the URL omits the registry.
     """
     from envbuilder.containers.oci import reference
 
@@ -325,7 +336,10 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
 
 
 def declared_licences(metadata: bytes) -> tuple[str, ...]:
-    """Return a METADATA file's licences: its expression, else `License` line, else classifiers."""
+    """Return the licences that a METADATA file declares.
+
+    These are its `License-Expression`, else its `License`, else its licence classifiers.
+    """
     from packaging.metadata import parse_email
 
     raw, _ = parse_email(metadata)
@@ -346,7 +360,7 @@ def _usable(text: str, limit: int) -> bool:
 
 
 def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
-    """Return sha256 → licences of the wheels that are in the store."""
+    """Return the licences of the wheels that are in the store, by sha256 of the wheel."""
     licences = {}
     for file in files:
         if file.kind in {"wheel", "tool"} and store.has(file.sha256):
@@ -362,15 +376,15 @@ def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, 
 
 
 def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
-    """Return sha256 → the licence that the channel declares, for conda packages."""
+    """Return the licences that channels declare for conda packages, by sha256 of the package."""
     return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 
 def read_metadata(wheel: Path) -> bytes:
-    """Return the METADATA file of a wheel; empty if there is none that can be read.
+    """Return the content of a wheel's METADATA file; empty if it is missing or cannot be read.
 
-    The store hashes wheels on arrival. One that is damaged later must not abort a report on
-    licences; installing it fails anyway.
+    The store hashes wheels on arrival. A wheel that was damaged later must not abort a report on
+    licences, and installing it fails anyway.
     """
     try:
         with archives.open_zip(wheel) as archive:

@@ -1,4 +1,4 @@
-"""Records of the files that an environment may share with others."""
+"""Records of the files that an environment may share with other environments."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from envbuilder.core import decoding
 from envbuilder.core.resources import OWN
 
 SHARED = f"{OWN}/shared.json"
-"""Path of the records in an environment."""
+"""Path of the records, relative to the environment's prefix."""
 BYTECODE = "__pycache__"
-"""Folder of the bytecode of the modules beside it."""
+"""Name of the folders in which Python keeps the bytecode of modules."""
 
 
 class SharedFile(Struct, frozen=True, array_like=True, gc=False):
-    """A file that several environments may share, as written by the build."""
+    """The record of a file that several environments may share, as the build wrote it."""
 
     path: str
     executable: bool
     sha256: str
     size: int
     time: int
-    """Time of its last change, in nanoseconds."""
+    """Time of the file's last modification, in nanoseconds since 1970."""
     inode: int
 
     def is_same(self, status: os.stat_result) -> bool:
-        """Return whether a file is unchanged, unless somebody restored its time."""
+        """Return whether the file still has the recorded size and modification time.
+
+        A change is not noticed if somebody restored both.
+        """
         return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
 
 
 def shared(prefix: Path) -> tuple[SharedFile, ...]:
-    """Return the records of the files that an environment may share with others."""
+    """Return the records of an environment's shared files; empty if they cannot be read."""
     try:
         return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
     except (OSError, ValueError):
@@ -41,7 +44,7 @@ def shared(prefix: Path) -> tuple[SharedFile, ...]:
 
 
 def link_bytecode(prefix: Path, folder: Path) -> None:
-    """Link a build's bytecode to where Python looks for it with that `sys.pycache_prefix`."""
+    """Link an environment's bytecode into `folder`, for use as Python's `sys.pycache_prefix`."""
     folders: set[str] = set()
     for file in shared(prefix):
         above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")

@@ -1,4 +1,7 @@
-"""The variables of a command, native or in a container: one value for each name, and its source."""
+"""Choose the environment variables of a command, native or in a container.
+
+Each variable has one value and a source, which says who chose the value.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,11 @@ PRELOAD = "LD_PRELOAD"
 PYTHONPATH = "PYTHONPATH"
 THREADS = "OMP_NUM_THREADS"
 DEFAULT_THREADS = "ENVBUILDER_THREADS"
-"""The number of threads if the user set none; the hook in each Python applies it. Programs that
-divide the cores among their processes (torchrun, accelerate, mpirun) do so only if `THREADS` is not
-set."""
+"""Variable with the number of threads that applies if the user sets none.
+
+The startup hook in each Python applies it. `THREADS` is not set instead, because programs that
+divide the cores among their processes (torchrun, accelerate, mpirun) do so only if it is not set.
+"""
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
 STATED = "stated by -e"
@@ -31,29 +36,30 @@ _FIRST = {
     PRELOAD: "libraries that the profile preloads come first",
     PYTHONPATH: "modules of envbuilder's and the project's come first",
 }
-"""Why a variable with a list is set."""
+"""Source to report for each variable whose value is a list."""
 
 
 class Variable(Struct, frozen=True):
-    """The value of a variable, and what decided it."""
+    """The value of a variable, and the source of the value."""
 
     value: str
     source: str
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """An environment as its commands see it."""
+    """The variables that an environment needs or sets for its commands."""
 
     given: Mapping[str, str] = {}
-    """Set for each command, unless the profile sets it."""
+    """Variables to set for each command, unless the profile sets them."""
     first: Mapping[str, Sequence[str]] = {}
-    """Variable with a list (`PATH`) → the items to put first."""
+    """Name of a list variable, such as `PATH` → the items to put first."""
     sets_profile: bool = False
-    """Whether it sets the profile's variables itself, as images and activation scripts do."""
+    """Whether the environment itself sets the profile's variables, as images and activation
+    scripts do."""
 
 
 def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable with this machine's number of threads, unless the caller set it."""
+    """Return `THREADS` with this machine's number of threads; empty if the caller set it."""
     if environ.get(THREADS):
         return {}
     return {THREADS: str(threads.decide(threads.fetch()))}
@@ -66,11 +72,11 @@ def of_command(
     access: Access,
     caller: Mapping[str, str],
 ) -> dict[str, Variable]:
-    """Return the variables to set for a command, in addition to the caller's.
+    """Return the variables to set for a command, in addition to the caller's variables.
 
-    `devices`: variables that choose GPUs. Lists are joined: the environment's first, then the
-    stated ones, or else the profile's or the caller's. An empty list of libraries to preload means
-    none at all.
+    `devices` are the variables that select GPUs. Lists such as `PATH` begin with the environment's
+    items. The items of -e follow or, without -e, those of the profile or the caller. An empty
+    `LD_PRELOAD` of -e means that nothing is preloaded.
     """
     of_profile = f"profile {profile.name}"
     inherited = {PATH: os.defpath, **caller}
@@ -103,7 +109,10 @@ def of_command(
 
 
 def report(decided: Mapping[str, Variable]) -> None:
-    """With --verbose, print what is set and why; of -e only names, as its values may be secret."""
+    """Print each variable and its source with --verbose.
+
+    The values of -e are not printed, since they may be secret.
+    """
     for name, variable in sorted(decided.items()):
         value = f": {variable.value}"
         if variable.source == STATED:
