@@ -1,20 +1,20 @@
-"""Run other programs, and work in threads; no other module starts processes.
+"""Run other programs and threads; no other module starts processes.
 
-Programs are resolved first, so that a missing one is a clear error before anything starts. Output
-is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process group
-are interrupted, then killed; on Ctrl-C and other signals within a second.
+Programs are located first, so that a missing program is a clear error before anything starts.
+Output is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process
+group are interrupted, then killed. On Ctrl-C and other signals this takes less than a second.
 
 This process itself ends within two seconds of SIGINT, SIGTERM or SIGHUP. The first signal raises an
-exception in the main thread, so that everything is cleaned up as after an error; later ones change
-nothing. If that takes too long, or the main thread is in a call that cannot be interrupted (a name
-server that does not answer), a second thread ends the process.
+exception in the main thread, so that everything is cleaned up as after an error; later signals
+change nothing. If the clean-up takes too long, or if the main thread is in a call that cannot be
+interrupted (a name server that does not answer), a second thread ends the process.
 
-uv is started in a private folder, and with no more of its caller's settings than are documented. It
-reads settings from its working folder and those above it: from a project that somebody cloned, or
-from what another user put into /tmp. They name the interpreter that uv runs, files that it
-overwrites and servers that get the caller's logins.
+uv is started in a private folder, and receives only the documented settings of its caller. uv reads
+settings from its working folder and the folders above it, such as a project that somebody cloned,
+or files that another user put into /tmp. Such settings name the interpreter that uv runs, files
+that it overwrites and servers that receive the caller's logins.
 
-Long because everything that starts programs and threads, and ends them, is here.
+This module is long because everything that starts programs and threads, and ends them, is here.
 """
 
 from __future__ import annotations
@@ -44,24 +44,23 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE = (2.0, 10.0)
 """Seconds that a child may take to end after SIGINT, then after SIGTERM, before it is killed."""
 _HASTE = (0.5, 0.3)
-"""The same, if this process itself is ending."""
+"""The same limits while this process itself is ending."""
 _HELD_SECONDS = 0.5
-"""How often `run_while_needed` checks that its program is still needed."""
+"""Interval in seconds at which `run_while_needed` checks that its program is still needed."""
 _UNHELD_SECONDS = 1.0
-"""How long that program may take to end by itself."""
+"""Seconds that this program may take to end by itself."""
 _READ_SECONDS = 10.0
-"""How long to read what a child left in its pipes when it ended."""
+"""Seconds to read the output that a child left in its pipes when it ended."""
 
 KEPT_BYTES = 16 << 20
 LONGEST_LINE = 4 << 20
-"""Limits on a program's output, which may be endless: its last bytes are kept, `KEPT_BYTES` to
-twice as many. A line over `LONGEST_LINE` reaches a callback in pieces. (A payload's have at most
-0.3 MB.)
-"""
+"""Limits on a program's output in bytes, since the output may be endless. Between `KEPT_BYTES` and
+twice as many bytes are kept, from the end of the output. A line longer than `LONGEST_LINE` reaches
+a callback in pieces; a payload's lines have at most 0.3 MB."""
 _running: dict[subprocess.Popen[str], int] = {}
+"""Running child → the ident of the thread that started it."""
 _inherited: set[int] = set()
 """Descriptors of the locks that child programs inherit."""
-"""The children that are running → the thread that started each."""
 _FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 UV_SETTINGS = frozenset(
     {
@@ -87,7 +86,7 @@ UV_SETTINGS = frozenset(
         "UV_PYTHON_INSTALL_DIR",
     }
 )
-"""Families of variables that uv gets: indexes, the network, logins, its own Pythons."""
+"""Variables that uv receives: its indexes, network settings, logins and its own Pythons."""
 _LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)")
 _NAMED = re.compile(r"[A-Za-z0-9_.-]+=")
 _SEPARATORS = {
@@ -99,7 +98,7 @@ _SEPARATORS = {
 }
 """Variables that may hold relative paths → the separator between two paths."""
 POOL_SECONDS = 0.5
-"""How long running jobs may go on after a failure."""
+"""Seconds that running jobs may continue after a failure."""
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
@@ -116,7 +115,7 @@ class Completed(NamedTuple):
 
     @property
     def status(self) -> str:
-        """How it ended, for messages about a failure."""
+        """How the program ended, for messages about a failure."""
         return f"exit {self.returncode}" if self.returncode > 0 else f"signal {-self.returncode}"
 
     @property
@@ -133,7 +132,7 @@ class Tail:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append to the text, dropping its beginning if it gets too long."""
+        """Append to the text; drop its beginning if it gets too long."""
         self._bytes += data
         if len(self._bytes) > 2 * KEPT_BYTES:
             del self._bytes[:-KEPT_BYTES]
@@ -145,7 +144,7 @@ class Tail:
 
 
 def which(program: str) -> str | None:
-    """Return the full path of an executable, or None."""
+    """Return the full path of an executable, or None if it is not found."""
     import shutil
 
     return shutil.which(program)
@@ -166,7 +165,7 @@ def quoted(argv: Iterable[str]) -> str:
 
 
 def _shown(argument: str) -> str:
-    """Return an argument for messages, without programs and without JSON, which holds variables."""
+    """Return an argument for messages; a program or JSON, which may hold variables, becomes "…"."""
     if "\n" in argument or argument.startswith("{"):
         return "…"
     return argument
@@ -187,11 +186,12 @@ def run(
     """Run a program to completion and return its output.
 
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
-    `stdin` is the program's input: a line or two. With `holds_stdin` it has no input, and stdin
-    stays open until the program or this process ends. The callbacks receive each line on arrival.
-    Raises `ToolError` if the program is missing; a failing exit status is returned. If the output
-    is very long, only its end is returned. An exception in a callback stops the program and is
-    raised.
+    `stdin` is the program's input, of a line or two. With `holds_stdin`, the program gets no input,
+    but its stdin stays open until the program or this process ends. The callbacks receive each line
+    as it arrives.
+
+    Raise `ToolError` if the program is missing; a failing exit status is returned. If the output is
+    very long, only its end is returned. An exception in a callback stops the program and is raised.
     """
     import subprocess
 
@@ -265,7 +265,7 @@ def run(
 
 
 def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
-    """Wait like `child.wait`, which polls every 50 ms if it has a limit."""
+    """Wait as `child.wait` does, but without polling: with a timeout, that polls every 50 ms."""
     if timeout is not None and sys.platform == "linux":
         import select
 
@@ -282,10 +282,11 @@ def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
 
 
 def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int:
-    """Run a program while it is needed; return its exit status. It shares this process's output.
+    """Run a program while it is needed and return its exit status; it shares this process's output.
 
-    Its stdin receives `beginning`, and stays open until the program should end, or until this
-    process ends in any way: the program sees the end even if processes between them are gone.
+    The program's stdin receives `beginning`. It stays open until the program should end, or until
+    this process ends in any way. The program notices that even if processes between the two are
+    gone.
     """
     import subprocess
 
@@ -317,10 +318,11 @@ def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], b
 
 
 class _HeldSignals:
-    """Deferral of the stop signals while a child starts, so that none is left running untracked.
+    """Deferral of stop signals while a child starts, so that no child is left running untracked.
 
-    Their handlers, and that of a timer, may raise at any point. Between the start of a child and
-    the assignment of its handle, that would leave it writing into folders that are being removed.
+    Handlers of these signals, and of a timer, may raise at any point. If a handler raised between
+    the start of a child and the assignment of its handle, the child would go on writing into
+    folders that are being removed.
     """
 
     def __init__(self) -> None:
@@ -348,7 +350,7 @@ def _drain(
     callback: Callable[[str], None] | None,
     failures: list[Exception],
 ) -> None:
-    """Read a stream to its end; if the callback fails, stop the child and note the failure."""
+    """Read a stream to its end; if the callback fails, stop the child and record the failure."""
     with stream:
         while line := stream.readline(LONGEST_LINE):
             tail.add(line.encode())
@@ -377,13 +379,13 @@ def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
 
 
 def running(threads: Collection[int] | None = None) -> frozenset[subprocess.Popen[str]]:
-    """Return the children that are running, or those that some threads (their idents) started."""
+    """Return the running children, or only the children started by these threads (their idents)."""
     started = _running.copy()
     return frozenset(c for c, thread in started.items() if threads is None or thread in threads)
 
 
 def kill(children: Collection[subprocess.Popen[str]]) -> None:
-    """Kill those children that are still running, without waiting for them."""
+    """Kill the given children that are still running, without waiting for them."""
     for child in _running.keys() & children:
         _signal(child, signal.SIGKILL)
 
@@ -396,10 +398,10 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 
 
 def uv_path() -> str:
-    """Return the path of the uv installed beside envbuilder, used for look-ups.
+    """Return the path of the uv installed beside envbuilder, which is used for look-ups.
 
-    Raise `ToolError` if there is none. Wheels are installed by the uv that the lock names, never by
-    this one.
+    Raise `ToolError` if uv is missing. This uv never installs wheels: the uv named in the lock
+    does.
     """
     try:
         import uv
@@ -411,9 +413,10 @@ def uv_path() -> str:
 
 
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables for uv; of those for uv, pip and Python only `UV_SETTINGS`.
+    """Return the caller's variables without the settings that uv must not receive.
 
-    All others are passed on, such as the proxy's or what an interpreter needs to start.
+    Of the variables for uv, pip, Python and conda, only `UV_SETTINGS` and logins are kept. All
+    other variables are passed on, such as the proxy's or those that an interpreter needs to start.
     """
     return _absolute(
         {
@@ -435,9 +438,9 @@ def run_uv(
 ) -> Completed:
     """Run uv to completion, as `run` does; `env` is added to the caller's settings.
 
-    `folder` is private and becomes the working folder, by default a temporary one. It gets an empty
-    uv.toml if it has none, so that uv does not look in the folders above it. Temporary files of a
-    killed uv are removed with it.
+    `folder` is private and becomes the working folder; by default it is temporary. An empty uv.toml
+    is created there if it has none, so that uv does not look in the folders above. If uv is killed,
+    its temporary files are removed with the folder.
     """
     with ExitStack() as stack:
         if folder is None:
@@ -453,7 +456,7 @@ def run_uv(
 
 
 def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables whose relative paths are made absolute, since uv runs in another folder."""
+    """Return variables with their relative paths made absolute, since uv runs in another folder."""
     return {
         name: separator.join(map(_located, value.split(separator)))
         if (separator := _SEPARATORS.get(name))
@@ -463,7 +466,7 @@ def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _located(location: str) -> str:
-    """Return a URL unchanged, and a path, also in NAME=PATH, as an absolute one."""
+    """Return a URL unchanged, and a path as an absolute path, also in the form NAME=PATH."""
     if not location or "://" in location:
         return location
     from pathlib import Path
@@ -479,10 +482,10 @@ def pool(
     stop: Callable[[], None] = lambda: None,
     patience: float = POOL_SECONDS,
 ) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread pool; on any error, drop the jobs that have not started and `stop` the others.
+    """Yield a thread pool; on any error, cancel the jobs that have not started and call `stop`.
 
-    Those may clean up for `patience` seconds. A job that does not stop, such as one that resolves a
-    name, is left behind.
+    The running jobs may clean up for `patience` seconds. A job that does not stop, such as one that
+    resolves a name, is left running.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -506,8 +509,8 @@ def in_batches(
 ) -> list[_U]:
     """Apply a function to batches of items, in one thread per CPU, and return its results.
 
-    For functions that release the GIL; other threads would only wait. A job for each file would
-    cost as much as hashing it.
+    This is for functions that release the GIL; with others, threads would only wait for each other.
+    Batches are used because one job per file would cost as much as hashing the file.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
@@ -516,9 +519,9 @@ def in_batches(
 
 @contextmanager
 def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
-    """Run `work` in another thread; the caller may wait for its result.
+    """Run `work` in another thread and yield its future.
 
-    On any error of the caller, interrupt it and kill the programs that it runs.
+    If the caller fails, interrupt `work` and kill the programs that it runs.
     """
     threads: set[int] = set()
 
@@ -550,7 +553,7 @@ def working(threads: set[int]) -> Iterator[None]:
 def interrupt(threads: Iterable[int]) -> None:
     """Raise `KeyboardInterrupt` in threads, given by their idents, as Ctrl-C does in the main one.
 
-    A thread that waits for something outside of Python gets it when that wait ends.
+    A thread that waits for something outside of Python gets the exception when its wait ends.
     """
     import ctypes
 
@@ -585,10 +588,11 @@ def _not_executed(program: str, reason: str) -> CommandError:
 
 @contextmanager
 def lock(path: Path, waiting: str) -> Iterator[None]:
-    """Hold an exclusive lock on a file; print `waiting` if another process has it.
+    """Hold an exclusive lock on a file; print `waiting` if another process holds the lock.
 
-    The programs that `run` starts inherit it: if this process is killed, no other one gets the lock
-    while they still write to the folder. Raises `OSError` if the file cannot be written.
+    The programs that `run` starts inherit the lock. If this process is killed, no other process
+    gets the lock while these programs still write to the folder. Raise `OSError` if the file cannot
+    be written.
     """
     import fcntl
 
@@ -616,8 +620,8 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
 def when_ended(argv: Sequence[str]) -> int:
     """Run a program when this process ends in any way, unless that is cancelled.
 
-    To cancel, write a line to the descriptor that is returned. A program that replaces this one
-    counts as the same process.
+    Return a file descriptor; to cancel, write a line to it. If another program replaces this one,
+    that counts as the same process.
     """
     reading, writing = os.pipe()
     os.posix_spawn(
@@ -672,10 +676,10 @@ def _has_terminal() -> bool:
 def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a program in the foreground and return its exit code as a shell reports it.
 
-    It has this process's input, output and terminal, and gets each signal once: those of a terminal
-    from there, others through this process, which has a group of its own for that. If this process
-    is killed, so is the program's group. Signals that the caller ignores stay ignored, as with
-    nohup.
+    The program has this process's input, output and terminal, and gets each signal once: a
+    terminal's signals directly, and other signals through this process. Without a terminal, the
+    program has its own process group, which is killed if this process is killed. Signals that the
+    caller ignores stay ignored, as with nohup.
     """
     import subprocess
 
@@ -734,13 +738,13 @@ def start_again(*options: str) -> NoReturn:
 
 
 CLEANUP_SECONDS = 1.4
-"""How long the main thread may clean up."""
+"""Seconds that the main thread may take to clean up."""
 EXIT_SECONDS = 0.3
-"""How long temporary folders and connections may take to be removed after that."""
+"""Seconds that removing temporary folders and closing connections may take after the clean-up."""
 
 
 class TerminatedError(BaseException):
-    """SIGTERM or SIGHUP was received; `args` holds its number."""
+    """SIGTERM or SIGHUP was received; `args` holds the signal number."""
 
 
 def exit_code(number: int) -> int:
@@ -749,7 +753,7 @@ def exit_code(number: int) -> int:
 
 
 def install_stop_handlers(*, owns_process: bool) -> None:
-    """Handle SIGTERM and SIGHUP; with `owns_process`, SIGINT and slow clean-up, too.
+    """Handle SIGTERM and SIGHUP; with `owns_process`, also SIGINT and clean-up that takes too long.
 
     Signals that the caller ignores stay ignored, as with nohup.
     """
@@ -774,7 +778,7 @@ def install_stop_handlers(*, owns_process: bool) -> None:
 
 
 def _ignore(number: int, _: FrameType | None) -> None:
-    """Do nothing; children would inherit SIG_IGN."""
+    """Do nothing. SIG_IGN is not used, because children would inherit it."""
 
 
 def _raise(number: int, _: FrameType | None) -> NoReturn:

@@ -1,11 +1,12 @@
-"""Envbuilder's folders, the user's configuration, and what `envbuilder.yaml` says of a project.
+"""Envbuilder's folders, the user's configuration, and a project's definition in `envbuilder.yaml`.
 
-Configuration is read from `envbuilder.yaml` (in the working folder or above, up to the home folder
-or the file system's root) and `config.yaml` in the user's configuration folder. The project's file
-takes precedence over the user's, environment variables over both. Another user's `envbuilder.yaml`
-is ignored; any other file of another user is refused.
+Configuration is read from `envbuilder.yaml` and from `config.yaml` in the user's configuration
+folder. `envbuilder.yaml` is in the working folder or above, up to the home folder or the file
+system's root. The project's file takes precedence over the user's file, and environment variables
+over both. An `envbuilder.yaml` of another user is ignored; any other file of another user is
+refused.
 
-Long because it describes all keys of both files, and common mistakes in them.
+This module is long because it describes all keys of both files, and common mistakes in them.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
@@ -29,7 +30,7 @@ LOCKS = "envbuilder.lock"
 """Folder of a project's locks, beside `envbuilder.yaml`."""
 SHARED_STORE = "ENVBUILDER_SHARED_STORE"
 DEFAULT = "default"
-"""The environment that the top-level keys describe."""
+"""Name of the environment that the top-level keys describe."""
 
 _PYTHONPATH = "PYTHONPATH"
 
@@ -54,7 +55,7 @@ RequirementLine = Annotated[
         },
     ),
 ]
-"""A requirement (PEP 508); the resolver's own parser checks the rest."""
+"""A requirement (PEP 508). The resolver's own parser checks the rest."""
 Extra = Annotated[
     str,
     Meta(
@@ -75,7 +76,8 @@ Word = Annotated[
         description="a word of one line without backquotes, dollar signs and backslashes",
     ),
 ]
-"""A word of a command. No shell reads it, but readers of rendered files may substitute parts."""
+"""A word of a command. No shell reads it, but programs that read rendered files may substitute
+parts of it."""
 VolumeSource = Annotated[
     str,
     Meta(
@@ -98,10 +100,11 @@ VolumeTarget = Annotated[
 
 
 class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that lists requirements, and which of its lists count."""
+    """A file that lists requirements, and the lists in it to use."""
 
     file: ProjectPath
-    """Its path: `requirements.txt`, `pyproject.toml`, `setup.py`, `uv.lock`, `environment.yml` …"""
+    """Path of the file: `requirements.txt`, `pyproject.toml`, `setup.py`, `uv.lock`,
+    `environment.yml` …"""
     extras: tuple[Extra, ...] = ()
     """Optional dependencies of a `pyproject.toml` or `uv.lock` to include."""
     groups: tuple[Extra, ...] = ()
@@ -109,68 +112,71 @@ class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an environment holds in addition to the profile of the hardware."""
+    """The contents of an environment, in addition to the profile of the hardware."""
 
     requirements: tuple[RequirementLine, ...] = ()
     """Packages (PEP 508 lines), also `name @ ./FOLDER` or `name @ git+https://…`. The framework
     comes from the profile and need not be listed."""
     requirements_from: tuple[ProjectPath | RequirementFile, ...] = ()
-    """Files that list more of them."""
+    """Files that list more requirements."""
     python: types.PythonChoice | None = None
-    """The Python version; without it, the profile's default that the files allow. `managed`, alone
-    or before a version: the interpreter in the lock, by hash, instead of one on the machine."""
+    """The Python version; by default the profile's default that the files allow. `managed`, alone
+    or before a version, selects the interpreter in the lock, by hash, instead of one on the
+    machine."""
     system_packages: tuple[types.DebianPackage, ...] = ()
-    """Debian packages to install in images, beside those that `lock` adds for wheels."""
+    """Debian packages to install in images, in addition to those that `lock` adds for wheels."""
     environment: dict[types.Variable, types.VariableValue] = {}
-    """Variables that are set inside."""
+    """Environment variables that are set in the environment."""
     files: tuple[ProjectPath, ...] = ()
     """Files and folders of the project that `envbuilder build` puts into its image."""
     python_path: tuple[ProjectPath, ...] = ()
-    """Folders of the project that commands import modules from, such as `src`."""
+    """Folders of the project from which commands import modules, such as `src`."""
     command: Annotated[
         tuple[Word, ...], Meta(min_length=1, max_length=100, extra={"words": True})
     ] = ()
-    """What `envbuilder run` does if it is given no command: a program and its arguments."""
+    """The command that `envbuilder run` runs if none is given: a program and its arguments."""
     ports: Annotated[tuple[Port, ...], Meta(max_length=100)] = ()
     """Ports of a container that are reachable on this machine, at 127.0.0.1."""
     volumes: dict[VolumeSource, VolumeTarget] = {}
-    """What a container has in addition to the project, and where: a volume of the engine by its
-    name, which is the project's own, or a folder of the project as `./FOLDER`."""
+    """Volumes that a container has in addition to the project → where they are mounted. A source is
+    the name of an engine's volume, which belongs to the project, or a folder of the project as
+    `./FOLDER`."""
 
     @property
     def is_managed(self) -> bool:
-        """Whether the interpreter is the lock's, whatever the machine has."""
+        """Whether the interpreter comes from the lock, whatever the machine has."""
         return (self.python or "").startswith("managed")
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A project: its top-level keys are the environment `default`."""
+    """A project; its top-level keys describe the environment `default`."""
 
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
-    """The profiles to support; by default all of the framework that are not opt-in."""
+    """The profiles to support; by default all profiles of the framework that are not opt-in."""
     framework: types.Framework | None = None
-    """By default the one that packages require, else `torch`."""
+    """The framework; by default the one that packages require, otherwise `torch`."""
     framework_version: types.FrameworkRelease | None = None
-    """Its release, such as "2.7" or "2.7.1"; by default what packages require, else the one that
-    this version of envbuilder verified."""
+    """Release of the framework, such as "2.7" or "2.7.1"; by default the release that packages
+    require, otherwise the release that this version of envbuilder verified."""
     as_of: types.Day | None = None
-    """Ignore releases that the index received after this day."""
+    """Date limit: releases that the index received after this day are ignored."""
     build_from_source: bool | tuple[types.Distribution, ...] = False
-    """Packages that may be built from source, or `true` for all that have no wheel. Their own code
-    runs then, without network and away from your files."""
+    """Packages that may be built from source, or `true` for all packages without a wheel. The build
+    runs the packages' own code, without network and without access to your files."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
-    """GPUs to compile CUDA code for while building from source; by default those that PyTorch is
-    compiled for. Fewer take less time."""
+    """GPUs to compile CUDA code for when building from source; by default the GPUs that PyTorch is
+    compiled for. Fewer GPUs take less time."""
     overrides: dict[types.Distribution, types.Requirement] = {}
     """Package → the requirement that replaces it everywhere: other versions of the same package, or
-    another package. With a marker, it holds there alone; another package for one place replaces the
-    lines of your files."""
+    another package. With a marker, the replacement applies only where the marker holds; another
+    package for one place replaces the lines of your files."""
     exclude: tuple[types.Distribution, ...] = ()
-    """Packages to leave out, even if others require them."""
+    """Packages to leave out, even if other packages require them."""
     install_project: bool = False
-    """Whether the project itself is installed: importable from any folder, with its commands."""
+    """Whether to install the project itself, so that it can be imported from any folder and its
+    commands are available."""
     environments: dict[types.Name, Environment] = {}
-    """More environments: each has what the top-level keys list, and its own in addition."""
+    """Further environments. Each has what the top-level keys list, and its own keys in addition."""
 
 
 _MEANT = {
@@ -206,7 +212,7 @@ _MEANT = {
     "volumes": ("volume", "mounts", "mount", "binds"),
     "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),
 }
-"""Key → what users write instead."""
+"""Key → what users write instead of it."""
 _ENVIRONMENT_HINTS = {
     **{wrong: f"Did you mean '{key}'?" for key, others in _MEANT.items() for wrong in others},
     **dict.fromkeys(
@@ -280,39 +286,40 @@ class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The keys whose signatures are required, by kind of file; without keys, none is required.
 
     A key is the path of a PEM file, relative to the configuration's folder, or the PEM text itself.
-    A signature by any of the listed keys is enough.
+    A signature by any one of the listed keys is sufficient.
     """
 
     locks: _Keys | None = None
-    """Of the locks that environments are built from."""
+    """Keys for the locks that environments are built from."""
     bundles: _Keys | None = None
-    """Of the bundles that `unbundle` unpacks."""
+    """Keys for the bundles that `unbundle` unpacks."""
 
 
 class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys that `envbuilder.yaml` and `config.yaml` may hold."""
+    """Configuration keys that both `envbuilder.yaml` and `config.yaml` may hold."""
 
     base_images: dict[str, types.ImageRef] = {}
     """Image reference as in a lock (without digest) → the reference to use instead."""
     indexes: dict[types.Source, types.Url] = {}
     """Symbolic source → URL of a mirror."""
     mirrors: dict[types.Registry, str] = {}
-    """Registry → where its images are requested first: a host, optionally with a path."""
+    """Registry → the mirror from which its images are requested first: a host, optionally with a
+    path."""
     profile: types.Name | None = None
-    """The profile used if none is requested."""
+    """The profile to use if none is requested."""
     signatures: Signatures = Signatures()
-    """Required signatures. A project's file adds to what the user's file says, and never replaces
-    it: otherwise a project could lift what the user requires."""
+    """Required signatures. A project's file adds to the requirements of the user's file and never
+    replaces them: otherwise, a project could lift what the user requires."""
     shared_store: str | None = None
-    """A cache folder filled by somebody else, from which files are used and never changed."""
+    """A cache folder filled by somebody else. Files are taken from it, and it is never changed."""
 
 
 class Configuration(ProjectConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys that `config.yaml` may hold."""
+    """Configuration keys that `config.yaml` may hold."""
 
     plain_http: tuple[types.Registry, ...] = ()
-    """Registries (host, or host:port) to use HTTP with; those on this machine need no entry. Only
-    the user decides that a login is sent unencrypted."""
+    """Registries (host, or host:port) to use HTTP with; registries on this machine need no entry.
+    Only the user decides that a login is sent unencrypted."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -325,63 +332,63 @@ class Settings(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     shared_store: Path | None = None
     definition: Definition | None = None
-    """The project's definition; None if its file only holds configuration."""
+    """The project's definition; None if the project's file only holds configuration."""
     environment: str = DEFAULT
     """The project's environment that the command uses."""
 
     @property
     def store_dir(self) -> Path:
-        """Downloads by sha256, shared by all profiles and backends."""
+        """Folder of downloads by sha256, shared by all profiles and backends."""
         return self.cache_dir / "store"
 
     @property
     def envs_dir(self) -> Path:
-        """Native environments, one folder per fingerprint."""
+        """Folder of native environments, with one folder per fingerprint."""
         return self.data_dir / "envs"
 
     @property
     def unpacked_dir(self) -> Path:
-        """Unpacked wheels, on the file system of the environments, which link their files."""
+        """Folder of unpacked wheels, on the file system of the environments that link to it."""
         return self.data_dir / "unpacked"
 
     @property
     def records_dir(self) -> Path:
-        """Records of built images, one folder per fingerprint."""
+        """Folder of records of built images, with one folder per fingerprint."""
         return self.data_dir / "records"
 
     @property
     def reports_dir(self) -> Path:
-        """Verification reports."""
+        """Folder of verification reports."""
         return self.data_dir / "reports"
 
     @property
     def watches_dir(self) -> Path:
-        """Reports of watched commands."""
+        """Folder of reports of watched commands."""
         return self.data_dir / "watches"
 
     @property
     def bases_dir(self) -> Path:
-        """Base images as OCI layouts."""
+        """Folder of base images as OCI layouts."""
         return self.cache_dir / "bases"
 
     @property
     def uploads_dir(self) -> Path:
-        """Which repository of a registry has which blobs, so that others mount them."""
+        """Folder of records of each repository's blobs, so that other repositories mount them."""
         return self.cache_dir / "uploads"
 
     @property
     def logs_dir(self) -> Path:
-        """Full output of build steps."""
+        """Folder of the full output of build steps."""
         return self.cache_dir / "logs"
 
     @property
     def interpreters_dir(self) -> Path:
-        """What this machine's interpreters reported."""
+        """Folder of the cached answers of this machine's interpreters."""
         return self.cache_dir / "interpreters"
 
     @property
     def uv_dir(self) -> Path:
-        """Cache of uv's resolutions; nothing from it gets into an environment."""
+        """Folder of uv's cached resolutions; nothing from it gets into an environment."""
         return self.cache_dir / "uv-resolve"
 
 
@@ -399,11 +406,12 @@ def load(
     note: Callable[[str], object] | None = None,
     environment: str = DEFAULT,
 ) -> Settings:
-    """Return the settings from folders, files and variables (by default those of this process).
+    """Return the settings from folders, files and variables, by default those of this process.
 
     `note` receives a line for each project that is ignored because another user owns its file or
-    can write it; by default it goes to stderr. `environment`: which of a project's environments
-    they are for. Raises `InvalidError` for invalid files, and for others of another user.
+    can write it; by default the line goes to stderr. `environment` is the project's environment
+    that the settings are for. Raise `InvalidError` for invalid files, and for other files of
+    another user.
     """
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
@@ -436,9 +444,9 @@ def load(
 
 
 def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
-    """Return a file's configuration and, of a project's file, the project's definition.
+    """Return the configuration in a file and, for a project's file, the project's definition.
 
-    Raises `InvalidError` with the place and what to write instead.
+    Raise `InvalidError` with the place of the error and what to write instead.
     """
     data = parse_yaml(text, str(path))
     where = str(path)
@@ -465,9 +473,9 @@ def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
 def read_definition(
     data: dict[str, Any], where: str, text: str, others: Iterable[str]
 ) -> Definition:
-    """Return the definition of a project. Raise `InvalidError` for mistakes.
+    """Return the definition of a project; raise `InvalidError` for mistakes.
 
-    `others`: keys that the same file may hold, for suggestions.
+    `others` are keys that the same file may hold, for suggestions.
     """
     if empty := next(_without_value(data), None):
         raise error_at(where, text, empty, "has no value", "Write a value, or remove the key.")
@@ -500,7 +508,7 @@ def read_definition(
 
 
 def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
-    """Yield the keys of variables that hold relative folders for Python to import from."""
+    """Yield the key paths of PYTHONPATH variables that contain relative folders."""
     others = ((["environments", n], e) for n, e in definition.environments.items())
     for above, environment in (([], definition), *others):
         value = environment.environment.get(_PYTHONPATH, "")
@@ -509,9 +517,9 @@ def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
 
 
 def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield the paths of keys without a value that would count as keys that are left out.
+    """Yield the paths of keys without a value that would count as missing keys.
 
-    A list that was forgotten after `profiles:` must not mean all profiles.
+    For example, if the list after `profiles:` was forgotten, that must not mean all profiles.
     """
     for key in ("python", "profiles", "framework", "framework_version"):
         if key in data and data[key] is None:
@@ -523,7 +531,7 @@ def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
-    """Return the shared store; the variable takes precedence over files, and if empty, means none.
+    """Return the shared store; the variable overrides the files, and if empty, there is none.
 
     Raise `InvalidError` for a relative path, which would mean another folder in each project.
     """
@@ -543,10 +551,11 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
 
 
 def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -> Path | None:
-    """Return the nearest folder with a trusted project file.
+    """Return the nearest folder with a trusted project file; None if there is none.
 
-    Another user's is skipped: it could be in any folder above. A trusted one's profiles and locks
-    must be trusted, too; otherwise its requirements would not hold.
+    A project file of another user is skipped: it could be in any folder above. If the project file
+    is trusted, its profiles and locks must be trusted, too; otherwise the project's requirements
+    would not hold.
     """
     try:
         home = Path.home()
@@ -566,7 +575,7 @@ def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -
 
 
 def _located(configuration: Configuration, folder: Path) -> Configuration:
-    """Return a file's configuration with the paths of keys made absolute."""
+    """Return a file's configuration with the paths of its signature keys made absolute."""
     keys = {
         kind: paths and tuple([_key(path, folder) for path in paths])
         for kind, paths in asdict(configuration.signatures).items()
@@ -620,10 +629,10 @@ def require_unexposed(folder: Path) -> None:
 
 
 def require_writable(folder: Path, *, marked: bool = True) -> Path:
-    """Return the folder, created as by `folders.ensure`.
+    """Return the folder, creating it if it is missing.
 
-    Raises `InvalidError` if that is not possible or another user can put files there, `BuildError`
-    on a full disk.
+    Raise `InvalidError` if the folder cannot be created or another user can put files there, and
+    `BuildError` on a full disk.
     """
     require_unexposed(folder)
     try:

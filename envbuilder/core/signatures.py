@@ -1,16 +1,16 @@
 """Signatures of files by key: DSSE envelopes over in-toto statements, in `FILE.intoto.jsonl`.
 
 Locks and bundles are signed in the same way; this module knows neither format. Keys are P-256
-(ECDSA with SHA-256) and ed25519, in PEM files: private ones are PKCS#8, with or without a
-passphrase; public ones are SubjectPublicKeyInfo, which cosign, openssl and podman's policy share. A
-key's id is the sha256 of the public key's DER form. cryptography is an optional dependency, and is
+(ECDSA with SHA-256) or ed25519, in PEM files. Private keys are PKCS#8, with or without a
+passphrase. Public keys are SubjectPublicKeyInfo, as cosign, openssl and podman's policy use. The id
+of a key is the sha256 of the public key's DER form. cryptography is an optional dependency, and is
 imported when a key is read.
 
-An envelope (https://github.com/secure-systems-lab/dsse) signs a payload's type, too, so that none
-can be passed off as one of another type; unknown keys are ignored, as the specification requires.
-The in-toto project recommends the suffix for files of envelopes, one per line; cosign, gh and
-slsa-verifier read them. envbuilder writes a single envelope, which several keys can sign, because
-cosign reads one.
+The signature of an envelope (https://github.com/secure-systems-lab/dsse) also covers the payload's
+type, so that no payload can pass for one of another type. Unknown keys of the JSON are ignored, as
+the specification requires. The in-toto project recommends the suffix for files with one envelope
+per line, which cosign, gh and slsa-verifier read. envbuilder writes a single envelope, which
+several keys can sign, because cosign reads only one.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ from envbuilder.core.errors import (
 from envbuilder.core.settings import is_key_text
 
 _LARGEST_KEY = 1 << 16
-"""Bytes of a key file, which a project or a user names; supported ones have less than 500."""
+"""Maximum size in bytes of a key file, which a project or a user names. Supported keys have less
+than 500 bytes."""
 _KINDS = "P-256 (ECDSA) and ed25519 are supported"
 _LABEL = re.compile(r"^-----BEGIN ([A-Z0-9 /]{1,64})-----", re.MULTILINE)
 _ANYONE = stat.S_IRWXG | stat.S_IRWXO
 
 
 class PublicKey:
-    """A key that checks signatures."""
+    """A public key, which verifies signatures."""
 
     def __init__(self, key: Any, where: str) -> None:
         ec, ed25519, serialization = _modules("ec", "ed25519", "serialization")
@@ -80,7 +81,7 @@ class PublicKey:
 
 
 class PrivateKey:
-    """A key that signs."""
+    """A private key, which makes signatures."""
 
     def __init__(self, key: Any, where: str) -> None:
         if not hasattr(key, "sign"):
@@ -102,10 +103,10 @@ class PrivateKey:
 def read_private_key(
     path: Path, passphrase: Callable[[], bytes], note: Callable[[str], object]
 ) -> PrivateKey:
-    """Read a private key; `passphrase` is called only if the key is encrypted.
+    """Return the private key in a file; `passphrase` is called only if the key is encrypted.
 
     `note` gets a warning if other users may read an unencrypted key. Raise `InvalidError` if the
-    file is not a usable private key, or the passphrase is wrong.
+    file is not a usable private key, or if the passphrase is wrong.
     """
     (serialization,) = _modules("serialization")
     content = files.read_named(path, _LARGEST_KEY)
@@ -160,12 +161,12 @@ def read_public_key(text: str) -> PublicKey:
 
 
 def read_public_keys(keys: Iterable[str]) -> tuple[PublicKey, ...]:
-    """Return public keys, each once."""
+    """Return the public keys for these paths or PEM texts, without duplicates."""
     return tuple({key.id: key for key in map(read_public_key, keys)}.values())
 
 
 def _label(content: bytes, where: str) -> str:
-    """Return the label of a file's only PEM block."""
+    """Return the label of the only PEM block in a file; raise `InvalidError` if not exactly one."""
     labels = _LABEL.findall(content.decode("ascii", "replace"))
     if len(labels) != 1:
         problem = "several PEM blocks" if labels else "no PEM file"
@@ -180,7 +181,7 @@ _MAKE = (
 
 
 def _unloadable() -> tuple[type[Exception], ...]:
-    """Return the errors that cryptography raises for something that is not a key."""
+    """Return the errors that cryptography raises for data that is not a key."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     return ValueError, TypeError, UnsupportedAlgorithm
@@ -192,7 +193,7 @@ def _unreadable(where: str, error: Exception) -> InvalidError:
 
 
 def _modules(*names: str) -> tuple[Any, ...]:
-    """Import parts of cryptography; raise `ToolError` if it is not installed."""
+    """Import modules of cryptography; raise `ToolError` if it is not installed."""
     from importlib import import_module
 
     primitives = "cryptography.hazmat.primitives"
@@ -211,7 +212,8 @@ def _modules(*names: str) -> tuple[Any, ...]:
 # --- envelopes
 
 MOST_SIGNATURES = 16
-"""Maximum per envelope, which anybody may write: each is checked with every trusted key."""
+"""Maximum number of signatures per envelope, which anybody may write: each signature is checked
+with every trusted key."""
 _URL_SAFE = str.maketrans("-_", "+/")
 
 _KeyId = Annotated[str, Meta(max_length=512)]
@@ -219,7 +221,7 @@ _Type = Annotated[str, Meta(max_length=256)]
 
 
 class UnsignedError(SignatureError):
-    """There is no signature at all."""
+    """The file has no signature at all."""
 
 
 class UnknownKeyError(SignatureError):
@@ -231,15 +233,15 @@ class ChangedPayloadError(SignatureError):
 
 
 class WrongTypeError(SignatureError):
-    """A trusted key signed it, but the statement is of another type, or names another builder."""
+    """A trusted key signed a statement of another type, or one that names another builder."""
 
 
 class OtherSubjectError(SignatureError):
-    """A trusted key signed it, but it is about other bytes."""
+    """A trusted key made the signature, but the statement is about other bytes."""
 
 
 class Signature(Struct, frozen=True, kw_only=True):
-    """A signature in base64, and a hint at the key that made it; some tools leave it empty."""
+    """A signature in base64, and the id of its key; some tools leave the id empty."""
 
     keyid: _KeyId | None = ""
     sig: Annotated[str, Meta(max_length=4096)]
@@ -259,7 +261,7 @@ class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "paylo
 
 
 def parse_envelope(data: bytes, where: str) -> Envelope:
-    """Return an envelope; raise `InvalidError` if it is malformed or too large."""
+    """Parse an envelope and return it; raise `InvalidError` if it is malformed or too large."""
     try:
         envelope = decoding.convert(decoding.strict_json(data), Envelope)
         _unpacked(envelope.payload)
@@ -277,7 +279,7 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
 
 
 def signed_envelope(content: bytes, payload_type: str, key: PrivateKey) -> Envelope:
-    """Return the envelope of a payload with one signature."""
+    """Return an envelope of the payload with one signature."""
     return Envelope(
         payload_type=payload_type,
         payload=base64.b64encode(content).decode(),
@@ -286,7 +288,7 @@ def signed_envelope(content: bytes, payload_type: str, key: PrivateKey) -> Envel
 
 
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
-    """Return the envelope with a further signature; unchanged if this key has signed it before."""
+    """Return the envelope with a further signature; unchanged if this key has already signed it."""
     if _signs(envelope, key.public):
         return envelope
     others = [s for s in envelope.signatures if s.keyid != key.public.id]
@@ -304,7 +306,7 @@ def _signature(content: bytes, payload_type: str, key: PrivateKey) -> Signature:
 def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> PublicKey:
     """Return the trusted key that signed an envelope.
 
-    Raise `ChangedPayloadError` if a trusted key is named but did not sign this payload,
+    Raise `ChangedPayloadError` if a trusted key is named but did not sign this payload, and
     `UnknownKeyError` if no trusted key signed it.
     """
     for key in trusted:
@@ -332,7 +334,7 @@ def _signs(envelope: Envelope, key: PublicKey) -> bool:
 
 
 def _to_sign(content: bytes, payload_type: str) -> bytes:
-    """Return DSSE's pre-authentication encoding, which is what is signed."""
+    """Return the bytes to sign: DSSE's pre-authentication encoding of the payload and its type."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(content), content)
 
@@ -353,22 +355,22 @@ def _unpacked(text: str) -> bytes:
 
 SUFFIX = ".intoto.jsonl"
 MOST_ENVELOPES = 16
-"""Maximum per signature file, which anybody may put beside the signed file."""
+"""Maximum number of envelopes per signature file, which anybody may put beside the signed file."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 TYPE = "https://in-toto.io/Statement/v1"
 TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
-"""Types of statements; cosign 2 writes the second. Both have the same keys."""
+"""Accepted types of statements. cosign 2 writes the second type. Both have the same keys."""
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """Bytes that a statement is about: a name, and digests by algorithm."""
+    """The bytes that a statement is about: a name, and digests by algorithm."""
 
     name: Annotated[str, Meta(max_length=4096)] = ""
     digest: dict[str, str]
 
 
 class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "predicateType"}):
-    """What an in-toto statement says; further keys are ignored, as the specification requires."""
+    """An in-toto statement; further keys are ignored, as the specification requires."""
 
     type: str = msgspec.field(name="_type")
     subject: Annotated[tuple[Subject, ...], Meta(min_length=1, max_length=4096)]
@@ -377,12 +379,12 @@ class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "pr
 
 
 class Signed(Struct, frozen=True, kw_only=True):
-    """An accepted signature: what it is about, and the id of the trusted key that made it."""
+    """An accepted signature: the signed file, and the id of the trusted key that signed it."""
 
     name: str
-    """The signed file, as the user named it."""
+    """Name of the signed file, as given by the user."""
     digest: str
-    """The digest of its bytes, with its algorithm: `sha256:…`."""
+    """The digest of the file's bytes, with its algorithm: `sha256:…`."""
     type: str
     """The statement's predicate type."""
     keyid: str
@@ -400,7 +402,7 @@ def make_statement(subjects: Sequence[Subject], predicate_type: str, predicate: 
 
 
 def parse_statement(content: bytes, where: str) -> Statement:
-    """Return a statement; raise `WrongTypeError` if the content is none."""
+    """Parse a statement and return it; raise `WrongTypeError` if the content is not a statement."""
     try:
         statement = decoding.convert(decoding.strict_json(content), Statement)
     except ValueError as error:
@@ -421,10 +423,11 @@ def accepted(
     digests: Mapping[str, str],
     where: str,
 ) -> tuple[Statement, Signed]:
-    """Return an envelope's statement if a trusted key signed it for the given bytes.
+    """Return an envelope's statement and its signature if a trusted key signed the given bytes.
 
-    `digests`: those of the bytes, by algorithm; one of them must be a subject's. Raise a
-    `SignatureError` otherwise; the signature is checked before anything in the payload is read.
+    `digests` holds the digests of the bytes by algorithm; one of them must match a subject.
+    Otherwise, raise a `SignatureError`. The signature is checked before anything in the payload is
+    read.
     """
     key = signer(envelope, trusted, where)
     if envelope.payload_type != PAYLOAD_TYPE:
@@ -473,9 +476,9 @@ def path_beside(path: Path) -> Path:
 
 
 def read_signatures(path: Path) -> tuple[Envelope, ...]:
-    """Return the envelopes in a signature file, none if it does not exist.
+    """Return the envelopes in a signature file; empty if the file does not exist.
 
-    Raise `InvalidError` if it cannot be read or is malformed.
+    Raise `InvalidError` if the file cannot be read or is malformed.
     """
     try:
         content = files.read(path, decoding.LARGEST)
@@ -490,10 +493,10 @@ def read_signatures(path: Path) -> tuple[Envelope, ...]:
 
 
 def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
-    """Sign a statement and write the signature file; add to signatures of the same statement.
+    """Sign a statement and write the signature file; keep other signatures of the same statement.
 
-    Return its path. Raise `InvalidError` if another kind of file is there, such as the signed file
-    or the key itself, `BuildError` if it cannot be written.
+    Return the path. Raise `InvalidError` if another kind of file is there, such as the signed file
+    or the key itself, and `BuildError` if the file cannot be written.
     """
     try:
         existing = read_signatures(path)
@@ -518,10 +521,10 @@ def require_signed(
     predicate_type: str,
     digests: Mapping[str, str],
 ) -> tuple[Statement, Signed]:
-    """Return the first accepted statement about the given bytes.
+    """Return the first accepted statement about the given bytes, with its signature.
 
-    `where` names the signed file. If none is accepted, raise the error that came closest to
-    acceptance; `UnsignedError` if there is no signature.
+    `where` names the signed file. If no statement is accepted, raise the error that came closest to
+    acceptance, or `UnsignedError` if there is no signature.
     """
     errors: list[SignatureError] = []
     for candidate in chain.from_iterable(map(read_signatures, signature_files)):
