@@ -1,11 +1,12 @@
-"""Conda locks: the conda packages that a profile's wheels are installed on, in a separate file.
+"""Conda locks: the conda packages on which a profile's wheels are installed, in a separate file.
 
-Also here: the steps that use one, its requirements on hosts, and exports for conda's own tools.
+This module also has the steps that install from a lock, the requirements of a lock on hosts, and
+exports for conda's own tools.
 
-`NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have none, since the contents of
-channels are only known where they can be read: `lock --backend conda` makes the file there, and
-`lock` does in projects that need conda packages. Like every lock it names files by sha256 and
-symbolic source, so it is valid behind any mirror.
+`NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have none, because the contents of
+channels are only known where the channels can be read. `lock --backend conda` creates the file
+there, and so does `lock` in projects that need conda packages. Like every lock, it names files by
+sha256 and symbolic source, so it is valid with any mirror.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ SUBDIRS: dict[types.Platform, types.CondaSubdir] = {
     "linux/arm64": "linux-aarch64",
     "macos/arm64": "osx-arm64",
 }
-"""Platforms by their names in conda channels."""
+"""Platform → its name in conda channels."""
 _COMMAND = ("lock", "--backend", "conda")
 _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One conda package, with everything that its installation needs before opening it."""
+    """A conda package, with everything that is needed to install it before it is opened."""
 
     name: types.CondaName
     version: types.FileVersion
@@ -62,22 +63,22 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     channel: types.Source
     sha256: types.Sha256
     size: types.FileSize | None
-    """Bytes; null if the channel does not state it."""
+    """Size in bytes; null if the channel does not state it."""
     depends: tuple[types.Sentence, ...] = ()
     constrains: tuple[types.Sentence, ...] = ()
     noarch: Literal["", "generic", "python"] = ""
     timestamp: int | None = None
-    """Build time in milliseconds, from the channel."""
+    """Build time in milliseconds since 1970, from the channel."""
     license: types.Sentence = ""
 
     @property
     def dependencies(self) -> frozenset[str]:
-        """The names of its dependencies; some have no space before the version."""
+        """The names of the dependencies, some of which have no space before the version."""
         return frozenset(match[0] for match in map(_DEPENDENCY.match, self.depends) if match)
 
     @property
     def as_file(self) -> profile_lock.File:
-        """Return the package as a locked file, for the store, the SBOM and the plan."""
+        """The package as a locked file, for the store, the SBOM and the plan."""
         return profile_lock.File(
             kind="conda",
             name=self.name,
@@ -92,22 +93,22 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All conda packages for one platform and Python, sorted by name."""
+    """All conda packages for a platform and Python, sorted by name."""
 
     platform: types.Platform
     python: types.PythonVersion
     virtual_packages: dict[types.VirtualPackage, types.VirtualVersion]
-    """What the solver assumed about the machine, and the host must provide."""
+    """The properties of the machine that the solver assumed and the host must have."""
     packages: tuple[Package, ...]
 
     @property
     def subdir(self) -> types.CondaSubdir:
-        """Return the platform's name in channels."""
+        """The platform's name in channels."""
         return SUBDIRS[self.platform]
 
 
 class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The conda lock of one profile."""
+    """The conda lock of a profile."""
 
     schema: int
     profile: types.Name
@@ -116,8 +117,8 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     channels: tuple[types.Source, ...]
     targets: tuple[Target, ...]
     missing: dict[str, Reason] = {}
-    """Targets of a project (such as "linux/arm64 3.12") that cannot be solved, and why; the lock is
-    used for the others."""
+    """Targets of a project (such as "linux/arm64 3.12") that cannot be solved, and why. The lock is
+    valid for its other targets."""
 
 
 def inputs_digest(profile: Profile) -> str:
@@ -134,28 +135,28 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def beside(path: Path) -> Path:
-    """Return the path of the conda lock that belongs to the lock in `path`."""
+    """Return the path of the conda lock that belongs to the lock at `path`."""
     return path.with_suffix(".conda.json")
 
 
 def path_for(name: str, library: Library) -> Path | None:
-    """Return the path of the conda lock of a profile, or of a project's variant, if it has one."""
+    """Return the path of a profile's or variant's conda lock; None if there is no such file."""
     return next(filter(Path.is_file, map(beside, library.lock_places(name))), None)
 
 
 def load(path: Path) -> Lock:
-    """Read the conda lock in `path`; raise `InvalidError` if damaged or of an unknown schema."""
+    """Read the conda lock at `path`; raise `InvalidError` for damage or an unknown schema."""
     return parse(profile_lock.content(path, _COMMAND), path)
 
 
 def find(name: str, library: Library) -> Lock | None:
-    """Return the conda lock of a profile, or of a project's variant of it, if it has one."""
+    """Return a profile's or variant's conda lock; None if it has none."""
     path = path_for(name, library)
     return load(path) if path else None
 
 
 def find_for_use(name: str, library: Library) -> Lock | None:
-    """Return what `find` returns; raise `SignatureError` if a required signature is refused."""
+    """Return the result of `find`; raise `SignatureError` if a required signature is refused."""
     path = path_for(name, library)
     if path is None:
         return None
@@ -165,12 +166,15 @@ def find_for_use(name: str, library: Library) -> Lock | None:
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Return the conda lock that was read from `path`; raise `InvalidError` as `load` does."""
+    """Parse the content of the conda lock at `path`; raise `InvalidError` like `load`."""
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "conda lock", _COMMAND)
 
 
 def _check(lock: Lock, path: Path) -> None:
-    """Check what types cannot express: no duplicates, nothing for another platform."""
+    """Raise `InvalidError` for a duplicate, or a package for another platform.
+
+    These are errors that types cannot express.
+    """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if not pairs or len(set(pairs)) != len(pairs):
         raise InvalidError(f"{path}: targets: none, or a platform and Python twice")
@@ -194,7 +198,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 
 def dump(lock: Lock) -> str:
-    """Return a lock as text, one package per line, so that a diff shows what changed."""
+    """Return a lock as text with one package per line, so that diffs are readable."""
     return profile_lock.dump(lock, "packages")
 
 
@@ -213,7 +217,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
 
 
 def require_usable(profile: Profile, lock: Lock | None) -> Lock:
-    """Return the conda lock if a build may use it; raise `InvalidError` if missing or stale."""
+    """Return the conda lock if it is up to date; raise `InvalidError` if it is missing or stale."""
     if lock is not None and lock.inputs == inputs_digest(profile):
         return lock
     problem = (
@@ -234,39 +238,39 @@ class InstallConda(types.Action, frozen=True, kw_only=True):
     packages: tuple[Package, ...]
     subdir: types.CondaSubdir
     folder: str
-    """The folder of the archives: FOLDER/CHANNEL/SUBDIR/FILE."""
+    """The folder of the archives, which are at FOLDER/CHANNEL/SUBDIR/FILE."""
     channels: dict[types.Source, str]
-    """Public URLs, which the prefix's own records name."""
+    """Channel → its public URL, which is written to the prefix's records."""
     env: str
-    """Path at which the prefix is made."""
+    """The path at which the prefix is created."""
     prefix: str
-    """Final path of the prefix, which its files name."""
+    """The final path of the prefix, which is written to its files."""
     cache: str
-    """Temporary folder for this installation; nothing is shared with other prefixes."""
+    """Temporary folder for this installation, not shared with other prefixes."""
 
 
 class Rehome(types.Action, frozen=True, kw_only=True):
-    """Point a virtual environment at the interpreter beside it, both at their final location."""
+    """Point a virtual environment at the interpreter beside it, using their final paths."""
 
     env: str
     settings: dict[str, str]
-    """Settings in pyvenv.cfg."""
+    """Settings for pyvenv.cfg."""
     python: str
-    """The interpreter, as target of the link `bin/python`."""
+    """The path of the interpreter, which `bin/python` links to."""
 
 
 class WriteActivation(types.Action, frozen=True, kw_only=True):
-    """Write the scripts that activate a conda environment, with conda and without it."""
+    """Write scripts that activate a conda environment, both with conda and without it."""
 
     env: str
-    """Path at which the environment is made."""
+    """The path at which the environment is created."""
     prefix: str
-    """Final path of the environment."""
+    """The final path of the environment."""
     venv: str
     """The final path of the virtual environment in it; empty if there is none."""
     variables: dict[types.Variable, str]
     preload: tuple[str, ...]
-    """Final paths of libraries."""
+    """The final paths of the libraries to preload."""
 
 
 # Whether a host has what a lock assumes, its virtual packages: what could not be read is reported
@@ -277,13 +281,16 @@ _LEVELS = {
     "x86_64_v3": frozenset({"avx", "avx2", "fma", "f16c"}),
     "x86_64_v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
-"""Level of x86-64 → those of its flags that hosts report."""
+"""Level of x86-64 → the CPU flags of this level that hosts report."""
 _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
-"""Processor names that every machine of a platform satisfies."""
+"""Processor names that are valid for every machine of a platform."""
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """Yield what rules a target out on a host: `impossible` and `no`, or a warning if unknown."""
+    """Yield the reasons why a target cannot be used on a host, or a warning if that is unknown.
+
+    The reasons have the status `impossible` or `no`.
+    """
     for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
         if judge is None:
@@ -394,7 +401,7 @@ _SYSTEMS = {
     "__osx": ("macOS", {"macos"}),
     "__unix": ("a Unix", {"linux", "macos"}),
 }
-"""Virtual packages → the operating systems that have them."""
+"""Virtual package → a name for the systems that have it, and these systems."""
 
 
 # What conda, mamba and micromamba are given: an environment.yml, or the explicit list of a lock.
@@ -404,35 +411,36 @@ _SYSTEMS = {
 
 
 ANACONDA = "https://conda.anaconda.org"
-"""The base URL at which conda and mamba look for a channel given by name only."""
+"""The base URL at which conda and mamba look for a channel given only by name."""
 
 
 class Channel(Struct, frozen=True, kw_only=True):
-    """A channel as named in files for other users."""
+    """A channel as it is named in files for other users."""
 
     name: types.Source
     url: str
-    """Without credentials."""
+    """The URL without credentials."""
     private: bool
-    """Whether the configured URL holds credentials: other users need their own."""
+    """Whether the configured URL has credentials, so that other users need their own."""
 
     @property
     def entry(self) -> str:
-        """Return the entry for a list of channels: the name, if it means this very URL."""
+        """The entry in a list of channels: the name, if it stands for this URL, or else the URL."""
         return self.name if self.url == f"{ANACONDA}/{self.name}" else self.url
 
 
 def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
-    """Return the URLs of channels: the shipped ones, regardless of mirrors; else the user's.
+    """Return the URLs of channels by name.
 
-    Raise `InvalidError` for a name without a URL.
+    Shipped channels have their shipped URL even if a mirror is configured; others have the user's
+    URL. Raise `InvalidError` for a name without a URL.
     """
     shipped = indexes.upstreams()
     return {n: shipped[n].url if n in shipped else indexes.url(n, settings) for n in names}
 
 
 def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ...]:
-    """Return channels as rendered files name them; raise `InvalidError` for a local folder."""
+    """Return the channels as rendered files name them; raise `InvalidError` for a local folder."""
     result = []
     for name in names:
         url = urls[name]
@@ -447,7 +455,7 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
 
 
 def of_python(lock: Lock, python: str) -> tuple[Target, ...]:
-    """Return the lock's targets for one Python; raise `InvalidError` if there are none."""
+    """Return the lock's targets for a Python; raise `InvalidError` if there are none."""
     selected = tuple(t for t in lock.targets if t.python == python)
     if not selected:
         covered = ", ".join(sorted({t.python for t in lock.targets}))
@@ -459,12 +467,12 @@ def of_python(lock: Lock, python: str) -> tuple[Target, ...]:
 
 
 def virtual_text(virtual: Mapping[str, str]) -> str:
-    """Return virtual packages in one line."""
+    """Return virtual packages as one line of text."""
     return ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
 
 
 def cuda(profile: Profile) -> str:
-    """Return the CUDA version that the profile declares for the driver; empty if none."""
+    """Return the CUDA version that the profile requires of the driver; empty if none."""
     versions = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
     return next(filter(None, versions), "")
 
@@ -475,9 +483,9 @@ def explicit_name(target: Target) -> str:
 
 
 def explicit_lines(target: Target, channels: Iterable[Channel]) -> tuple[str, ...]:
-    """Return one URL per package with the sha256 of its file, dependencies first.
+    """Return the URL of each package with the sha256 of its file, dependencies first.
 
-    conda and mamba install such a list in its order, without solving.
+    conda and mamba install such a list in the given order, without solving.
     """
     roots = {c.name: c.url for c in channels}
     return tuple(
@@ -486,7 +494,7 @@ def explicit_lines(target: Target, channels: Iterable[Channel]) -> tuple[str, ..
 
 
 def _ordered(packages: Iterable[Package]) -> list[Package]:
-    """Sort packages by name, dependencies first; break cycles, such as that of python and pip."""
+    """Sort packages by name, dependencies first; break cycles, like the one of python and pip."""
     by_name = {p.name: p for p in sorted(packages, key=lambda p: p.name)}
     ordered: list[Package] = []
     entered: set[str] = set()

@@ -1,6 +1,6 @@
-"""Make conda prefixes with py-rattler: install locked packages, and write records and scripts.
+"""Create conda prefixes with py-rattler: install locked packages, and write records and scripts.
 
-conda reads the records of a prefix. py-rattler writes the build's paths into them. These are
+conda reads the records of a prefix. py-rattler writes paths of the build into them. These paths are
 removed, because they differ between builds, name folders that no longer exist, and reveal where
 archives came from, including tokens.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def require_rattler() -> str:
-    """Return the version of py-rattler; raise `ToolError` (exit 4) if it is missing."""
+    """Return the version of py-rattler; raise `ToolError` (exit 4) if it is not installed."""
     from importlib import metadata
 
     try:
@@ -71,7 +71,7 @@ def record(package: Package, url: str, channel: str) -> RepoDataRecord:
 
 
 def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
-    """Return a solved record as plain data of a locked package, which is validated later."""
+    """Return a solved record as the plain data of a locked package. The caller must validate it."""
     noarch = ""
     if solved.noarch.python:
         noarch = "python"
@@ -97,13 +97,13 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
 
 FOLDER = "conda-meta"
 LARGEST = 32 << 20
-"""Maximum bytes of a package's own description: 250 for each of its files."""
+"""Maximum bytes of a package's own record, which has 250 bytes for each of its files."""
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
 _ENTRY_POINT = "unix_python_entry_point"
 
 
 class Installed(Struct, frozen=True):
-    """One package of a prefix, from its record."""
+    """A package in a prefix, read from its record."""
 
     file: str
     """The file name of the record."""
@@ -111,12 +111,12 @@ class Installed(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the package's name."""
+        """The package's name."""
         return str(self.data.get("name"))
 
     @property
     def paths(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries of the paths that it installed."""
+        """The entries of the installed paths."""
         data = self.data.get("paths_data")
         paths = data.get("paths") if isinstance(data, dict) else None
         if isinstance(paths, list):
@@ -124,7 +124,7 @@ class Installed(Struct, frozen=True):
 
 
 def read(prefix: Path) -> list[Installed]:
-    """Return the records of a prefix, sorted by name; raise `BuildError` if one is unreadable."""
+    """Return the records of a prefix, sorted by name; raise `BuildError` for an unreadable one."""
     records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
@@ -140,9 +140,10 @@ def read(prefix: Path) -> list[Installed]:
 
 
 def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
-    """Return a path that two packages install with different content, and the two; else None.
+    """Return a path at which two packages differ, and the names of both; None without one.
 
-    py-rattler moves the losing file aside, and records its original path.
+    The first name is the package whose file is installed. py-rattler moves the other file aside and
+    records its original path.
     """
     owners = {p["_path"]: i.name for i in installed for p in i.paths}
     for package in installed:
@@ -160,7 +161,7 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def placed(installed: Iterable[Installed]) -> Iterator[str]:
-    """Yield the files that name the prefix, and the records that hold their hashes."""
+    """Yield the files that contain the prefix's path, and the records that contain their hashes."""
     for package in installed:
         paths = [
             entry["_path"]
@@ -173,7 +174,7 @@ def placed(installed: Iterable[Installed]) -> Iterator[str]:
 
 
 def scripted(installed: Iterable[Installed]) -> Iterator[str]:
-    """Yield the packages with a script that conda would run after installing them."""
+    """Yield the names of packages with a script that conda would run after installing them."""
     for package in installed:
         script = f"bin/.{package.name}-post-link.sh"
         if any(entry.get("_path") == script for entry in package.paths):
@@ -186,11 +187,9 @@ def write(
     packages: Iterable[Package],
     channels: Mapping[str, str],
 ) -> None:
-    """Rewrite the records: everything that conda reads, without traces of the build.
+    """Rewrite the records with everything that conda reads, but without traces of the build.
 
-    `channels` are public URLs by symbolic name: the user's own may hold a token.
-
-    `channels` are public URLs by symbolic name: the user's own may hold a token.
+    `channels` maps symbolic names to public URLs, since the user's own URLs may contain a token.
     """
     locked = {p.name: p for p in packages}
     for package in installed:
@@ -211,14 +210,15 @@ def write(
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"
-"""py-rattler's message for a full disk."""
+"""The end of py-rattler's message about a full disk."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
-    """Install packages into the prefix; return its host-dependent files, those that name it.
+    """Install packages into the prefix; return the files that depend on its path.
 
-    Packages' scripts are not run, but reported. Nothing is cleaned up: the folder around the prefix
-    belongs to the build. Raise `BuildError` if packages conflict or cannot be installed.
+    The packages' scripts are not run, but `note` is called about them. Nothing is cleaned up after
+    an error, since the folder around the prefix belongs to the build. Raise `BuildError` if
+    packages conflict or cannot be installed.
     """
     require_rattler()
     for package in step.packages:
@@ -295,14 +295,14 @@ async def _install(step: InstallConda) -> None:
 
 
 def _plain(text: str, step: InstallConda) -> str:
-    """Return a failure in one line, without the folders of the build."""
+    """Return an error message in one line, without the build's folders."""
     for folder in (step.env, step.cache, step.folder):
         text = text.replace(f"{folder}/", "")
     return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
-    """Raise `BuildError` if a package has a forbidden path, or the prefix is too long for it."""
+    """Raise `BuildError` if a package has a forbidden path or cannot have so long a prefix."""
     from rattler import PathsJson
 
     try:
@@ -335,13 +335,13 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
 
 
 SCRIPT = f"{resources.OWN}/activate.sh"
-"""The script to source in bash, below a prefix."""
+"""The path below a prefix of the script that bash users source."""
 SCRIPTS = {
     "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
     "etc/conda/deactivate.d/envbuilder.sh": "conda/deactivate-d.sh.j2",
     SCRIPT: "conda/activate.sh.j2",
 }
-"""Paths below a prefix → templates."""
+"""Path below a prefix → template of the script."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 _LARGEST = 1 << 20
 """Maximum bytes of a package's list of variables."""
@@ -351,16 +351,16 @@ _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without n
 
 
 def templates_sha256() -> str:
-    """Return the sha256 of everything that determines the scripts, except their values."""
+    """Return the sha256 of all templates that the scripts are made from."""
     found = sorted((resources.folder("templates") / "conda").glob("*.sh.j2"))
     texts = [[path.name, path.read_text(encoding="utf-8")] for path in found]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 def write_activation(step: WriteActivation) -> tuple[str, ...]:
-    """Write the scripts, and return their paths below the prefix: host-dependent files.
+    """Write the activation scripts; return their paths below the prefix.
 
-    Raise `BuildError` if a package sets variables that cannot be read.
+    These files depend on the prefix's path. Raise `BuildError` if a package sets invalid variables.
     """
     env = Path(step.env)
     variables = dict(step.variables)
@@ -388,7 +388,7 @@ def _pairs(variables: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def package_variables(env: Path) -> dict[str, str]:
-    """Return the variables that a prefix's packages set; like in conda, the last file wins."""
+    """Return the variables that a prefix's packages set; as in conda, the last file wins."""
     variables: dict[str, str] = {}
     for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
         try:

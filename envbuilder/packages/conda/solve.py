@@ -1,6 +1,6 @@
 """Solve a profile's conda packages and lock them, for each of its platforms and Pythons.
 
-The solver's view of the machine comes from the profile, never from this machine, so the lock for a
+The solver learns about the machine from the profile and never from this machine. So a lock for a
 GPU, another processor or a Mac can be made anywhere.
 """
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _SECONDS = 300
-"""Maximum seconds of the solver for a channel's packages; real environments take seconds."""
+"""Maximum seconds for the solver; real environments take seconds."""
 _CHANNEL_SECONDS = 900
-"""The same, including the time in which channels answer."""
+"""Maximum seconds for the solver and the channels' answers together."""
 
 
 class UnsolvableError(Exception):
@@ -48,7 +48,7 @@ class UnsolvableError(Exception):
 
 
 class Channels:
-    """The packages of channels; each is read once, when first needed."""
+    """A context manager for the packages of channels; each channel is read once, on first use."""
 
     def __enter__(self) -> Self:
         # Temporary: py-rattler 0.28 fails if a plain web server answers a later request with "304
@@ -76,12 +76,13 @@ def lock(
     *,
     origin: Profile | None = None,
 ) -> Lock:
-    """Make the conda lock of a profile; packages in `previous` are kept if they still fit.
+    """Create the conda lock of a profile; packages in `previous` are kept if they still fit.
 
-    `origin`: the profile of which this one is a project's variant. A variant may omit targets that
-    cannot be solved, but not all. Raise `InvalidError` if the profile does not use conda or its
-    requirements are unsatisfiable, `BuildError` if a channel cannot be read or has no hash,
-    `ToolError` without py-rattler.
+    If the profile is a project's variant, `origin` is the original profile. A variant's lock may
+    omit targets that cannot be solved, but not all of them.
+
+    Raise `InvalidError` if the profile does not use conda or its requirements cannot be satisfied,
+    `BuildError` if a channel cannot be read or states no hash, and `ToolError` without py-rattler.
     """
     require_backend(profile, "conda")
     prefixes.require_rattler()
@@ -106,7 +107,7 @@ def specs(profile: Profile, python: str) -> tuple[str, ...]:
 async def _targets(
     solver: _Solver, previous: Lock | None, on_progress: Callable[[str], None]
 ) -> tuple[tuple[Target, ...], dict[str, Reason]]:
-    """Solve each target; return the solved ones, and why others cannot be solved."""
+    """Solve each target; return the solved targets, and the reasons why others cannot be solved."""
     profile = solver.profile
     before = {(t.platform, t.python): t.packages for t in (previous.targets if previous else ())}
     targets: list[Target] = []
@@ -144,7 +145,7 @@ async def _targets(
 
 
 class _Solver(NamedTuple):
-    """The parts of a solution that are the same for all targets of a profile."""
+    """The parts of a solution that all targets of a profile share."""
 
     profile: Profile
     channels: Mapping[str, str]
@@ -155,7 +156,7 @@ class _Solver(NamedTuple):
     async def packages(
         self, platform: types.Platform, python: str, locked: Sequence[Package]
     ) -> list[Package]:
-        """Return the packages of a target. Raises `UnsolvableError` and py-rattler's errors."""
+        """Return the packages of a target; raise `UnsolvableError` or py-rattler's errors."""
         import rattler
         from rattler.exceptions import SolverError
 
@@ -189,7 +190,7 @@ class _Solver(NamedTuple):
 
 
 def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
-    """Raise `UnsolvableError` if conda packages add another copy of the profile's framework."""
+    """Raise `UnsolvableError` if conda packages add a second copy of the profile's framework."""
     framework = FRAMEWORKS[profile.framework]
     names = framework.conda.keys() | framework.conda_cores
     present = {package.name: package for package in packages if package.name in names}
@@ -210,9 +211,10 @@ def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
 async def _still_offered(
     locked: Sequence[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
 ) -> list[Any]:
-    """Return the channels' current records of packages that an earlier lock names.
+    """Return the channels' current records for packages that an earlier lock names.
 
-    The solver would trust the lock even if a channel no longer has a package, or has other bytes.
+    Without this, the solver would trust the lock even if a channel no longer has a package, or now
+    has different bytes under its name.
     """
     hashes = {p.as_file.file: p.sha256 for p in locked}
     names = sorted({p.name for p in locked})
@@ -256,9 +258,10 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
 
 
 def _hash(url: str, sha256: str, shown: str) -> str:
-    """Return the sha256 of an archive, as its channel states it.
+    """Return the sha256 that a channel states for an archive.
 
-    A local archive is hashed, since py-rattler does not check it.
+    A local archive is hashed, because py-rattler does not check it. Raise `BuildError` if the
+    channel states none, or a different one.
     """
     if urlsplit(url).scheme != "file":
         if not sha256:
@@ -280,7 +283,7 @@ def _hash(url: str, sha256: str, shown: str) -> str:
 
 
 def _explained(error: Exception, where: str, channels: Iterable[str]) -> Exception:
-    """Return py-rattler's failures as envbuilder's errors; any other error unchanged."""
+    """Return envbuilder's error for a failure of py-rattler; return any other error unchanged."""
     from rattler.exceptions import GatewayError
 
     variables = ", ".join(map(indexes.variable, channels))

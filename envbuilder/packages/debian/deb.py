@@ -1,8 +1,8 @@
-"""Open .debs, and check them before any is used; read which packages a system has installed.
+"""Open .debs and check them before use; read which packages a system has installed.
 
-A .deb is an `ar` archive of two tars, one with control files and one with the package's own.
-python-debian is not used: it never ends for some files (a part of negative size), and starts
-programs for zstd.
+A .deb is an `ar` archive with two tars: the control files, and the package's own files.
+python-debian is not used, because it loops forever on some files (a part of negative size) and
+starts external programs for zstd.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
-"""Bytes of a part's header: its name has the first 16, its size 10 from byte 48 on."""
+"""Bytes of a part's header. The name is in its first 16 bytes, the size in the 10 bytes from 48
+on."""
 _PARTS = 16
-"""Maximum number of parts that a package may have; deb(5) defines three, and ignores others."""
+"""Maximum number of parts in a package; deb(5) defines three, and lets readers ignore others."""
 _TEXT = 16 << 20
-"""Maximum bytes of a package's control file; the largest are lists of 100,000 files."""
+"""Maximum bytes of a control file; the largest are lists of 100,000 files."""
 _CLEAN = "members of a clean deb 1"
-"""Name of the result in the store; its number changes when `archives.members` changes what it
-refuses."""
+"""Name of the cached result in the store. Its number must change when `archives.members` changes
+what it rejects."""
 
 
 def require_clean(files: Iterable[lock.File], store: Store) -> None:
     """Raise `BuildError` if a .deb in the store has a member that is forbidden in an image.
 
-    This is for packages that dpkg will unpack, in an engine's container or for a base: dpkg writes
-    `.wh.NAME` as an ordinary file, but in a layer that name is a whiteout, which deletes a file.
+    This is for packages that dpkg unpacks, in an engine's container or for a base. dpkg writes
+    `.wh.NAME` as an ordinary file, but in a layer this name is a whiteout, which deletes a file.
     """
     for file in files:
         if file.kind == "deb" and store.has(file.sha256):
@@ -58,9 +59,9 @@ def opened(file: lock.File, path: Path) -> AbstractContextManager[Deb]:
 
 
 def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
-    """Raise `BuildError` if a package is not the locked one, or its fields violate Debian policy.
+    """Raise `BuildError` if a package is not the locked one or violates Debian policy.
 
-    Files are named after these control fields.
+    `fields` are its control fields, after which files are named.
     """
     name = fields.get("Package", "")
     version = fields.get("Version", "")
@@ -88,7 +89,7 @@ def open_deb(path: Path, failure: Callable[[str], EnvbuilderError]) -> Iterator[
 
 
 class Deb:
-    """An open .deb; faults are raised as `failure(reason)`."""
+    """An open .deb; its methods raise `failure(reason)` if it is invalid."""
 
     def __init__(self, stream: IO[bytes], failure: Callable[[str], EnvbuilderError]) -> None:
         self._stream = stream
@@ -100,7 +101,7 @@ class Deb:
         return self._tar("data.tar")
 
     def control(self) -> dict[str, tuple[bytes, float]]:
-        """Return the control files: name → content and time."""
+        """Return the control files: name → content and modification time in seconds."""
         archive = self._tar("control.tar")
         files = {
             member.name.removeprefix("./"): (archive.content(member, _TEXT), member.mtime)
@@ -119,7 +120,7 @@ class Deb:
         return archives.Tar(stream, size, self._failure)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield the name, start and size of each part."""
+        """Yield the name of each part, with its start and size in bytes."""
         if self._stream.read(len(_MAGIC)) != _MAGIC:
             raise self._failure("it is not a .deb")
         length = self._stream.seek(0, io.SEEK_END)
@@ -155,13 +156,13 @@ class _Part(io.RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position from the start; return it."""
+        """Move to a position, counted from the start; return it."""
         assert whence == io.SEEK_SET, "nothing else is used"
         self._at = position
         return position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with the next bytes; return their number, 0 at the end."""
+        """Fill a buffer with the next bytes; return their number, or 0 at the end."""
         self._stream.seek(self._start + self._at)
         data = self._stream.read(min(len(buffer), self._size - self._at))
         buffer[: len(data)] = data
@@ -175,7 +176,7 @@ class _Part(io.RawIOBase):
 STATUS = "var/lib/dpkg/status"
 """The path of dpkg's status file below the root."""
 STATUS_FOLDER = "var/lib/dpkg/status.d/"
-"""The folder in which images without dpkg (distroless) keep one file per package."""
+"""The folder in which images without dpkg (distroless) keep a status file per package."""
 STATUS_PATHS = (STATUS, STATUS_FOLDER)
 
 # `unpacked` counts as installed: the files are there, and in some bases no script ever runs.
@@ -183,10 +184,10 @@ _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpa
 
 
 def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | None:
-    """Return the installed packages (name → version), from the files below `STATUS_PATHS`.
+    """Return the installed packages (name → version), given the files below `STATUS_PATHS`.
 
-    None without files. Packages of other architectures are left out. Raise `InvalidError` if the
-    files list no package.
+    None if there are no files. Packages for other architectures are left out. Raise `InvalidError`
+    if the files list no installed package.
     """
     from debian.deb822 import Deb822
 
@@ -214,9 +215,9 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
 def installed_in(
     contents: dict[str, bytes], platform: types.Platform, where: str
 ) -> dict[str, str]:
-    """Return the packages (name → version) from an image's files; `where` names it in messages.
+    """Return the packages (name → version) in an image's files; `where` names it in messages.
 
-    Raise `InvalidError` if it has no dpkg status.
+    Raise `InvalidError` if the image has no dpkg status.
     """
     files = {p: d for p, d in contents.items() if p.startswith(STATUS_PATHS)}
     packages = installed(files, ARCHITECTURES[platform])

@@ -23,7 +23,7 @@ _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
 
 
 def parse_sources(text: str) -> Iterator[tuple[str, str]]:
-    """Yield URI and suite of each binary package source of an apt list, in either format."""
+    """Yield URI and suite of each source of binary packages in an apt list of either format."""
     for line in text.splitlines():
         words = re.sub(r"\[[^\]]*\]", " ", line).split()
         if len(words) >= 3 and words[0] == "deb":
@@ -37,7 +37,7 @@ def parse_sources(text: str) -> Iterator[tuple[str, str]]:
 
 
 def machine_roots(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the Debian mirrors among apt's sources, by symbolic source."""
+    """Return the Debian mirrors among apt's sources: symbolic source → URL."""
     mirrors: dict[str, str] = {}
     for uri, suite in sources:
         name, _, pocket = suite.partition("/")[0].partition("-")
@@ -58,8 +58,8 @@ def _machine_sources(folder: Path = Path("/etc/apt")) -> Iterator[tuple[str, str
 def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
     """Return the archive roots to try for `debian` or `debian-security`, best first.
 
-    Only the user's override if there is one; otherwise the machine's own mirror, then Debian's
-    snapshot service at `when` (`2026-11-18T02:10:24Z`; empty for today).
+    If the user set an override, it is the only root. Otherwise they are the machine's own mirror
+    and Debian's snapshot service at the time `when` (`2026-11-18T02:10:24Z`; empty for today).
     """
     override = indexes.override(source, settings)
     if override:
@@ -75,24 +75,28 @@ def _snapshot(source: str, settings: Settings, when: str) -> str:
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Return the URLs of a locked .deb, best first: the mirror, then the snapshot with it."""
+    """Return the URLs of a locked .deb: first at the mirror, then in the snapshot that has it."""
     return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
 
 
 def seen(file: File) -> str:
-    """Return when the archive had a locked .deb (`2026-11-18T02:10:24Z`); empty if unknown."""
+    """Return the time at which the archive had a locked .deb, like `2026-11-18T02:10:24Z`.
+
+    Empty if unknown.
+    """
     match = re.search(r"Release of (\S+Z)$", file.by)
     return match[1] if match else ""
 
 
 def snapshot(file: File, settings: Settings) -> str:
-    """Return the archive root of a .deb for rendered files: the override, or else the snapshot.
+    """Return the archive root of a .deb for rendered files: the user's override or the snapshot.
 
-    Never the machine's own mirror: a rendered file must be the same on every machine.
+    The machine's own mirror is never used, because a rendered file must be the same on every
+    machine.
     """
     return indexes.override(file.source, settings) or _snapshot(file.source, settings, seen(file))
 
 
 def fields(text: str) -> dict[str, str]:
-    """Return the one-line fields of a stanza."""
+    """Return the one-line fields of a stanza by name."""
     return dict(re.findall(r"^([A-Za-z0-9-]+): *(.*)$", text, re.MULTILINE))

@@ -1,11 +1,11 @@
-"""Debian archives: the packages of a suite, their dependencies, and the bases made of them.
+"""Debian archives: the packages of a suite, their dependencies, and the bases made from them.
 
 Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
-their Release file. The Release file's signature is not checked: the mirror must be trusted when a
-lock is made, but not when it is used, because the lock holds the sha256 of every file.
+their Release file. The Release file's signature is not checked. So the mirror must be trusted when
+a lock is made, but not when the lock is used, because the lock has the sha256 of every file.
 
-Long because locking .debs needs all of a suite: its packages, their dependencies and its minimal
-system.
+Long because locking .debs needs everything about a suite: its packages, their dependencies and its
+minimal system.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _FIELD = re.compile(
 )
 _EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
 _VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256}", re.ASCII)
-"""Versions that can be compared; Debian's policy is stricter. Only an epoch allows colons."""
+"""Matches versions that can be compared. Debian policy is stricter: it allows colons only after an
+epoch."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
 """Maximum number of packages in a mirror's list; Debian's has 70,000."""
@@ -62,7 +63,7 @@ _STANZA = 1 << 20
 
 
 class Package(Struct, frozen=True, kw_only=True):
-    """One stanza of a package list."""
+    """A stanza of a package list."""
 
     name: str
     version: str
@@ -70,17 +71,18 @@ class Package(Struct, frozen=True, kw_only=True):
     sha256: str
     size: int
     depends: str = ""
-    """Including Pre-Depends."""
+    """Depends and Pre-Depends."""
     provides: str = ""
     breaks: str = ""
     base: bool = False
-    """Essential, or of priority required: part of every minimal system."""
+    """Whether the package is essential or has priority required, so that every minimal system has
+    it."""
     source: str = MAIN
     by: str = ""
 
 
 class Atom(Struct, frozen=True):
-    """One alternative of a dependency: a name and, if stated, a version relation."""
+    """An alternative of a dependency: a name and, if stated, a version relation."""
 
     name: str
     relation: str = ""
@@ -88,11 +90,11 @@ class Atom(Struct, frozen=True):
 
 
 def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -> Iterator[Package]:
-    """Yield the packages of a `Packages` list, which comes in pieces.
+    """Yield the packages of a `Packages` list, which is given in pieces.
 
-    Stanzas without a name, a file, a hash, or a valid version and size are left out. A full list
-    has 60,000 stanzas, which take a general parser a minute. Raise `ValueError` if it has more than
-    `_MOST`, or a stanza has more than `_STANZA` bytes.
+    Stanzas without a name, file, hash, valid version or valid size are skipped. A general parser
+    would need a minute for a full list of 60,000 stanzas. Raise `ValueError` for more than `_MOST`
+    packages or a stanza of more than `_STANZA` bytes.
     """
     for number, stanza in enumerate(_stanzas(text)):
         if number >= _MOST:
@@ -121,7 +123,7 @@ def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -
 
 
 def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the stanzas of a list."""
+    """Yield the stanzas of a list; raise `ValueError` if one has more than `_STANZA` bytes."""
     rest = b""
     for piece in text:
         *whole, rest = _EMPTY_LINES.split(rest + piece)
@@ -132,7 +134,7 @@ def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def compare(first: str, second: str) -> int:
-    """Compare two Debian versions; return a negative number, 0 or a positive one."""
+    """Compare two Debian versions; return a negative number, 0 or a positive number."""
     from debian.debian_support import version_compare
 
     result: int = version_compare(first, second)
@@ -141,7 +143,7 @@ def compare(first: str, second: str) -> int:
 
 @lru_cache(maxsize=4096)
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
-    """Parse a dependency field: all groups are needed, any alternative within a group suffices."""
+    """Parse a dependency field into groups; each group needs any one of its alternatives."""
     groups = []
     for group in text.split(","):
         atoms = []
@@ -169,7 +171,7 @@ _RELATIONS = {
 
 
 def satisfies(version: str, atom: Atom) -> bool:
-    """Return whether a version satisfies an alternative."""
+    """Return whether a version satisfies an alternative of a dependency."""
     return not atom.relation or _RELATIONS[atom.relation](compare(version, atom.version), 0)
 
 
@@ -184,7 +186,7 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
 
 
 class _Selection:
-    """Packages of a suite with all their dependencies beyond a base."""
+    """Packages chosen from a suite, with all their dependencies that a base does not have."""
 
     def __init__(self, universe: Mapping[str, Package], base: frozenset[str] = frozenset()) -> None:
         self.chosen: dict[str, Package] = {}
@@ -196,7 +198,7 @@ class _Selection:
                 self._providers[atom.name].append((package.name, atom.version))
 
     def add(self, *names: str) -> None:
-        """Choose packages, the last one first, with their dependencies."""
+        """Choose packages and their dependencies, starting with the last name."""
         queue = [*names]
         while queue:
             name = queue.pop()
@@ -228,10 +230,10 @@ class _Selection:
         return names
 
     def couple(self, *, rolling: bool) -> None:
-        """Add the packages of a minimal system that must be upgraded with the chosen ones.
+        """Add the packages of a minimal system that must be upgraded with the chosen packages.
 
-        A base image may come from another point release. So packages tied to an exact version are
-        installed as well, and `dpkg -i` of the set breaks nothing.
+        A base image may come from another point release. Therefore packages that are tied to an
+        exact version are installed as well, so that `dpkg -i` of the set breaks nothing.
         """
         while more := sorted(
             (self._needed(rolling=rolling) | self._broken(rolling=rolling))
@@ -253,7 +255,7 @@ class _Selection:
         return names
 
     def _broken(self, *, rolling: bool) -> set[str]:
-        """Return packages that would break if a chosen base package changed its version."""
+        """Return the packages that would break if a chosen base package changed its version."""
         moved = self._base & self.chosen.keys()
         tight = {"=", "<<", "<="} if rolling else {"="}
         names: set[str] = set()
@@ -272,10 +274,10 @@ def _atoms(text: str) -> Iterator[Atom]:
 
 
 def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a minimal system, the packages `names`, and all their dependencies.
+    """Return the names of a minimal system, of the packages `names`, and of all dependencies.
 
-    A minimal system is the essential packages and those of priority required. Raise `InvalidError`
-    for a package of `names` that does not exist, or for dependencies that cannot be satisfied.
+    A minimal system has the packages that are essential or of priority required. Raise
+    `InvalidError` if a package in `names` does not exist or a dependency cannot be satisfied.
     """
     # The last one is chosen first: `usr-is-merged`. Tools that bootstrap a system prefer it, if it
     # exists, to its alternative `usrmerge`, which brings perl.
@@ -295,11 +297,11 @@ def closure(
     *,
     rolling: bool = False,
 ) -> tuple[Package, ...]:
-    """Return the packages to install for `names` on any minimal system.
+    """Return the packages to install in order to get `names` on any minimal system.
 
-    `base`: packages of a larger system from the same universe, which are not chosen again. A newer
-    suite may have a package under another name, which provides the older one. Raise `InvalidError`
-    for unknown packages.
+    `base` names the packages of a larger system from the same universe, which are not chosen again.
+    If a newer suite has renamed a package, the package that provides the old name is chosen. Raise
+    `InvalidError` for unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
@@ -312,36 +314,36 @@ def closure(
 
 
 _LARGEST = 128 << 20
-"""Maximum bytes of a mirror's list, unpacked; Debian's largest has 60 million."""
+"""Maximum unpacked bytes of a mirror's list; Debian's largest has 60 million."""
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 
 class Suite(Struct, frozen=True, kw_only=True):
-    """The packages of a suite for one platform, with its updates and security fixes."""
+    """The packages of a suite for a platform, including updates and security fixes."""
 
     packages: dict[str, Package]
-    """The newest version of each name."""
+    """Name → the newest version of the package."""
     rolling: bool
-    """Still changing: testing and unstable state no version, a released suite does."""
+    """Whether the suite still changes. Testing and unstable are rolling: their Release files state
+    no version."""
 
 
 def lock(
     names: Sequence[str], suite: Suite, base: frozenset[str] = frozenset()
 ) -> tuple[File, ...]:
-    """Return the .debs that bring `names` to any minimal system of the suite, sorted by name.
+    """Return the .debs that add `names` to any minimal system of the suite, sorted by name.
 
-    With `base`, they are for the system that `lock_base` locked from the same lists, given by its
-    packages' names. Raise `InvalidError` for packages that are unavailable.
+    `base` instead names the packages of a system that `lock_base` locked from the same lists. Raise
+    `InvalidError` for unavailable packages.
     """
     chosen = closure(names, suite.packages, base, rolling=suite.rolling)
     return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
 
 
 def lock_base(names: Sequence[str], suite: Suite) -> tuple[File, ...]:
-    """Return the .debs of a whole system with `names`, sorted by name; each has the role `base`.
+    """Return the .debs of a complete system with `names`, sorted by name, each with role `base`.
 
-    These are the packages of every minimal system of the suite, `names`, and all their
-    dependencies.
+    They are the packages of every minimal system of the suite, `names`, and all dependencies.
     """
     chosen = minimal(suite.packages, names)
     return tuple(_file(suite.packages[name], "base") for name in sorted(chosen))
@@ -386,8 +388,8 @@ def load(
 ) -> Suite:
     """Read a suite's package lists.
 
-    Raise `BuildError` if no mirror answers or a list is damaged, `InvalidError` for a platform that
-    Debian has no packages for.
+    Raise `BuildError` if no mirror answers or a list is damaged, and `InvalidError` for a platform
+    for which Debian has no packages.
     """
     if platform not in ARCHITECTURES:
         raise InvalidError(f"{platform}: Debian packages exist only for Linux")
@@ -476,7 +478,7 @@ def _date(text: str) -> str:
 
 
 class Suites:
-    """The suites that a command reads, each once; a failed mirror is not tried again."""
+    """A cache of the suites that a command reads. A failed mirror is not tried again."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self.settings = settings
@@ -485,7 +487,7 @@ class Suites:
         self._read: dict[tuple[str, str], Suite | BuildError] = {}
 
     def of(self, name: str, platform: str) -> Suite:
-        """Return a suite for a platform; raise as `load` does."""
+        """Return a suite for a platform; raise the errors of `load`."""
         key = (name, platform)
         with self._reading:
             if key not in self._read:
@@ -500,14 +502,14 @@ class Suites:
 
 
 _Names = dict[str, tuple[str, ...]]
-"""Debian packages → the wheels that need each; without those of the profile."""
+"""Debian package → the wheels that need it; empty for the profile's own packages."""
 
 
 class Debs:
-    """The bases and .debs of one profile's targets.
+    """The bases and .debs for the targets of a profile.
 
-    They are taken from `previous` if the profile has not changed since, else from the lock of its
-    `origin` if that has the same system.
+    They are taken from the `previous` lock if the profile has not changed since. Otherwise they are
+    taken from the lock of the profile's `origin` if it has the same system.
     """
 
     def __init__(
@@ -534,7 +536,7 @@ class Debs:
     ) -> Target:
         """Return a target with its base and .debs, or without both if it is not for Linux.
 
-        Packages that `wheels` need in an image are added, if they are known and a mirror has them.
+        Packages that `wheels` need in an image are added if they are known and a mirror has them.
         """
         asked: _Names = dict.fromkeys(self._profile.system_packages, ())
         needs = {**self._needs(platform, python, wheels), **asked}
@@ -578,7 +580,7 @@ class Debs:
         )
 
     def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
-        """Return the earlier target, if the requested packages are the same."""
+        """Return the earlier target if it has the requested packages; else None."""
         before = target_of(self._previous, platform, python)
         if before:
             have = {*self._profile.system_packages, *(file.name for file in before.files)}
@@ -592,7 +594,7 @@ class Debs:
     def _of_packages(
         self, platform: types.Platform, python: types.PythonVersion, asked: _Names
     ) -> tuple[File, ...]:
-        """Return the packages of a base, and those installed on it."""
+        """Return the packages of a base and the packages to install on it."""
         debian_suite = self._suite(platform)
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
@@ -633,9 +635,9 @@ def base(
     python: types.PythonVersion,
     debs: Sequence[File],
 ) -> LockedBase | None:
-    """Return the base of a target, from its profile and its .debs; pure.
+    """Return the base of a target as its profile and .debs determine it; None if it has none.
 
-    If Python is a Debian package, that package decides the version.
+    If Python is a Debian package, the package determines Python's version. This function is pure.
     """
     if not platform.startswith("linux/"):
         return None
@@ -668,7 +670,7 @@ def base(
 
 
 def _is_same_system(profile: Profile, other: Profile) -> bool:
-    """Return whether the targets that two profiles share have the same base and .debs."""
+    """Return whether two profiles give their common targets the same base and .debs."""
     return (
         _asks_for_same(profile, other)
         and profile.base.items() <= other.base.items()
@@ -677,12 +679,12 @@ def _is_same_system(profile: Profile, other: Profile) -> bool:
 
 
 def _asks_for_same(profile: Profile, other: Profile) -> bool:
-    """Return whether two profiles request the same packages of the same suite."""
+    """Return whether two profiles request the same packages from the same suite."""
     keys = ("debian_suite", "system_packages", "preload")
     return all(getattr(profile, key) == getattr(other, key) for key in keys)
 
 
 def is_current(profile: Profile, target: Target) -> bool:
-    """Return whether a target's base is still that of its profile and its .debs."""
+    """Return whether a target's base is still the one that its profile and .debs determine."""
     debs = (*target.base_files, *target.of_kind("deb"))
     return target.base == base(profile, target.platform, target.python, debs)

@@ -172,11 +172,12 @@ def _differ(one: str, other: str) -> bool:
 def contents(
     stem: str, python: str, members: Iterable[str], record: str, entry_points: str
 ) -> dict[str, str]:
-    """Return what a wheel installs: path below an environment → identifier of its content.
+    """Return the files that a wheel installs: path below an environment → identifier of content.
 
-    The identifier is a hash from RECORD, or the function that a generated script runs; empty if
-    RECORD has none. `stem` is NAME-VERSION, as in the wheel's own folders, and `members` are its
-    files. Raise `ValueError`, `csv.Error` or `configparser.Error` for an invalid wheel.
+    The identifier is the hash from RECORD, or the function that a generated script runs. It is
+    empty if RECORD states no hash. `stem` is NAME-VERSION as in the wheel's own folders, and
+    `members` lists its files. Raise `ValueError`, `csv.Error` or `configparser.Error` for an
+    invalid wheel.
     """
     scripts = _scripts(entry_points)
     hashes = dict.fromkeys(members, "")
