@@ -1,7 +1,7 @@
-"""Find the problems of the accelerators, or of the requested profile, on this host.
+"""Find the problems of this host's accelerators, or of the requested profile.
 
-A fix is one sentence for each finding code and each GPU obstacle. A test checks that every obstacle
-in `host.Obstacle` and every code of a finding has a sentence.
+Each finding code and each GPU obstacle has a fix of one sentence. A test checks that every obstacle
+in `host.Obstacle` and every finding code has its sentence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
-"""Findings that no command on this machine can change."""
+"""Codes of findings that no command on this machine can change."""
 _TRY = "Try it: run `envbuilder verify`."
 _UNKNOWN = "See `envbuilder detect` for what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
@@ -35,11 +35,11 @@ _ON_MACS = {
     "system-old": "Update macOS.",
 }
 _NOTHING = ("kernels", "platform", "unsupported")
-"""Codes for which a profile that fits is the only fix."""
+"""Codes of findings for which the only fix is another profile that fits."""
 
 
 def problems(case: Case) -> list[Problem]:
-    """Return the problems of the requested profile, or else of each vendor's best profile."""
+    """Return the problems of the requested profile, or by default of each vendor's best profile."""
     look = _Look(case)
     if case.requested is not None:
         row = ACCELERATORS[case.requested.accelerator]
@@ -61,7 +61,7 @@ def problems(case: Case) -> list[Problem]:
 
 
 def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
-    """Return a problem if a variable makes a driver take the GPUs here for others."""
+    """Return a problem if an environment variable makes a driver treat a GPU as another model."""
     result = []
     variables = case.around.variables
     for row in rows:
@@ -84,7 +84,7 @@ def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
 
 
 class _Look:
-    """The candidate profiles, each judged once against one host."""
+    """The candidate profiles of a case, each judged once on its host."""
 
     def __init__(self, case: Case) -> None:
         self.host = case.host
@@ -99,7 +99,8 @@ class _Look:
     def judge(self, profile: Profile) -> tuple[Finding, ...]:
         """Return the findings for the backend that a build on this host would use.
 
-        If that backend lacks a container engine, a native environment's findings replace them.
+        If that backend lacks a container engine, return the findings for a native environment
+        instead.
         """
         every = fit.judge_backends(profile, self.host, self.locks.get(profile.name))
         native = fit.best_of(every, images=False)
@@ -108,7 +109,7 @@ class _Look:
         return every[0].findings
 
     def native(self, profile: Profile) -> list[Finding]:
-        """Return, as warnings, what a native environment lacks but an image would include."""
+        """Return warnings about what a native environment lacks but an image would include."""
         if not self.engine or "venv" not in profile.backends:
             return []
         findings = fit.findings(profile, self.host, "venv", self.locks.get(profile.name))
@@ -139,12 +140,12 @@ class _Look:
         return result
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
-        """Return the worst level and the number of permanent findings, as a sort key."""
+        """Return the worst level and the number of lasting findings of a profile, as a sort key."""
         lasting = [f for f in self.findings[profile.name] if f.code in _LASTING]
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Return the problems of the simplest profile, for hosts that no profile fits."""
+        """Return the problems of the simplest profile, for a host that no profile fits."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if plainest:
             return self.of_profile(min(plainest, key=self.level), requested=True)
@@ -187,7 +188,7 @@ class _Look:
         return problems
 
     def _idle(self, gpu: Gpu) -> Problem:
-        """Return the problem of an unusable GPU that no profile's findings mention."""
+        """Return the problem of an unusable GPU that the findings of no profile mention."""
         return Problem(
             severity="limits",
             code=gpu.obstacle or "gpu",
@@ -196,9 +197,9 @@ class _Look:
         )
 
     def _joined(self, gpu: Gpu | None) -> str:
-        """Return the advice to log in again if the user already joined the node's group.
+        """Return the advice to log in again if the user has already joined the node's group.
 
-        A process keeps the groups it was started with.
+        A process keeps the groups it was started with. Return "" if the advice does not apply.
         """
         if gpu and gpu.obstacle == "node-closed" and gpu.render_node_group in self.around.joined:
             user = self.around.user
@@ -207,7 +208,7 @@ class _Look:
 
 
 def named(gpu: Gpu) -> str:
-    """Return a GPU by name and address."""
+    """Return a GPU's name and address for a message."""
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
     return accelerator.named(gpu)
@@ -220,7 +221,7 @@ def _severity(finding: Finding, *, requested: bool) -> Severity:
 
 
 def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> str:
-    """Return the fix for a finding. `instead`: profiles for the same accelerator that fit."""
+    """Return the fix for a finding. `instead` lists fitting profiles for the same accelerator."""
     sentence = _sentence(finding, needs, host)
     if not instead:
         return sentence
@@ -299,7 +300,7 @@ def _cpu_flags(finding: Finding) -> str:
 
 
 def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
-    """Return the fix for a GPU's obstacle; `driver` is the oldest sufficient version."""
+    """Return the fix for a GPU's obstacle. `driver` is the oldest sufficient driver version."""
     row = of_vendor(gpu.vendor) or Accelerator(name="")
     node = gpu.render_node or "/dev/dri/renderD128"
     # A kernel driver is bound, so only the node is missing.

@@ -1,8 +1,9 @@
-"""Diagnose a host: what blocks, degrades or slows it, worst first, each problem with its fix.
+"""Diagnose a host: list what blocks, degrades or slows it, worst first, each problem with its fix.
 
-Pure: the host, the profiles and the observed surroundings go in, problems come out. `accelerators`
-judges the profiles; here are the other checks, one row each in `CHECKS`: of builds (lock,
-interpreter, engine, disk space, permissions) and of speed, for which only known facts count.
+The code is pure: it takes the host, the profiles and the observed surroundings, and returns
+problems. `accelerators` judges the profiles. This module contains the other checks, one row each in
+`CHECKS`. Some concern builds: lock, interpreter, engine, disk space and permissions. Others concern
+speed, for which only known facts count.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
-"""Free space, in bytes, required if a lock's sizes are unknown: most profiles need more."""
+"""Free space in bytes that is required if a lock does not state sizes. Most profiles need more."""
 _SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
-"""Docker's default size without --shm-size, in bytes (docs.docker.com, docker run)."""
+"""The size of shared memory in bytes that Docker gives without --shm-size (docs.docker.com, docker
+run)."""
 
 
 def diagnose(case: Case) -> tuple[Problem, ...]:
-    """Return all problems of this host, or only those that affect the requested profile."""
+    """Return the host's problems, worst first, or only those that affect the requested profile."""
     problems: list[Problem] = []
     for check in CHECKS:
         problems += check(case)
@@ -238,5 +240,6 @@ CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     _shared_memory,
     _shadowing,
 ]
-"""All checks. Another one is a function of this module and its name here; what it must see of this
-machine beyond programs and variables is a field of `Around`, which `surroundings.look` fills."""
+"""All checks. To add one, write a function in this module and add it to this list. If it must know
+more about this machine than programs and variables, add a field to `Around` and let
+`surroundings.look` fill it."""

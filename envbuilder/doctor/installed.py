@@ -1,7 +1,7 @@
-"""Read the Python environment that is in use here, whichever tool made it.
+"""Read the Python environment in use on this machine, whichever tool created it.
 
-From its files alone: nothing of it is run. Others wrote them, so each is read up to a limit, and
-what cannot be read counts as missing.
+Only its files are read; no program of the environment runs. The files are untrusted, so each is
+read up to a limit. A file that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables that hold the folder of the active environment."""
+"""Variables that contain the folder of the active environment."""
 _LIMIT = 256 << 10
-"""Maximum bytes of a file: what METADATA requires stands before its description."""
+"""Maximum number of bytes to read of a file. The requirements in METADATA come before its
+description."""
 _MOST = 20_000
-"""Maximum names in a folder."""
+"""Maximum number of names to read in a folder."""
 _PYTHON = re.compile(r"python(3\.[0-9]{1,2})")
 _SITES = (
     "{0}/lib/python{1}/site-packages",
@@ -38,7 +39,7 @@ _SITES = (
     "{0}/local/lib/python{1}/dist-packages",
     "{0}/lib/python3/dist-packages",
 )
-"""Folders of packages below a prefix; the last two are Debian's."""
+"""Folders of packages below a prefix. The last two are Debian's."""
 _INFO = re.compile(r"([A-Za-z0-9][\w.]*)-([^-]{1,100})(?:-py3[^-]*)?\.(?:dist|egg)-info")
 _CODE = re.compile(r"^__version__\b[^=\n]*=\s*['\"]([^'\"\n]{1,80})", re.MULTILINE)
 _RUNTIME = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([0-9]+)\.?([0-9]*)", re.MULTILINE)
@@ -50,67 +51,71 @@ class Package(Struct, frozen=True, kw_only=True):
     """An installed distribution."""
 
     name: str
-    """Normalised."""
+    """The normalised name."""
     version: str
-    """As its code states it, else its METADATA; of PyTorch with its build: "2.5.1+cu124"."""
+    """The version stated by the package's code or, by default, by its METADATA. A PyTorch version
+    includes its build: "2.5.1+cu124"."""
     metadata: str
-    """The version of its METADATA."""
+    """The version stated by METADATA."""
     site: str
-    """The folder of packages that it is in."""
+    """The folder of packages that contains it."""
     installer: str
     requires: list[str]
 
     @property
     def release(self) -> str:
-        """The version without its build, and without conda-forge's number of the build."""
+        """The version without its build and without conda-forge's build number."""
         return self.version.partition("+")[0].partition(".post")[0]
 
     @property
     def build(self) -> str:
-        """Such as "cu126", "rocm6.3", "cpu"; empty if it states none."""
+        """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names none."""
         return self.version.partition("+")[2]
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Which environment it is."""
+    """The location of an environment, and how it was found."""
 
     python: str
     because: str
-    """What named it: an option, a variable, the folder `.venv`, or PATH."""
+    """How the environment was found: an option, a variable, the folder `.venv`, or PATH."""
     prefix: str
     version: str
-    """Of its Python, X.Y; empty if unknown."""
+    """The version of its Python (X.Y), or "" if unknown."""
     tool: str
-    """What its packages are changed with."""
+    """The tool that manages its packages."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
-    """An environment, as its files show it."""
+    """An environment, as described by its files."""
 
     place: Place
     lost: str
-    """Where the link to its Python leads, if that is gone."""
+    """The missing file that the link to its Python points to, or "" if its Python exists."""
     packages: dict[str, Package]
     others: list[Package]
-    """Frameworks that are installed again further back on its path."""
+    """Framework packages that are hidden by another copy earlier on the environment's path."""
 
     @property
     def frameworks(self) -> dict[types.Framework, Package]:
-        """The frameworks, each with the distribution that is the framework itself."""
+        """Each installed framework, with the distribution that is the framework itself."""
         named = {of_name(name): package for name, package in self.packages.items()}
         return {key: package for key, package in named.items() if key}
 
     def is_of_conda(self, package: Package) -> bool:
-        """Return whether a distribution came from a channel: pip and uv sign what they install."""
+        """Return whether a distribution came from a conda channel.
+
+        pip and uv write their names into the INSTALLER file of what they install.
+        """
         return self.place.tool in {"conda", "pixi"} and package.installer in {"", "conda"}
 
 
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
-    """Read the environment of an interpreter, or else the one in use; None without one.
+    """Return the environment of `executable` or, by default, the one in use; None without any.
 
-    That is the active one, else the project's in this folder, else that of PATH. `ours` is the
-    prefix of envbuilder's own Python, which does not count there. Raises `InvalidError` if
-    `executable` is no interpreter.
+    The environment in use is the active one, else the `.venv` of this folder, else the one that
+    PATH names. `ours` is the prefix of envbuilder's own Python, which is skipped on PATH. Raises
+    `InvalidError` if `executable` is not an interpreter.
     """
     named = [(f"{environ[name]}/bin/python", name) for name in filter(environ.get, ACTIVE)]
     if environ.get("PWD"):
@@ -161,7 +166,7 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
 def _sites(
     prefix: str, version: str, config: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, None]:
-    """Return the folders of packages in the order in which Python looks into them."""
+    """Return the folders of packages in the order in which Python searches them."""
     user = f"{environ.get('HOME')}/.local"
     roots = [prefix] if config else [user, prefix]
     if config.get("include-system-site-packages") == "true":
@@ -173,7 +178,7 @@ def _sites(
 
 
 def _packages(reader: Reader, site: str) -> Iterator[Package]:
-    """Yield the distributions in a folder of packages."""
+    """Yield the distributions installed in a folder of packages."""
     for folder in reader.folder(site, _MOST):
         if match := _INFO.fullmatch(folder):
             name = types.canonical(match[1])
@@ -191,7 +196,10 @@ def _packages(reader: Reader, site: str) -> Iterator[Package]:
 
 
 def _stated(code: str, version: str) -> str:
-    """Return the version that a framework's version.py states, with the build if it states one."""
+    """Return the version in a framework's version.py, including the build if the file states one.
+
+    Without a version in `code`, return `version`.
+    """
     if match := _CODE.search(code):
         version = match[1]
     release, _, local = version.partition("+")
@@ -209,7 +217,7 @@ def _tool(
     config: Mapping[str, str],
     packages: Mapping[str, Package],
 ) -> str:
-    """Return the tool that an environment's packages are changed with."""
+    """Return the tool that manages the packages of an environment."""
     beside = reader.folder(str(Path(prefix).parent), _MOST)
     by = [package.installer for package in packages.values() if of_name(package.name)]
     signs = {
@@ -229,9 +237,10 @@ def _tool(
 def lacking(
     env: Installed, key: types.Framework, system: bytes, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return the shared libraries that a framework needs and that are nowhere to be found.
+    """Return the shared libraries that a framework needs but that are not installed anywhere.
 
-    `system`: the names that the loader knows. What drivers bring is no matter of environments.
+    `system` contains the names of libraries that the loader knows. Libraries that come with drivers
+    are ignored, because they are not part of environments.
     """
     site = Path(env.frameworks[key].site)
     needs = {}

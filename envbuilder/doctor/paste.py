@@ -1,7 +1,7 @@
-"""Say what to type so that an environment gets another build of a framework, for each tool.
+"""Show the commands that install another build of a framework, for each tool.
 
-The lines are those of the tools' documentation, and tests try those of tools that are on the
-package index: docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org, docs.conda.io,
+The commands follow the documentation of the tools. Tests run those for tools on the package index.
+Sources: docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org, docs.conda.io,
 pixi.prefix.dev.
 """
 
@@ -60,15 +60,19 @@ END
 »pixi add --pypi{needs}""",
     "envbuilder": Hint("", ("build",)).command_line(),
 }
-"""Tool → its lines; what is in «» makes another index known than the default."""
+"""Tool → its commands. The parts in «» add an index other than the default one."""
 _INDEX = re.compile("«(.*?)»", re.DOTALL)
 _INSTEAD = {"conda": "pip", "pixi": "pixi of PyPI"}
-"""Where conda-forge does not have a build: it has PyTorch's for CUDA."""
+"""conda's tools → the tool to use for builds that conda-forge lacks. It has PyTorch's CUDA builds.
+"""
 _EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
 
 
 def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str], str]) -> str:
-    """Return the lines that give an environment this build; `url` finds an index by its name."""
+    """Return the commands that install this build in an environment.
+
+    `url` returns the URL of an index by the index's name.
+    """
     package = env.frameworks[key]
     is_cuda = build.build.startswith("cu")
     # PyPI's builds are in PyTorch's indexes, too, where their versions name them.

@@ -1,4 +1,4 @@
-"""Data types of a diagnosis: a problem, its severity, and its fix."""
+"""The data types of a diagnosis: a problem, its severity and its fix."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from msgspec import Struct
 Severity = Literal["blocks", "limits", "slows"]
 
 SEVERITIES: tuple[Severity, ...] = ("blocks", "limits", "slows")
-"""Worst first: blocks an accelerator or every build; degrades something; reduces performance."""
+"""The severities, worst first. `blocks`: an accelerator or every build cannot be used. `limits`:
+something works only in part. `slows`: performance is reduced."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One problem found on a host."""
+    """A problem found on a host."""
 
     severity: Severity
     code: str
-    """Stable identifier, for scripts."""
+    """A stable identifier for use in scripts."""
     text: str
     fix: str

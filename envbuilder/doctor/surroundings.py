@@ -1,6 +1,6 @@
-"""See what a diagnosis needs beyond the host: disks, interpreters, programs, the user, the engine.
+"""Inspect what a diagnosis needs besides the host: disks, interpreters, programs, user and engine.
 
-This starts processes, but asks nothing of the network.
+The code starts processes, but makes no network requests.
 """
 
 from __future__ import annotations
@@ -24,53 +24,54 @@ from envbuilder.profiles.profile import Profile
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """What was seen around the host; by default, nothing was inspected."""
+    """The observed surroundings of the host. By default, nothing was inspected."""
 
     looked: bool = False
     """Whether the machine that envbuilder runs on was inspected."""
     user: str = ""
     joined: frozenset[str] = frozenset()
-    """Groups that the user has joined, but this session does not have yet."""
+    """Groups that the user has joined, but that are not yet active in this session."""
     has: Callable[[str], object] = lambda program: False
-    """Whether a program is installed."""
+    """Return whether a program is installed."""
     variables: Mapping[str, str] = {}
-    """The variables of this process."""
+    """The environment variables of this process."""
     shadowing: tuple[str, ...] = ()
-    """What these variables, and the folders they name, put before an environment's own."""
+    """Sentences about variables and folders whose files take precedence over those of an
+    environment."""
     devices: frozenset[str] = frozenset()
     """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
     rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
-    """Folders of envbuilder that are not writable."""
+    """Folders of envbuilder that this user cannot write to."""
     shared_store: str = ""
-    """Why the shared store cannot be used; empty if it can, or if there is none."""
+    """Why the shared store cannot be used. Empty if it can be, or if there is none."""
     altered: tuple[str, ...] = ()
-    """What was changed in environments, in files that others share."""
+    """Sentences about changes in environments to files that other environments share."""
     backends: tuple[str, ...] = ()
-    """The backends of the profile in question."""
+    """The backends of the requested profile."""
     python: str = ""
-    """Why no interpreter fits; empty if one does, or if none was searched for."""
+    """Why no interpreter is suitable. Empty if one is, or if none was searched for."""
     python_fix: str = ""
     engine: str = ""
-    """Why the engine cannot be used; empty if it can, or if there is none."""
+    """Why the container engine cannot be used. Empty if it can be, or if there is none."""
     engine_fix: str = ""
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """All that a check may look at."""
+    """Everything that a check may use."""
 
     host: Host
     around: Around = Around()
     candidates: Sequence[Profile] = ()
     locks: Mapping[str, Lock | None] = {}
     requested: Profile | None = None
-    """The profile that the diagnosis is about; None for those that fit best."""
+    """The profile to diagnose, or None to diagnose the profiles that fit best."""
     advice: Callable[[Profile, Host], str] = lambda profile, host: ""
-    """Which release would work better than a profile's."""
+    """Return which release would work better on a host than the profile's, or ""."""
 
 
 def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:
-    """Inspect the surroundings of this process, for building `profile`."""
+    """Return the surroundings of this process that matter for building `profile`."""
     python, python_fix = _python(profile, lock, host)
     engine, engine_fix = _engine(host)
     user = _user(root=os.geteuid() == 0)
@@ -97,7 +98,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
 
 
 def _user(*, root: bool) -> str:
-    """Return the user's name: under sudo, the caller's. Empty for a uid without a name."""
+    """Return the user's name, under sudo the caller's. Return "" for a uid without a name."""
     import pwd
 
     # Only for sudo to root: `sudo -u other` also sets the variable.
@@ -120,7 +121,7 @@ def _joined(user: str) -> frozenset[str]:
 
 
 def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
-    """Return why no interpreter fits the native environment, and the fix; empty if one does."""
+    """Return why no interpreter suits a native environment, and the fix; both empty if one does."""
     if profile is None or lock is None:
         return "", ""
     versions = profile_lock.pythons(lock, host.platform, profile.python.default)
@@ -140,7 +141,10 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 
 def _engine(host: Host) -> tuple[str, str]:
-    """Return why the running engine cannot build, and the fix; empty if it can, or if none runs."""
+    """Return why the running engine cannot build, and the fix.
+
+    Both are empty if it can build, or if no engine is running.
+    """
     if not host.containers.has_engine:
         return "", ""
     from envbuilder.containers.engine import connection
@@ -156,7 +160,7 @@ def _engine(host: Host) -> tuple[str, str]:
 def _rooms(
     profile: Profile | None, lock: Lock | None, host: Host, settings: Settings
 ) -> tuple[Disk, ...]:
-    """Return the disks of the store and of environments, with the space the lock's files need."""
+    """Return the disks of the store and the environments, and the space the lock's files need."""
     files = _files(profile, lock, host)
     environment = Room(folder=str(settings.envs_dir), bytes=unpacked(files))
     return disks((download_room(files, settings), environment))
@@ -169,7 +173,7 @@ def _shared_store(settings: Settings) -> str:
 
 
 def _files(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[File, ...]:
-    """Return the lock's files for this host, and the tools that install them."""
+    """Return the lock's files for this host, including the tools that install them."""
     target = profile_lock.first(lock, host.platform)
     if lock is None or host.platform is None or target is None:
         return ()

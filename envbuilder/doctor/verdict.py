@@ -1,7 +1,7 @@
-"""Judge whether an environment that is there is right for a host, and say what to type if not.
+"""Judge whether an existing environment suits a host and, if not, show the commands to fix it.
 
-Only what is known counts against it: a build that no table has, packages that are not of a
-framework, or a build for the CPU where nothing else could work are no reason to change anything.
+Only known facts count against an environment. A build that no table lists, packages that do not
+belong to a framework, or a CPU build where nothing else could work are no reason to change it.
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "slower": ("works, but slower than it could", "yellow"),
     "right": ("right", "green"),
 }
-"""Worst first, each in words, with the style of a screen."""
+"""Verdict → its words and its style on a screen, worst first."""
 _SLOW = frozenset({"kernels-partly", "kernels-ptx"})
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What is to be said about an environment."""
+    """The verdict on an environment, with its reason and its fix."""
 
     place: Place
     framework: types.Framework | None = None
-    """The one that is worst off, if there are several."""
+    """The judged framework. If there are several, the one with the worst verdict."""
     release: str = ""
     build: str = ""
     accelerator: str = "cpu"
-    """What it uses on the host."""
+    """The accelerator that the framework uses on the host."""
     verdict: Verdict
     proof: str
     fix: str = ""
     paste: str = ""
-    """Lines for a shell, as the tool that made the environment reads them."""
+    """Shell commands that fix the environment, for the tool that manages its packages."""
     notes: tuple[str, ...] = ()
 
 
 class Around(NamedTuple):
-    """What else decides, beside the environment and the host."""
+    """What affects the verdict besides the environment and the host."""
 
     url: Callable[[str], str]
-    """Finds the URL of an index by its symbolic name."""
+    """Return the URL of an index by its symbolic name."""
     system: bytes = b""
-    """The names of the libraries that the loader of this machine knows; empty for another host."""
+    """The names of the libraries that this machine's loader knows. Empty if the host is another
+    one."""
     environ: Mapping[str, str] = {}
 
 
 def judge(env: Installed, host: Host, around: Around) -> Judgement:
-    """Return what is to be said of the framework that is worst off."""
+    """Return the verdict on the framework of an environment that has the most severe problem."""
     judged = [_judged(env, key, host, around) for key in env.frameworks]
     if env.lost:
         proof = f"the Python that it was made from is gone: {env.lost}"
@@ -82,7 +83,7 @@ def judge(env: Installed, host: Host, around: Around) -> Judgement:
 
 
 def _judged(env: Installed, key: types.Framework, host: Host, around: Around) -> Judgement:
-    """Return what is to be said about a framework."""
+    """Return the verdict on one framework of an environment."""
     package = env.frameworks[key]
     build, kind, required = _build(env, key, host)
     row = next((each for each in ACCELERATORS.values() if _is_for(kind, each)), CPU)
@@ -129,7 +130,10 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
 
 
 def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
-    """Return the build of a framework if a table has it, its name if known, and what it needs."""
+    """Return the build of a framework, its name, and what it needs.
+
+    The build is None if no table has it. The name is "" if it is unknown.
+    """
     package = env.frameworks[key]
     versions = {name: each.version for name, each in env.packages.items()}
     if host.os == "macos":
@@ -144,9 +148,10 @@ def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | No
 
 
 def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
-    """Return the build that serves a GPU of the host best; None if none does.
+    """Return the build that works best with a GPU of the host, or None if none does.
 
-    This release goes before others, then the nearest, of those the later one.
+    Builds for the environment's Python version are preferred, then the installed release, then the
+    nearest release. Of two equally near releases, the later one is preferred.
     """
     present = env.frameworks[key].release
     order = list(releases.table_of(key))
@@ -173,7 +178,7 @@ def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
 
 
 def _faults(env: Installed, key: types.Framework, around: Around) -> Iterator[str]:
-    """Yield why a framework works on no machine."""
+    """Yield reasons why a framework does not work on any machine."""
     package = env.frameworks[key]
     if version_numbers(package.metadata) != version_numbers(package.version):
         yield f"two installs are mixed: METADATA of {package.metadata}, code of {package.version}"
@@ -200,7 +205,7 @@ def _is_for(build: str, row: Accelerator | None) -> bool:
 
 
 def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
-    """Yield what a package needs of frameworks and NumPy where another version is installed."""
+    """Yield a sentence for each framework or NumPy requirement that is not satisfied."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     version = env.place.version
@@ -222,7 +227,7 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
 
 
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
-    """Yield what else may surprise: second copies, other CUDA's packages, others' requirements."""
+    """Yield notes on second copies, packages for another CUDA, and violated requirements."""
     for other in env.others:
         yield f"{other.name} {other.version} in {other.site} is not used: another one comes first"
     majors = {*map(cuda_of, kinds)} - {""}
