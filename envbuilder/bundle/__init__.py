@@ -1,4 +1,4 @@
 """Pack everything that profiles need into one file, for machines without a network.
 
-May import `build` and the rooms below it, but not `verify`.
+The code may import `build` and the rooms below it, but not `verify`.
 """

@@ -1,9 +1,9 @@
-"""What a bundle holds: collected on one machine, checked and unpacked on another.
+"""The contents of a bundle: collect them on one machine, check and unpack them on another.
 
-When a bundle is unpacked, every byte is hashed before it is used, and everything is checked before
-any of it is installed.
+During unpacking, every byte is hashed before it is used, and everything is checked before any of it
+is installed.
 
-Long because collecting and accepting follow the same rules.
+The module is long because collecting and unpacking follow the same rules.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 PROJECT = "project"
-"""Folder of a bundle with a project's files and locks, under their paths in the project."""
+"""The folder of a bundle for a project's files and locks. Their paths below it are the same as in
+the project."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """One profile, its locks, and their requested targets."""
+    """A profile with its locks and the requested targets."""
 
     profile: Profile
     lock: Lock
@@ -88,7 +89,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     tools: tuple[File, ...]
     """The lock's uv for each requested platform."""
     conda: tuple[conda_lock.Target, ...] = ()
-    """Empty if the profile has no conda lock."""
+    """The targets in the conda lock. Empty if the profile has no conda lock."""
 
 
 def select(
@@ -97,11 +98,11 @@ def select(
     pythons: Sequence[str],
     library: Library,
 ) -> tuple[Selection, ...]:
-    """Return the requested profiles with their targets; `InvalidError` if one does not exist.
+    """Return the requested profiles with their targets. Raise `InvalidError` if one does not exist.
 
-    Without `pythons`: each profile's default Python, and its image's. A platform that a profile
-    has no target for belongs to a machine that builds images for other platforms: the bundle gets
-    the tools for it.
+    Without `pythons`, select the default Python version of each profile, and that of its image. A
+    platform for which a profile has no target is assumed to belong to a machine that builds images
+    for other platforms. For such a platform, only the tools are selected.
     """
     selections: dict[str, Selection] = {}
     for name in names:
@@ -133,7 +134,7 @@ def select(
 def _conda(
     profile: Profile, targets: Iterable[Target], library: Library
 ) -> tuple[conda_lock.Target, ...]:
-    """Return a conda lock's targets matching these.
+    """Return the targets of a profile's conda lock that match these targets.
 
     Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
     or not accepted.
@@ -155,10 +156,10 @@ def texts(
     variants: ProjectProfiles | None = None,
     project: Path | None = None,
 ) -> tuple[Part, ...]:
-    """Return parts for the profiles, those they extend, and their locks, byte for byte.
+    """Return parts for the profiles, the profiles they extend, and their locks, byte for byte.
 
-    In a project, also for the project's files that were read, and its own locks. Raise
-    `InvalidError` if the project's file holds credentials.
+    In a project, include its own locks and the files from which the project was read. Raise
+    `InvalidError` if the project's file contains credentials.
     """
     folders = library.folders
     parts: list[Part] = []
@@ -185,9 +186,9 @@ def texts(
 
 
 def _own_lock(name: str, folders: Sequence[Path], *, fresh: bool) -> Path | None:
-    """Return the path of a profile's own lock; with `fresh`, only if it can be used.
+    """Return the path of a profile's own lock. With `fresh`, return None if the lock is unusable.
 
-    `check` compares the locks of a project with it.
+    `check` compares the locks of a project with this lock.
     """
     path = profile_lock.path_for(name, folders)
     if fresh:
@@ -213,7 +214,7 @@ def _of_locks(
 
 
 def _require_public(path: Path) -> None:
-    """Raise `InvalidError` if a project's file has a URL with credentials."""
+    """Raise `InvalidError` if a project's file contains a URL with credentials."""
     text = read_text(path)
     configuration, _ = decoded(text, path)
     for name, url in configuration.indexes.items():
@@ -233,7 +234,7 @@ def _require_public(path: Path) -> None:
 def locked_files(
     selections: Sequence[Selection], settings: Settings, progress: Progress
 ) -> tuple[File, ...]:
-    """Return the locked files of all targets and tools, each once, after fetching missing ones."""
+    """Return the locked files of all targets and tools, each once; fetch missing ones first."""
     groups: list[tuple[Target, list[File]]] = []
     for selection in selections:
         managed = selection.profile.python.managed
@@ -255,9 +256,10 @@ def locked_files(
 
 
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
-    """Return parts for locked files, except those whose sha256 is in `apart`.
+    """Return parts for locked files, except for files whose sha256 is in `apart`.
 
-    Raise `InvalidError` if one was packed from a folder of the project with a credential.
+    Raise `InvalidError` if a file was packed from a folder of the project that contains a
+    credential.
     """
     excluded = set(apart)
     store = Store.of(settings)
@@ -271,7 +273,7 @@ def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -
 
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
-    """Return parts for MNIST's four files; empty if they are unavailable."""
+    """Return parts for the four files of MNIST, or none if the files are unavailable."""
     samples = mnist.obtain(settings, progress)
     if samples.subset:
         return ()
@@ -289,7 +291,7 @@ def of_envbuilder(
 ) -> tuple[Part, ...]:
     """Return parts for envbuilder's wheel and its dependencies on these platforms and Pythons.
 
-    The dependencies include the locked uv and, if there is a conda lock, the installer for conda
+    The dependencies include the locked uv and, if there is a conda lock, the installer of conda
     packages.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
@@ -317,7 +319,7 @@ def of_envbuilder(
 
 
 class Needed(Struct, frozen=True, kw_only=True, order=True):
-    """A base image for one platform: locked by digest, or any image with this name."""
+    """A base image for one platform. Without a digest, any image of this name is accepted."""
 
     ref: str
     platform: types.Platform
@@ -325,7 +327,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """Return its name in an engine, without the digest, which cannot be part of a tag."""
+        """The image's name in an engine. It has no digest, because a tag cannot contain one."""
         if reference.is_on_disk(self.ref):
             return reference.path_on_disk(self.ref).name
         name = self.ref.partition("@")[0]
@@ -337,7 +339,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 def needed_bases(
     selections: Iterable[Selection], override: str | None, settings: Settings
 ) -> tuple[Needed, ...]:
-    """Return the base images that these targets' images need; `override` overrides locked ones."""
+    """Return the base images that the selections need. `override` replaces the locked ones."""
     from envbuilder.builds.image.base import base_ref
     from envbuilder.builds.request import Request
 
@@ -357,10 +359,10 @@ def needed_bases(
 def bases(
     images: Iterable[Needed], settings: Settings, progress: Progress
 ) -> tuple[tuple[Part, ...], tuple[str, ...]]:
-    """Return parts for base images, each blob once, and the names of unavailable images.
+    """Return parts for base images, each blob once, and descriptions of unavailable images.
 
-    The reason is only noted, not put into the bundle: it may name folders of this machine or
-    depend on the time.
+    The reason why an image is unavailable is only printed, not stored in the bundle. It may contain
+    folder names of this machine or depend on the time.
     """
     parts: dict[str, Part] = {}
     lacks = []
@@ -376,7 +378,7 @@ def bases(
 
 
 def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
-    """Return a layout with the image: from this disk, the engine, or its registry."""
+    """Return a layout with the image, taken from this disk, the engine or its registry."""
     folder = require_writable(settings.bases_dir)
     if reference.is_on_disk(needed.ref):
         return archive.opened(reference.path_on_disk(needed.ref), folder)
@@ -404,10 +406,10 @@ def _of_engine(needed: Needed, folder: Path, progress: Progress) -> Layout | Non
 
 
 def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
-    """Yield parts for the blobs of a base image, and for an index that lists it alone.
+    """Yield parts for the blobs of a base image, and for an index that lists only this image.
 
-    The index is named after the digest by which the image is requested: its manifest's, or that of
-    an index that lists it.
+    The index is named after the digest by which the image is requested. This is the digest of its
+    manifest or of an index that lists it.
     """
     image = layout.find(needed.platform)
     is_manifest = needed.digest is not None and layout.blob(needed.digest).is_file()
@@ -429,7 +431,11 @@ def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
 
 
 def blobs(layout: Layout, image: Descriptor, digest: types.Digest) -> tuple[types.Digest, ...]:
-    """Return the digests of an image's blobs; `digest`: of its manifest or an index of it."""
+    """Return the digests of an image's blobs.
+
+    `digest` is that of the image's manifest, or of an index that lists the manifest. It is
+    included.
+    """
     below = [blob.digest for blob in layout.read_manifest(image).blobs]
     return tuple(dict.fromkeys([digest, image.digest, *below]))
 
@@ -443,9 +449,9 @@ def manifest(
     lacks: Iterable[str],
     environment: str | None = None,
 ) -> Manifest:
-    """Return the manifest of a bundle of these parts; `environment`: that of a project.
+    """Return the manifest of a bundle of these parts. Raise `InvalidError` if it would be invalid.
 
-    Raises `InvalidError` if it could not be read again.
+    `environment` is the project's environment, or None for profiles alone.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     result = Manifest(
@@ -464,7 +470,7 @@ def manifest(
 
 
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
-    """Return a part for bytes. Raise `InvalidError` if it is a text with a credential."""
+    """Return a part for bytes. Raise `InvalidError` if they are a text with a credential."""
     if kind in TEXTS:
         publishable.require_public(path.removeprefix(f"{PROJECT}/"), content)
     member = Member(
@@ -496,31 +502,31 @@ _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was 
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A profile or lock to write."""
+    """A profile or lock that is to be written."""
 
     path: Path
     content: bytes
     why: str = ""
-    """A remark to show with it."""
+    """A remark to show next to the path."""
 
 
 class LockDifference(Struct, frozen=True, kw_only=True):
-    """A project's lock that differs from the bundle's."""
+    """A lock in the bundle that the project lacks, or that differs from the project's lock."""
 
     path: str
-    """Relative to the project."""
+    """The path relative to the project."""
     state: str
-    """`missing` or `different`."""
+    """The state of the project's lock: `missing` or `different`."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """A base image for this machine from a bundle."""
+    """A base image for this machine that was unpacked from a bundle."""
 
     name: str
     folder: str
-    """Its OCI layout, which holds only this image."""
+    """The OCI layout on disk that contains only this image."""
     loaded: bool
-    """Whether the engine has it under this name."""
+    """Whether the container engine has the image under this name."""
 
 
 class Unpacked(Struct, frozen=True, kw_only=True):
@@ -528,28 +534,28 @@ class Unpacked(Struct, frozen=True, kw_only=True):
 
     manifest: Manifest
     digest: str
-    """Sha256 of the manifest."""
+    """The sha256 of the manifest."""
     new: int
-    """Number of stored files that were new to this machine."""
+    """The number of stored files that this machine did not have before."""
     present: int
-    """Number of files that this machine already had, with the right hash."""
+    """The number of files that this machine already had, with the correct hash."""
     written: tuple[Draft, ...]
-    """Profiles and locks that were written."""
+    """The profiles and locks that were written."""
     bases: tuple[Image, ...]
-    """Base images for this machine."""
+    """The base images for this machine."""
     signed: signatures.Signed | None
-    """The accepted signature, if one is required."""
+    """The accepted signature, or None if no signature is required."""
     differences: tuple[LockDifference, ...]
-    """Locks of the project that differ from the bundle's; builds use the project's."""
+    """The project's locks that differ from the bundle's. Builds use the locks of the project."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
-    """Check a bundle and unpack it; a repeated run continues where the last one stopped.
+    """Check a bundle and unpack it. A repeated run continues where the last one stopped.
 
-    Profiles and locks are written last, when everything else is in place. Raise `BuildError` naming
-    the damaged part, or for a full disk; `InvalidError` if it is not an envbuilder bundle, or if
-    one of the user's files differs (see `drafts`); `SignatureError` if a required signature is
-    missing or not accepted.
+    Profiles and locks are written last, when everything else is in place. Raise `BuildError` for a
+    full disk or a damaged part, which the error names. Raise `InvalidError` if the file is not an
+    envbuilder bundle, or if one of the user's files differs (see `drafts`). Raise `SignatureError`
+    if a required signature is missing or not accepted.
     """
     try:
         with opened(path) as reader:
@@ -578,7 +584,11 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
 def _require_signed(
     path: Path, manifest_digest: str, settings: Settings
 ) -> signatures.Signed | None:
-    """Return the signature of a bundle's manifest, which determines every byte of the bundle."""
+    """Return the accepted signature of the bundle's manifest, or None if none is required.
+
+    The manifest determines every byte of the bundle. Raise `SignatureError` if a required signature
+    is missing or not accepted.
+    """
     trusted = settings.configuration.signatures.bundles
     if trusted is None:
         return None
@@ -589,7 +599,7 @@ def _require_signed(
 
 
 def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
-    """Check profiles, locks and indexes of base images before storing anything.
+    """Check profiles, locks and indexes of base images before anything is stored.
 
     Return the texts by path, and the indexes by name.
     """
@@ -605,14 +615,14 @@ def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
 
 
 def _is_stored(member: Member, settings: Settings) -> bool:
-    """Return whether a file is on this machine, by its name alone."""
+    """Return whether this machine has a file. Only its name is checked, not its content."""
     if member.kind == "dataset":
         return mnist.has(member.name, settings)
     return Store.of(settings).has(member.sha256)
 
 
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
-    """Store missing or damaged members; return how many were stored, and how many were present."""
+    """Store missing or damaged members. Return how many were stored and how many were present."""
     store = Store.of(settings)
     members = reader.manifest.members
     total = sum(m.size for m in members)
@@ -641,10 +651,11 @@ def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int,
 def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     """Raise `InvalidError` if a bundle's profiles, locks and files are inconsistent.
 
-    Every profile must be loadable, and be listed in the manifest or extended by one that is. Every
-    lock must belong to such a profile, or to a project's variant of it, and match it. Every file of
-    a project must be one that its environment is read from. Every locked file must be named by a
-    lock, and each profile must have all files of a target. `texts`: path in the bundle → content.
+    Every profile must be loadable, and the manifest must list it or another profile that extends
+    it. Every lock must match such a profile, or a project's variant of it. Every file of a project
+    must be one from which the environment is read. Every locked file must be named by a lock. Each
+    profile must have all files of at least one target. `texts` maps the path in the bundle to the
+    content.
     """
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
@@ -675,7 +686,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
 
 
 def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
-    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
+    """Return the paths that the profiles in a manifest need, and their locked files by sha256."""
     needed: set[str] = set()
     locked: dict[str, File] = {}
     variants = None
@@ -728,10 +739,10 @@ def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
 
 
 def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tuple[Draft, ...]:
-    """Return what must be written so that the bundle's profiles and locks take effect.
+    """Return the files that must be written to make the bundle's profiles and locks effective.
 
-    Existing files that differ raise `InvalidError` before anything is written. `force` permits
-    replacing the user's own files, but never a project's.
+    Raise `InvalidError` if an existing file differs, before anything is written. `force` permits
+    replacing the user's own files, but never the files of a project.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
@@ -762,7 +773,7 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
 
 
 def write(changes: Iterable[Draft]) -> None:
-    """Write the drafts, locks first: a lock without its profile has no effect."""
+    """Write the drafts. Locks come first, because a lock without its profile has no effect."""
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
         files.save(draft.path, draft.content, BuildError, hint)
@@ -771,7 +782,7 @@ def write(changes: Iterable[Draft]) -> None:
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDifference, ...]:
     """Return the bundle's locks that are missing or different in the current project.
 
-    Builds use the project's. Empty outside of a project.
+    Builds use the locks of the project. The result is empty outside of a project.
     """
     if settings.project is None or settings.definition is None:
         return ()
@@ -797,7 +808,7 @@ def _is_index(member: Member) -> bool:
 
 
 def _read_index(member: Member, content: Iterator[bytes]) -> Index:
-    """Read the index of a base image; `InvalidError` if it lists anything but that image."""
+    """Read the index of a base image. Raise `InvalidError` unless it lists exactly that image."""
     if member.size > JSON_LIMIT:
         raise InvalidError(f"{member.path}: too large: {member.size} bytes")
     index = decode(b"".join(content), Index, member.path)
@@ -815,7 +826,7 @@ def _platform(name: str) -> types.Platform:
 def _laid_out(
     indexes: Mapping[str, Index], manifest: Manifest, settings: Settings
 ) -> tuple[tuple[Descriptor, Layout], ...]:
-    """Make a layout for each base image from blobs of the store; return this machine's images.
+    """Create a layout for each base image from blobs in the store; return this machine's images.
 
     Raise `EnvbuilderError` if an image is incomplete.
     """
@@ -831,7 +842,7 @@ def _laid_out(
 
 
 def _layout(name: str, index: Index, bundled: Collection[str], settings: Settings) -> Layout:
-    """Return a layout of one image, whose blobs are links to those of the store."""
+    """Return a layout of one image. Its blobs are links to blobs in the store."""
     from filelock import FileLock
 
     digest = f"sha256:{name.partition('-')[0]}"
@@ -858,9 +869,9 @@ def _layout(name: str, index: Index, bundled: Collection[str], settings: Setting
 def _loaded(
     images: Collection[tuple[Descriptor, Layout]], progress: Progress, *, force: bool
 ) -> tuple[Image, ...]:
-    """Load unpacked images into the engine, if it is reachable.
+    """Load unpacked images into the container engine, if it can be reached.
 
-    The engine's own image of the same name is kept, unless `force`.
+    An image of the same name in the engine is kept, unless `force` is set.
     """
     loadable = [
         (image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images
@@ -883,7 +894,7 @@ def _loaded(
 def _load(
     engine: Engine, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
 ) -> bool:
-    """Load an image, and return whether the engine has it now."""
+    """Load an image, unless the engine keeps its own. Return whether the engine has this image."""
     existing = engine.image(name)
     if existing is not None:
         if existing.id in {image.digest, layout.read_manifest(image).config.digest}:

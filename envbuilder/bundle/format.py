@@ -1,9 +1,9 @@
-"""Bundles: a plain tar in which every byte is determined by the manifest; one writer, one reader.
+"""Bundles: plain tar files in which the manifest determines every byte; one writer, one reader.
 
-The manifest comes first, under a name that contains its own sha256, then the members in the
-manifest's order, each with a header that holds only path and size. The reader therefore parses no
-headers: it computes the expected bytes and compares. Path traversal, links, devices, duplicate
-members and trailing data differ from the expected bytes, and are refused.
+The manifest comes first. Its name contains its own sha256. The members follow in the manifest's
+order, each with a header that contains only the path and the size. The reader therefore does not
+parse headers: it computes the expected bytes and compares them. Path traversal, links, devices,
+duplicate members and trailing data differ from the expected bytes and are refused.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 WITH_PROJECT = 3
-"""Schema of a bundle of a project's environment. A bundle of profiles alone keeps the other, so
-that versions without projects can read it."""
+"""The schema of a bundle with a project's environment. A bundle of profiles alone keeps the earlier
+schema, so that versions of envbuilder without projects can read it."""
 SIGNED_TYPE = "urn:envbuilder:bundle:v1"
-"""Predicate type of a statement about a bundle; its subjects are the file and its manifest."""
+"""The predicate type of a statement about a bundle. Its subjects are the file and the manifest."""
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
-"""Maximum bytes of a manifest. The bundle's author is untrusted, here and below."""
+"""Maximum size of a manifest in bytes. The author of a bundle is untrusted; the limits below have
+the same reason."""
 LARGEST_TEXT = 16 << 20
-"""Maximum bytes of a profile, a lock or a project's file, which is read into memory."""
+"""Maximum size in bytes of a profile, a lock or a project's file. These texts are read into memory.
+"""
 LARGEST_TEXTS = 64 << 20
-"""Maximum total bytes of these, which are in memory at the same time."""
+"""Maximum total size of these texts in bytes. They are in memory at the same time."""
 LARGEST_MEMBER = 1 << 36
-"""Maximum bytes of any member, the same as of a locked file."""
+"""Maximum size of any member in bytes. It is the same as for a locked file."""
 
 Kind = Literal["profile", "lock", "project", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TEXTS: frozenset[Kind] = frozenset({"profile", "lock", "project"})
-"""Kinds that are checked as a whole before anything is stored."""
+"""Kinds of members that are checked together before anything is stored."""
 _PATHS: dict[Kind, re.Pattern[str]] = {
     "profile": re.compile(r"profiles/_?[a-z0-9][a-z0-9-]{0,62}\.yaml\Z"),
     "lock": re.compile(r"locks/_?[a-z0-9][a-z0-9-]{0,62}(?:\.conda)?\.json(?:\.intoto\.jsonl)?\Z"),
@@ -70,7 +72,7 @@ _AGAIN = "It was damaged in transit or changed: copy it again from the machine t
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of a bundle."""
+    """A file in a bundle."""
 
     path: str
     size: Annotated[int, Meta(ge=0, le=LARGEST_MEMBER)]
@@ -80,19 +82,22 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Return the last component of the path."""
+        """The last component of the path."""
         return self.path.rpartition("/")[2]
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """A member, and its content: bytes, or a file on this machine."""
+    """A member with its content, which is given as bytes or as a file on this machine."""
 
     member: Member
     content: bytes | Path
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The content of a bundle and its targets; without a time, so that it is reproducible."""
+    """The contents of a bundle and the targets it is for.
+
+    It contains no time, so that bundles are reproducible.
+    """
 
     schema: int
     made_by: types.Sentence
@@ -100,10 +105,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     platforms: tuple[types.Platform, ...]
     pythons: tuple[types.PythonVersion, ...]
     lacks: tuple[types.Sentence, ...]
-    """What was unavailable when the bundle was made."""
+    """Descriptions of what was unavailable when the bundle was made."""
     members: tuple[Member, ...]
     environment: types.Name | None = None
-    """The project's environment in the bundle; None for profiles alone."""
+    """The project's environment that the bundle contains, or None for a bundle of profiles alone.
+    """
 
     def of_kind(self, kind: Kind) -> tuple[Member, ...]:
         """Return the members of one kind, in order."""
@@ -111,12 +117,12 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 def order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Return members in bundle order: those that are checked first come before large ones."""
+    """Return the members in bundle order: members that are checked first come before large ones."""
     return tuple(sorted(members, key=lambda m: (KINDS.index(m.kind), m.path)))
 
 
 def problem(manifest: Manifest) -> str:
-    """Return the problem of a manifest beyond its types; empty if there is none."""
+    """Return the problem with a manifest that its types cannot express, or "" if there is none."""
     if manifest.members != order(manifest.members):
         return "its members are not in order"
     holds_project = bool(manifest.of_kind("project"))
@@ -127,7 +133,7 @@ def problem(manifest: Manifest) -> str:
 
 
 def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
-    """Yield the problems of members, alone and together."""
+    """Yield the problems with members, both individually and together."""
     paths: set[str] = set()
     for member in members:
         matched = _PATHS[member.kind].match(member.path)
@@ -161,22 +167,25 @@ def manifest_name(sha256: str) -> str:
 
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
-    """Return sha256 and size of the manifest from the first block; None if it is not a bundle."""
+    """Return the sha256 and the size of the manifest from a bundle's first block.
+
+    Return None if the block is not the beginning of a bundle.
+    """
     matched = _MANIFEST.match(block[:_FIELD].rstrip(b"\0").decode("ascii", "replace"))
     size = re.match(rb"([0-7]{11})\0", block[124:136])
     return (matched[1], int(size[1], 8)) if matched and size else None
 
 
 def is_bundle(content: bytes) -> bool:
-    """Return whether a file's content begins like a bundle."""
+    """Return whether the content of a file begins like a bundle."""
     return manifest_stated(content) is not None
 
 
 def header(path: str, size: int) -> bytes:
-    """Return the tar header of a regular file that holds nothing but its path and size.
+    """Return the tar header of a regular file, which contains only its path and size.
 
     A pax header precedes it if a ustar field is too short. `tarfile` writes the same bytes in
-    Python 3.11 to 3.13 (tested); image digests rely on that as well.
+    Python 3.11 to 3.13 (tested). Image digests rely on that, too.
     """
     entry = tarfile.TarInfo(path)
     entry.size = size
@@ -184,7 +193,7 @@ def header(path: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the padding from the end of a file's content to the next block."""
+    """Return the zero bytes that fill the last block of a file's content."""
     return bytes(-size % BLOCK)
 
 
@@ -192,10 +201,10 @@ def padding(size: int) -> bytes:
 
 
 def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progress) -> str:
-    """Write the bundle of these parts; return the sha256 of its manifest.
+    """Write a bundle of these parts and return the sha256 of its manifest.
 
-    The file appears under its name once it is complete. Raise `BuildError` for a full disk, or
-    naming a part whose bytes do not match the manifest.
+    The file appears under its name only when it is complete. Raise `BuildError` for a full disk, or
+    for a part whose bytes do not match the manifest. The error names that part.
     """
     text = encode(manifest)
     sha256 = hashlib.sha256(text).hexdigest()
@@ -223,7 +232,10 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
 
 
 def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
-    """Yield a part's bytes; `BuildError` after the last one if they are not the manifest's."""
+    """Yield the bytes of a part, and compare them with the manifest.
+
+    Raise `BuildError` after the last byte if the size or the hash is wrong.
+    """
     digest = hashlib.sha256()
     size = 0
     for chunk in [content] if isinstance(content, bytes) else _chunks(content):
@@ -250,7 +262,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Reader:
-    """An open bundle: its manifest, and its members one after the other."""
+    """An open bundle: its manifest, and its members in order."""
 
     def __init__(self, stream: IO[bytes], where: Path) -> None:
         self._stream = stream
@@ -263,10 +275,11 @@ class Reader:
     def members(
         self, on_bytes: Callable[[int], None] = lambda count: None
     ) -> Iterator[tuple[Member, Iterator[bytes]]]:
-        """Yield each member with its bytes, which raise after the last one if their hash is wrong.
+        """Yield each member with an iterator over its bytes, which are hashed as they are read.
 
-        Members whose bytes are not read are skipped. Can be called repeatedly. Raise `BuildError`
-        naming the member if the bundle is damaged.
+        Members whose bytes are not read are skipped. The method can be called repeatedly. Raise
+        `BuildError` naming the member if the bundle is damaged. For a wrong hash, the iterator
+        raises it after the last byte.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
@@ -282,7 +295,7 @@ class Reader:
             raise self._damaged("its end")
 
     def _pieces(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-        """Yield a member's bytes; `BuildError` after the last one if their hash is wrong."""
+        """Yield a member's bytes. Raise `BuildError` after the last one if the hash is wrong."""
         remaining = member.size
         digest = hashlib.sha256()
         while remaining:
@@ -329,7 +342,7 @@ class Reader:
 
 
 def parse(text: bytes, where: str) -> Manifest:
-    """Parse a manifest; `InvalidError` if its schema is unknown or it is invalid."""
+    """Parse a manifest. Raise `InvalidError` if it is invalid or its schema is unknown."""
     try:
         data = decoding.strict_json(text)
     except ValueError as error:
@@ -355,7 +368,7 @@ def parse(text: bytes, where: str) -> Manifest:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Reader]:
-    """Open the bundle in a file; `InvalidError` if it cannot be opened or is not a bundle."""
+    """Open a bundle file. Raise `InvalidError` if it cannot be opened or is not a bundle."""
     with files.explained(path):
         stream = path.open("rb")
     if not stream.seekable():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PACKAGE = "envbuilder"
 DISTRIBUTION = "envbuilder-ml"
 _SHARED = "share"
-"""The folder below an installation's prefix that holds man pages and completions."""
+"""The folder below the prefix of an installation that contains man pages and completions."""
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
 
 
@@ -43,9 +43,9 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 def wheel(settings: Settings) -> Wheel:
-    """Return the wheel of this envbuilder: built from source if in a checkout, else repacked.
+    """Return the wheel of this envbuilder: built from the checkout if there is one, else repacked.
 
-    Raise `BuildError` if the source cannot be built or the installed files were changed.
+    Raise `BuildError` if the source cannot be built, or if installed files were changed.
     """
     source = resources.source_dir()
     if source:
@@ -84,9 +84,10 @@ def _built(source: Path, settings: Settings) -> Wheel:
 
 
 def _repacked(installed: metadata.Distribution) -> Wheel:
-    """Rebuild the wheel of an installation from its files; the same files give the same bytes.
+    """Rebuild the wheel of an installation from its files. The same files give the same bytes.
 
-    Every file is checked against the hash that the installation recorded.
+    Every file is checked against the hash recorded by the installation. Raise `BuildError` if a
+    file was changed.
     """
     members: dict[str, bytes] = {}
     data = f"{installed.name.replace('-', '_')}-{installed.version}.data/data"
@@ -117,10 +118,10 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
 
 
 def released(settings: Settings) -> Wheel:
-    """Return the wheel of this version from the user's index.
+    """Return the wheel of this version from the user's package index.
 
-    Until the version is released, anybody can take its name there: a missing wheel, or one whose
-    files differ from this envbuilder's, is refused.
+    Raise `InvalidError` if there is no such wheel, or if its files differ from those of this
+    envbuilder: until the version is released, anyone can take its name on the index.
     """
     from packaging.version import Version
 
@@ -148,7 +149,7 @@ def released(settings: Settings) -> Wheel:
 
 
 def _members(wheel: Wheel) -> dict[str, bytes]:
-    """Return the files of a wheel without their RECORD; empty if it is damaged."""
+    """Return the files of a wheel except for its RECORD, or an empty mapping if it is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
             return {n: archive.read(n) for n in archive.namelist() if not n.endswith("/RECORD")}
@@ -157,10 +158,10 @@ def _members(wheel: Wheel) -> dict[str, bytes]:
 
 
 def pinned(wheel: Wheel, python: types.PythonVersion, settings: Settings, extra: str = "") -> str:
-    """Return a requirements file for a wheel's requirements, with hashes.
+    """Return the text of a requirements file that pins a wheel's requirements with hashes.
 
-    It is valid on all platforms and for `python` and later, for the wheels that the user's index
-    has now.
+    It is valid on all platforms, for `python` and later versions, and for the wheels that are now
+    on the user's index.
     """
     options = ("--universal", "--generate-hashes", "--no-annotate", "--only-binary", ":all:")
     done, text = compiled(
@@ -183,7 +184,10 @@ def _record_hash(content: bytes) -> str:
 
 
 def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
-    """Return a wheel's requirements, with one extra or none, and its Requires-Python specifier."""
+    """Return the requirements of a wheel, and its Requires-Python specifier.
+
+    The requirements of one extra are included if `extra` is given.
+    """
     from packaging.requirements import Requirement
 
     try:
@@ -206,7 +210,7 @@ def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
 
 
 def accepts(wheel: Wheel, python: types.PythonVersion) -> bool:
-    """Return whether envbuilder supports this Python."""
+    """Return whether envbuilder supports this Python version."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(requirements(wheel)[1]).contains(python)
@@ -221,10 +225,11 @@ def dependencies(
     uv_version: types.FileVersion,
     extra: str = "",
 ) -> tuple[File, ...]:
-    """Resolve envbuilder's dependencies, with one extra or none, and fetch them into the store.
+    """Resolve envbuilder's dependencies and fetch them into the store; return their files.
 
-    The versions installed here are preferred, because they are known to work; for uv the locked
-    one, which a bundle already contains. Raise `BuildError` if they are unavailable.
+    The requirements of one extra are included if `extra` is given. The versions installed here are
+    preferred, because they are known to work. For uv, the locked version is preferred, because a
+    bundle already contains it. Raise `BuildError` if the dependencies are unavailable.
     """
     from envbuilder.packages.python.uv import UnresolvableError, started
 
