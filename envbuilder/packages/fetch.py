@@ -109,7 +109,7 @@ def compiled(
     *,
     seconds: float,
 ) -> tuple[process.Completed, str]:
-    """Run uv as a resolver in its own folder; return the file that it wrote, if any."""
+    """Run uv as a resolver in a temporary folder; return the text that it wrote on success."""
     with TemporaryDirectory(prefix="envbuilder-uv-") as name:
         folder = Path(name)
         (folder / "requirements.in").write_text(requirements, encoding="utf-8")

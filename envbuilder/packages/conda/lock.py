@@ -145,7 +145,7 @@ def path_for(name: str, library: Library) -> Path | None:
 
 
 def load(path: Path) -> Lock:
-    """Read the conda lock at `path`; raise `InvalidError` for damage or an unknown schema."""
+    """Read the conda lock at `path`; raise `InvalidError` if damaged or of an unknown schema."""
     return parse(profile_lock.content(path, _COMMAND), path)
 
 

@@ -210,7 +210,7 @@ def write(
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"
-"""The end of py-rattler's message about a full disk."""
+"""Part of py-rattler's message about a full disk."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
@@ -302,7 +302,7 @@ def _plain(text: str, step: InstallConda) -> str:
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
-    """Raise `BuildError` if a package has a forbidden path or cannot have so long a prefix."""
+    """Raise `BuildError` if a package has a forbidden path, or if the prefix is too long for it."""
     from rattler import PathsJson
 
     try:

@@ -1,4 +1,4 @@
-"""Locations of Debian's archives: the override, the machine's own mirror, Debian's snapshots."""
+"""Locations of Debian's archives: the user's override, the machine's mirror, Debian's snapshots."""
 
 from __future__ import annotations
 

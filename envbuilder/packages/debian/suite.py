@@ -53,8 +53,8 @@ _FIELD = re.compile(
 )
 _EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
 _VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256}", re.ASCII)
-"""Matches versions that can be compared. Debian policy is stricter: it allows colons only after an
-epoch."""
+"""Matches versions that can be compared. Debian policy is stricter. A version may contain colons
+only after an epoch."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
 """Maximum number of packages in a mirror's list; Debian's has 70,000."""
@@ -218,7 +218,7 @@ class _Selection:
                     queue.append(candidates[0])
 
     def satisfying(self, atom: Atom) -> list[str]:
-        """Return packages that satisfy an alternative: the one of that name, then providers."""
+        """Return the packages that satisfy an alternative: the package named so, then providers."""
         names = []
         package = self._universe.get(atom.name)
         if package and satisfies(package.version, atom):
@@ -243,7 +243,7 @@ class _Selection:
                 self.add(name)
 
     def _needed(self, *, rolling: bool) -> set[str]:
-        """Return packages that a chosen package needs in a version that the base may lack."""
+        """Return the packages that a chosen package needs in a version that the base may lack."""
         # A released suite only grows, so a lower bound is satisfied by every base made from it.
         # Testing moves: the base may be older than any bound.
         tight = {"=", ">=", ">>"} if rolling else {"="}
@@ -549,7 +549,7 @@ class Debs:
         return self._with(platform, python, asked)
 
     def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
-        """Return the packages that wheels need in a target's image; none if it cannot get any."""
+        """Return the packages that wheels need in a target's image; empty if it takes none."""
         image = base(self._profile, platform, python, ())
         if image is None or image.unpacked or not self._profile.debian_suite:
             return {}
@@ -558,7 +558,7 @@ class Debs:
         return libraries.of_image(self._profile, wheels, self._store, earlier)
 
     def _with(self, platform: types.Platform, python: types.PythonVersion, asked: _Names) -> Target:
-        """Return a target with its base and the requested packages; unchanged if the same."""
+        """Return a target with its base and the requested packages, kept if they are unchanged."""
         profile = self._profile
         has_base = python in profile.debian_base
         # Without an image, .debs are only unpacked to get a library to preload.
@@ -614,7 +614,7 @@ class Debs:
         return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
-        """Return the packages of the origin's images, if it requests the same ones."""
+        """Return the packages of the origin's images; empty if it requests different packages."""
         if self._origin is None:
             return ()
         other, locked = self._origin

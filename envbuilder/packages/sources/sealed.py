@@ -1,8 +1,8 @@
 """Build a wheel in a sandbox, and rewrite it so that its bytes depend only on its content.
 
-The build gets a scratch folder, a venv of the locked build requirements, and only the variables set
-here. `inside.py` sets up the sandbox; if the kernel does not allow it, the build runs with the same
-folder and variables, and a note says so.
+The build gets a scratch folder, a venv with the locked build requirements, and only the variables
+set here. `inside.py` sets up the sandbox. If the kernel does not allow it, the build runs without
+the sandbox in the same folder with the same variables, and a note says so.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
-"""Maximum seconds of a package's build hook; attention kernels compile for more than an hour."""
+"""Maximum seconds of a build hook; attention kernels take more than an hour to compile."""
 EPOCH = "315532800"
-"""1980, the earliest time that ZIP archives can hold."""
+"""The year 1980 in seconds since 1970, the earliest time that ZIP archives can store."""
 _SCRIPT = "inside.py"
 _OF_PYTHON = ("bin", "include", "lib", "lib64", "share")
 _FOLDERS = ("root", "tmp", "home", "out")
 _LARGEST = 8 << 30
-"""Maximum total bytes of the files in a wheel from a package's build."""
+"""Maximum total bytes of the files in a built wheel."""
 _MOST_FILES = 100_000
-"""Maximum number of these files."""
+"""Maximum number of files in a built wheel."""
 _RESULT = 1 << 20
-"""Maximum bytes of a build hook's result, and of a wheel's METADATA."""
+"""Maximum bytes of a build hook's result and of a wheel's METADATA."""
 _LAST = 10
 _LONGEST = 400
-"""How many lines of a log a message repeats, and how many characters of each."""
+"""Number of log lines that a message repeats, and the maximum characters of each line."""
 _CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
 """Matches lines that explain a failure better than the end of the log."""
 _INFO = ".dist-info/"
@@ -65,7 +65,7 @@ _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 class FailedError(BuildError):
-    """The package's own code failed; `log` has the end of its output."""
+    """The package's own code failed; `log` is the end of its output."""
 
     def __init__(self, message: str, hint: str, log: str) -> None:
         super().__init__(message, hint)
@@ -73,7 +73,7 @@ class FailedError(BuildError):
 
 
 class Scratch:
-    """A folder in which one source is built by one interpreter."""
+    """A folder in which an interpreter builds a single source."""
 
     def __init__(self, folder: Path, interpreter: Path, note: list[str]) -> None:
         self.folder = folder
@@ -123,13 +123,16 @@ class Scratch:
             raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
-        """Make the build compile for NVIDIA's GPUs, with the venv's compiler if it has one."""
+        """Make the build compile CUDA code, using the venv's compiler if it has one.
+
+        `architectures` has the form of PyTorch's TORCH_CUDA_ARCH_LIST.
+        """
         self._cuda = _lay(self.folder / "venv"), architectures
 
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
-        """Return what a hook of the backend returns; raise `FailedError` if it fails.
+        """Run a hook of the build backend and return its result; raise `FailedError` if it fails.
 
-        `version`: for backends that would read it from the repository's tags, which are missing
+        `version` is for backends that would read it from the repository's tags, which are missing
         here.
         """
         done = self._run(backend, source, hook, version)
@@ -190,7 +193,7 @@ class Scratch:
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
-        """Return the wheel that a hook reports."""
+        """Return the path of the wheel that a hook reports; raise `BuildError` without a wheel."""
         path = self.folder / "out" / Path(str(name)).name
         if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
             raise BuildError(f"its build backend built no wheel, but {shown(str(name))}")
@@ -199,7 +202,7 @@ class Scratch:
 
 @contextmanager
 def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
-    """Yield a new scratch folder, which is removed at the end."""
+    """Yield a new scratch folder, and remove it at the end."""
     # What a build that was stopped has left running may write for a moment longer.
     with tempfile.TemporaryDirectory(
         prefix="envbuilder-build-", ignore_cleanup_errors=True
@@ -208,7 +211,7 @@ def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Return whether a build left a plain file here; a link would be followed."""
+    """Return whether a build left a plain file here, not a link, which would be followed."""
     try:
         return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
     except OSError:
@@ -216,9 +219,10 @@ def _is_plain(path: Path) -> bool:
 
 
 def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
-    """Return all variables of a build with the Python of a prefix.
+    """Return all environment variables of a build that uses the Python in `prefix`.
 
-    They keep this machine's folders out of wheels, in messages and library paths.
+    They keep this machine's folders out of wheels, where messages and library paths could name
+    them.
     """
     flags = "-g0"
     for folder, stand_in in ((scratch, "."), (prefix, "/usr")):
@@ -253,7 +257,7 @@ def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
 
 
 def _advice(words: str) -> str:
-    """Return advice on a failed build."""
+    """Return advice on a failed build, based on its last lines of output."""
     if "Python.h" in words:
         return "This Python has no headers (Debian, Ubuntu: sudo apt install python3-dev)."
     if not process.which("cc") and ("cc" in words or "g++" in words):
@@ -277,13 +281,13 @@ def normalise(
     without: Collection[str] = (),
     without_programs: Collection[str] = (),
 ) -> tuple[Path, Metadata]:
-    """Rewrite a wheel so that its bytes depend only on its content; return it and its lock entry.
+    """Rewrite a wheel so that its bytes depend only on its content; return its path and metadata.
 
-    `file`: its file name, if its path has another one. `without`: paths below site-packages to
-    leave out; `without_programs`: names of programs to leave out.
+    `file` is its file name if its path has a different one. `without` are paths below site-packages
+    to leave out, and `without_programs` are names of programs to leave out.
 
-    Entries are sorted and not compressed, since compressors differ; times, modes and RECORD do not
-    depend on the machine. Raises `BuildError` if it is not a wheel of this package.
+    Entries are sorted and not compressed, because compressors differ. Times, modes and RECORD do
+    not depend on the machine. Raise `BuildError` if the file is not a wheel of this package.
     """
     target = folder / (file or built.name)
     with opened(built, target.name, name) as (archive, info, metadata):
@@ -294,9 +298,9 @@ def normalise(
 
 @contextmanager
 def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile, str, Metadata]]:
-    """Yield a wheel, the folder with its metadata, and the metadata.
+    """Yield an open wheel, the folder of its metadata, and the metadata.
 
-    Raises `BuildError` if it is not one of this package.
+    Raise `BuildError` if the file is not a wheel of this package.
     """
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -326,7 +330,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> str:
-    """Return a wheel's metadata folder, of which there must be exactly one."""
+    """Return a wheel's metadata folder; raise `ValueError` unless there is exactly one."""
     from packaging.version import Version
 
     (record,) = wheel_conflicts.records(members) or [""]
@@ -374,7 +378,10 @@ def _rewrite(
 
 
 def _without_programs(entry_points: str, names: Collection[str]) -> str:
-    """Return the text of entry_points.txt without programs; other entries may share names."""
+    """Return the text of entry_points.txt without some programs.
+
+    Entries of the same name in other sections are kept.
+    """
     lines = []
     section = ""
     for line in entry_points.splitlines(keepends=True):
@@ -394,7 +401,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 def glibc(wheel: Path) -> int:
-    """Return the N of the newest glibc 2.N that a wheel's libraries need."""
+    """Return N for the newest glibc version 2.N that a wheel's libraries need; 0 without one."""
     needed = 0
     before = b""
     with archives.open_zip(wheel) as archive:
@@ -413,7 +420,7 @@ def glibc(wheel: Path) -> int:
 
 
 def unpruned(file: File) -> File:
-    """Return an index's wheel from which a pruned one is made."""
+    """Return the wheel on an index from which a pruned wheel is made."""
     recipe = file.recipe
     assert recipe is not None, "it is pruned"
     return replace(
@@ -427,11 +434,9 @@ def unpruned(file: File) -> File:
 
 
 def prune(file: File, python: str, settings: Settings) -> File:
-    """Return a wheel without the files of its recipe, made from the complete one in the store.
+    """Return a wheel without the files that its recipe leaves out, and put it into the store.
 
-    It is kept in the store. Raises `BuildError` if that is not a wheel.
-
-    It is kept in the store. Raises `BuildError` if that is no wheel.
+    The complete wheel must be in the store. Raise `BuildError` if it is not a wheel.
     """
     store = Store.of(settings)
     recipe = file.recipe
@@ -458,7 +463,7 @@ def prune(file: File, python: str, settings: Settings) -> File:
 
 
 _OF_A_JOB = 4 << 30
-"""Bytes of memory for each concurrent compilation."""
+"""Bytes of memory to allow for each concurrent compilation."""
 _PLENTY = 1 << 50
 _RUNTIME = "nvidia-cuda-runtime"
 _COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
@@ -468,15 +473,16 @@ class Toolkit(NamedTuple):
     """A CUDA compiler for a target."""
 
     requires: tuple[str, ...]
-    """The compiler's wheels as requirements; empty where only the system can have it."""
+    """The compiler's wheels as requirements; empty if only the system can provide it."""
     architectures: str
-    """In the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
+    """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
 
 
 def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
     """Return the CUDA compiler for a target; None if its PyTorch is not built for CUDA.
 
-    `wished`: the architectures, if not its PyTorch's. Raises `BuildError` if no table has them.
+    `wished` are the architectures to compile for; by default they are PyTorch's own. Raise
+    `BuildError` if these are unknown.
     """
     wheels = {file.name: file for file in target.of_kind("wheel")}
     torch = wheels.get("torch")
@@ -500,9 +506,9 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
 
 
 def _lay(venv: Path) -> str:
-    """Complete the toolkit that wheels installed into a venv; return its path, if there is one.
+    """Complete the CUDA toolkit that wheels installed into a venv; return its relative path.
 
-    The wheels lack the library names that linkers look for.
+    Empty if there is none. The wheels lack the library names that linkers look for.
     """
     for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
         home = compiler.parent.parent
@@ -518,11 +524,10 @@ def _lay(venv: Path) -> str:
 def _of_cuda(
     toolkit: str, home: str, architectures: str, variables: dict[str, str]
 ) -> dict[str, str]:
-    """Return the additional variables of a build that compiles CUDA.
+    """Return the additional variables of a build that compiles CUDA code.
 
-    nvcc names its intermediate files at random, and symbols after them: the linker strips these.
-
-    nvcc names its intermediate files at random, and symbols after them: the linker strips these.
+    nvcc gives its intermediate files random names and names symbols after them, so the linker
+    strips these symbols.
     """
     memory = probe.host().memory
     room = min(filter(None, (memory.total_bytes, memory.limit_bytes, _PLENTY)))

@@ -1,8 +1,8 @@
-"""Obtain the source of a package as one archive in the store, and unpack it.
+"""Obtain the source of a package as a single archive in the store, and unpack it.
 
-A source distribution is kept unchanged. A repository's commit and a folder of the project become a
-tar that depends only on their files: sorted, without times and owners. So each source has one
-sha256, and is a file like any other: fetched once, checked, bundled.
+A source distribution is kept unchanged. A commit of a repository, or a folder of the project, is
+packed into a tar that depends only on its files: sorted, without times and owners. So each source
+has a sha256 and is treated like any other file: fetched once, checked, and bundled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _LARGEST = folders.LARGEST
-"""Maximum bytes of a source from an index, a server or a repository, packed or not."""
+"""Maximum bytes of a source from an index, a server or a repository, packed or unpacked."""
 _GIT_SECONDS = 900.0
-"""Maximum seconds of a git server."""
+"""Maximum seconds for each git command."""
 _SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _SSH = ("git_ssh", "git_ssh_command", "git_ssh_variant", "ssh_auth_sock")
@@ -39,14 +39,14 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Location(NamedTuple):
-    """The location of a source in a requirement, parsed."""
+    """The parsed location of a source in a requirement."""
 
     kind: types.SourceKind
     url: str
     reference: str
     subdirectory: str
     sha256: str = ""
-    """Of the archive, if the requirement has it."""
+    """The archive's hash, if the requirement states it."""
 
     @property
     def file(self) -> str:
@@ -54,11 +54,9 @@ class Location(NamedTuple):
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
     def stays(self, recipe: Recipe | None) -> bool:
-        """Return whether a recipe has this location, and so stays until an upgrade.
+        """Return whether a locked recipe for this location is kept until the next upgrade.
 
-        A folder of the project is always read again.
-
-        A folder of the project is what it is now.
+        A folder of the project is never kept: it is always read again.
         """
         if recipe is None or self.kind == "path" or self.sha256 not in {"", recipe.sha256}:
             return False
@@ -66,7 +64,10 @@ class Location(NamedTuple):
 
 
 def located(text: str) -> Location:
-    """Parse `git+URL@REF#subdirectory=DIR`, a URL of an archive, or `./DIR`."""
+    """Parse `git+URL@REF#subdirectory=DIR`, the URL of an archive, or `./DIR`.
+
+    Raise `InvalidError` for an invalid subdirectory or reference.
+    """
     url, _, fragment = text.partition("#")
     options = parse_qs(fragment)
     subdirectory = options.get("subdirectory", [""])[0].strip("/")
@@ -94,7 +95,10 @@ def located(text: str) -> Location:
 
 
 def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
-    """Return a package's source distributions on the user's indexes, each file once."""
+    """Return a package's source distributions on the user's indexes, each file once.
+
+    Raise `BuildError` if there are none and an index cannot be read.
+    """
     problems: dict[str, OSError] = {}
     addresses = (index.page(name) for index in fetch.places())
     files: dict[str, tuple[Version, upstream.Listed]] = {}
@@ -113,9 +117,9 @@ def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
 def newest(
     name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str
 ) -> tuple[str, upstream.Listed]:
-    """Return the newest release that fits, and its source; raise `InvalidError` without one.
+    """Return the newest matching release and its source; raise `InvalidError` if none matches.
 
-    A yanked one fits only if it is pinned (PEP 592).
+    A yanked release matches only if it is pinned (PEP 592).
     """
     every = listed(name)
     pinned = {clause.version for clause in specifier if clause.operator == "=="}
@@ -142,13 +146,16 @@ def newest(
 
 
 def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
-    """Return the recipe of a release on an index, after fetching its archive into the store."""
+    """Fetch the archive of a release on an index into the store; return its recipe."""
     sha256 = downloaded(link.location, link.sha256, link.file, settings)
     return Recipe(kind="sdist", location=link.file, sha256=sha256)
 
 
 def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
-    """Download an archive into the store and return its sha256, which is checked if it is known."""
+    """Download an archive into the store; return its sha256.
+
+    Raise `BuildError` if it is unavailable or does not have the hash `sha256`, which may be empty.
+    """
     store = Store.of(settings)
     if sha256 and store.has(sha256):
         return sha256
@@ -178,11 +185,9 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
 
 
 def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
-    """Fetch a locked source into the store, unless it is there.
+    """Fetch a locked source into the store, unless it is already there.
 
-    Raise `BuildError` if it is gone or has changed.
-
-    Raise `BuildError` if it is not to be had any more, or is another one.
+    Raise `BuildError` if the source is gone or has changed.
     """
     if Store.of(settings).has(recipe.sha256):
         return
@@ -215,10 +220,10 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
 def unpack(
     recipe: Recipe, settings: Settings, folder: Path, only: re.Pattern[str] | None = None
 ) -> Path:
-    """Unpack a source from the store into a new folder; return the folder to build.
+    """Unpack a source from the store into a new folder; return the subfolder to build.
 
-    `only`: the names of the files to unpack. Raises `BuildError` for a damaged archive, or one with
-    an unsafe path.
+    If `only` is given, only files whose names match it are unpacked. Raise `BuildError` for a
+    damaged archive or an unsafe path.
     """
 
     def failure(reason: str) -> BuildError:
@@ -235,7 +240,7 @@ def unpack(
 
 
 def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) -> str:
-    """Put the tar of a folder into the store, like `folders.pack`; return its sha256."""
+    """Write a folder's tar to the store, like `folders.pack`; return its sha256."""
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part = Path(name) / "source.tar"
         with part.open("wb") as stream:
@@ -245,9 +250,9 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
-    """Return the recipe of a folder of the project, after packing it into the store.
+    """Pack a folder of the project into the store; return its recipe.
 
-    Never reads a folder outside of the project, or one that other users can write.
+    Folders outside the project, and folders that other users can write to, are rejected.
     """
     if settings.project is None:
         raise InvalidError(f"{escaped(location.url)}: a folder, but this is not a project")
@@ -263,9 +268,9 @@ def of_path(location: Location, settings: Settings) -> Recipe:
 
 
 def require_public(recipe: Recipe, settings: Settings) -> None:
-    """Raise `InvalidError` if a folder's tar in the store holds a credential in a settings file.
+    """Raise `InvalidError` if a folder's tar in the store has a credential in a settings file.
 
-    Code is not searched: much of it mentions passwords and tokens without containing one.
+    Code is not searched, because much of it mentions passwords and tokens without containing any.
     """
     with tarfile.open(Store.of(settings).path(recipe.sha256)) as tar:
         for member in tar:
@@ -282,10 +287,10 @@ class GoneError(BuildError):
 
 
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
-    """Return the recipe and version of a repository's commit, after packing it into the store.
+    """Pack a commit of a repository into the store; return its recipe and version.
 
-    The version is that of the last tag before it, empty without one. `commit`: the locked one, else
-    that of the reference. Submodules are included.
+    `commit` is the locked commit; if it is empty, the location's reference is resolved. The version
+    is the last tag before the commit, or empty without one. Submodules are included.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
         home = Path(name)
@@ -332,7 +337,10 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
 
 
 def _commit(git: _Git, location: Location) -> str:
-    """Return the commit of a branch, a tag or an abbreviated commit; by default the latest."""
+    """Return the commit that a branch, tag or abbreviated commit names; by default the latest.
+
+    Raise `InvalidError` if there is no such commit.
+    """
     reference = location.reference
     names = ["HEAD"]
     if reference:
@@ -363,10 +371,10 @@ _SETTINGS_OF_GIT = (
 
 
 class _Git:
-    """git without any configuration, hooks or questions, in a private folder.
+    """git in a private folder, without configuration, hooks or prompts.
 
-    Only fetching uses the user's configuration and ssh, for logins and proxies: it writes no file
-    of a repository, and its result is identified by the commit.
+    Only fetching uses the user's configuration and ssh, for logins and proxies. It writes no file
+    of a repository, and the commit identifies its result.
     """
 
     def __init__(self, home: Path, url: str) -> None:
@@ -417,7 +425,7 @@ class _Git:
         return self._run(*arguments).returncode != 0
 
     def line(self, *arguments: str) -> str:
-        """Return the first line of a command's output; empty if it fails."""
+        """Return the first line of a command's output; empty if the command fails."""
         done = self._run(*arguments)
         return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
 

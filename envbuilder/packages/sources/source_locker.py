@@ -1,11 +1,12 @@
 """Turn packages without wheels into locked wheels, with their interpreter and build requirements.
 
-A lock names the source, and the wheels that build it, by hash, so the wheel can be rebuilt from the
-lock. Pure Python gives the same bytes everywhere; a machine that gets others reports it. The store
-keeps each wheel by its hash, and under a key of everything that decided it. Old sources need older
-tools, and some do not declare their needs: alternatives are tried in a fixed order.
+A lock records by hash the source and the wheels that build it, so the wheel can be rebuilt from the
+lock. A pure Python build has the same bytes everywhere; a machine that gets others reports it. The
+store keeps each wheel by its hash, and also under a key of all inputs of its build. Old sources
+need older tools, and some do not declare their requirements. For these, alternatives are tried in a
+fixed order.
 
-Long because reading, building and locking a source share one plan, which each may change.
+Long because reading, building and locking a source share one plan, which each step may change.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ _UNDECLARED = {
     "cppy",
     "jupyter-packaging",
 }
-"""Packages that a setup.py imports without declaring them."""
+"""Packages that setup.py files often import without declaring them."""
 _OTHER_NAME = {"skbuild": "scikit-build", "pkg-resources": "setuptools<81"}
-"""The same for modules whose packages have other names."""
+"""Modules that are imported without a declaration → the requirement that provides them."""
 _OLDER = (
     ("setuptools<81",),
     ("setuptools<72", "cython<3"),
@@ -90,15 +91,16 @@ _OLDER = (
 """Constraints for building older sources, tried in this order."""
 _BESIDE = ("ninja", "packaging", "psutil")
 _BESIDE_OLD = ("setuptools<70",)
-"""Imports of PyTorch's builder of extensions up to 2.1: pkg_resources with packaging in it."""
+"""Constraints for PyTorch's extension builder up to 2.1. It imports pkg_resources, which must
+contain `packaging`."""
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
 _ATTEMPTS = 12
-"""Maximum builds of a source, each of which may ask for more requirements."""
+"""Maximum number of builds of a source; each may request more requirements."""
 _FAILED: dict[tuple[object, ...], BuildError] = {}
-"""Failed builds of this process: several profiles of a project request the same."""
+"""Failed builds in this process. A project's profiles often request the same build."""
 _FORM = 2
-"""Change it if the same recipe must give another wheel."""
+"""Part of every build's key. Change it if the same recipe must now produce a different wheel."""
 
 
 class BuildRequirements(Struct, frozen=True, kw_only=True):
@@ -109,12 +111,12 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     as_of: str = ""
     with_framework: bool = False
     cuda: bool = False
-    """Whether the source has code for CUDA."""
+    """Whether the source contains CUDA code."""
     toolkit: tuple[str, ...] = ()
-    """Additional requirements to compile that code for a target."""
+    """Additional requirements to compile the CUDA code for a target."""
 
     def with_more(self, requirements: Iterable[str]) -> BuildRequirements:
-        """Return the plan with more requirements; the framework is the target's own."""
+        """Return the plan with more requirements; the framework is taken from the target."""
         more = [*requirements]
         ours = [r for r in more if frameworks.of_build(distribution(r))]
         added = [r for r in more if r not in (*ours, *self.requires)]
@@ -122,9 +124,9 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         return plan.beside_framework() if ours else plan
 
     def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
-        """Return the plan for a build that uses the installed versions of some packages.
+        """Return the plan with some packages pinned to their installed versions.
 
-        Pinned build requirements of old releases, such as numpy==1.19.3, may have no wheel for a
+        The build requirements that old releases pin, such as numpy==1.19.3, may have no wheel for a
         platform.
         """
         pairs = [(distribution(line), line) for line in self.requires]
@@ -132,9 +134,10 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         return replace(self, requires=tuple(dict.fromkeys(pinned)))
 
     def beside_framework(self) -> BuildRequirements:
-        """Return the plan for a build that imports the framework, with what these builds need.
+        """Return the plan for a build that imports the framework.
 
-        It is not tried while locking, and they rarely say so themselves.
+        The usual requirements of such builds are added. The build does not run while locking, and
+        the sources rarely declare these requirements.
         """
         names = set(map(distribution, self.requires))
         more = tuple(r for r in _BESIDE if r not in names)
@@ -147,7 +150,7 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
-    """A wheel that was built and is in the store."""
+    """A built wheel in the store."""
 
     file: str
     sha256: str
@@ -156,14 +159,14 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 class BuiltWheel(Struct, frozen=True, kw_only=True):
-    """A wheel, and the packages that were installed to build it."""
+    """A wheel and the plan it was built with."""
 
     plan: BuildRequirements
     wheel: Wheel
 
 
 class _MoreError(Exception):
-    """A backend needs more requirements, given in the argument."""
+    """The build backend has further requirements, which are the exception's arguments."""
 
 
 class FrameworkError(BuildError):
@@ -171,7 +174,7 @@ class FrameworkError(BuildError):
 
 
 class WheelBuilder:
-    """Builds sources on this machine, and finds their build requirements."""
+    """A builder of wheels on this machine, which also finds out their build requirements."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self._settings = settings
@@ -183,11 +186,11 @@ class WheelBuilder:
 
     @cached_property
     def platform(self) -> types.Platform | None:
-        """The platform of this machine, if locks support it."""
+        """The platform of this machine; None if locks do not support it."""
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first of these Pythons that can build here; raise `ToolError` if none can."""
+        """Return the first of the Pythons that can build here; raise `ToolError` if none can."""
         for python in pythons:
             if self.has(python):
                 return python
@@ -197,7 +200,7 @@ class WheelBuilder:
         )
 
     def has(self, python: str) -> bool:
-        """Return whether this machine has a Python, or can get it."""
+        """Return whether this machine has a Python or can download it."""
         if python not in self._interpreters:
             self._interpreters[python] = self._interpreter(python)
         return self._interpreters[python] is not None
@@ -224,10 +227,11 @@ class WheelBuilder:
     def make(
         self, name: str, recipe: Recipe, version: str, plan: BuildRequirements, python: str
     ) -> BuiltWheel:
-        """Build a wheel from a source; return it and the packages installed for that.
+        """Build a wheel from a source; return it with the plan that succeeded.
 
-        Old sources need older tools, and some do not declare their needs: alternatives are tried.
-        Raise `FrameworkError` if the build needs the framework.
+        Old sources need older tools, and some do not declare their requirements, so alternatives
+        are tried. Raise `FrameworkError` if the build needs the framework, and `BuildError` if
+        every attempt fails.
         """
         key = (self._settings.cache_dir, recipe.sha256, plan, python)
         if key in _FAILED:
@@ -278,9 +282,9 @@ class WheelBuilder:
         needs: Sequence[File],
         asks: Collection[str] = (),
     ) -> Wheel:
-        """Return the wheel built from a source with these wheels, now or earlier.
+        """Return the wheel built from a source with the wheels in `needs`, now or earlier.
 
-        `asks`: the known requirements; raise `_MoreError` if the backend has others.
+        `asks` are the known requirements; raise `_MoreError` if the backend has others.
         """
         if recipe.kind == "sdist":
             version = ""  # it has its own
@@ -344,9 +348,7 @@ class WheelBuilder:
     ) -> tuple[File, ...]:
         """Return the wheels for a plan's requirements; raise `UnresolvableError` if there are none.
 
-        Versions are those of this machine's platform, as far as they fit.
-
-        Versions are those of this machine's platform, as far as they fit.
+        If possible, they have the same versions as for this machine's platform.
         """
         key = (plan, platform, python)
         asked = (*plan.requires, *plan.toolkit)
@@ -369,7 +371,7 @@ class WheelBuilder:
 
 
 def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
-    """Return the next plan after a failed build; None if nothing is left to try."""
+    """Return the next plan to try after a failed build; None if nothing is left to try."""
     missing = _MISSING.findall(log)
     name = types.canonical(missing[-1]) if missing else ""
     if frameworks.of_name(name):
@@ -388,7 +390,7 @@ def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
 
 
 def _mismatch(name: str, expected: str, actual: str) -> BuildError:
-    """Return the error for a build that gives a different wheel than the locked one."""
+    """Return the error for a build whose wheel differs from the locked wheel."""
     return BuildError(
         f"{name}: its build gives another result on this machine: expected sha256 {expected}, got"
         f" {actual}",
@@ -404,20 +406,21 @@ def _mismatch(name: str, expected: str, actual: str) -> BuildError:
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A release that is built from source, with the data that uv needs to choose it."""
+    """A release that may be built from source, with the data that uv needs to choose it."""
 
     name: str
     version: str
     requires_dist: tuple[str, ...]
     requires_python: str
     recipe: Recipe
-    """Without its build requirements' wheels, which depend on the target."""
+    """The recipe, without the wheels of its build requirements, since these depend on the
+    target."""
     size: int | None = None
-    """Stated size of a wheel that is not built yet."""
+    """Size in bytes, if the candidate is a wheel; None if it has to be built."""
 
     @property
     def offer(self) -> Offer:
-        """A wheel for every target, in place of the one that will be built."""
+        """A wheel for every target, which stands for the wheel to be built."""
         location = self.recipe.location
         is_wheel = self.recipe.kind == "wheel"
         stem = f"{self.name.replace('-', '_')}-{self.version}"
@@ -436,7 +439,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class _Prepared(Struct, frozen=True, kw_only=True):
-    """A candidate, its build plan, and its wheel if it was built."""
+    """A candidate, its build plan, and its wheel if it was already built."""
 
     candidate: Candidate
     plan: BuildRequirements
@@ -445,13 +448,12 @@ class _Prepared(Struct, frozen=True, kw_only=True):
 
 
 _REMEMBERED: dict[tuple[object, ...], _Prepared | EnvbuilderError] = {}
-"""The result of each `prepare`: profiles of a project that are locked in parallel request the same.
-"""
+"""Results of `prepare`. Profiles of a project are locked in parallel and often request the same."""
 _ASKING = threading.Lock()
 
 
 class SourceLocker:
-    """Turns packages without wheels into locked wheels; reads each source once."""
+    """A converter of packages without wheels into locked wheels; it reads each source once."""
 
     def __init__(
         self,
@@ -464,9 +466,9 @@ class SourceLocker:
     ) -> None:
         """Store the project's settings.
 
-        `earlier`: entries of a lock, whose commits and archives stay. `elsewhere` returns a
-        release's requirements from a wheel for another platform, `shown` name, version and
-        requirements from a source's text.
+        `earlier` are entries of a lock, whose commits and archives are kept. `elsewhere` returns a
+        release's requirements from a wheel for another platform. `shown` returns name, version and
+        requirements from the text of a source.
         """
         self._resolution = resolution
         self._settings = settings
@@ -488,12 +490,14 @@ class SourceLocker:
     def prepare(
         self, name: str, specifier: str = "", *, pythons: Sequence[str], location: str = ""
     ) -> Candidate:
-        """Return the newest release of a package that a specifier admits and that can be built.
+        """Return the newest release of a package that the specifier allows, to build from source.
 
-        Its source is at the project's location, else on an index; it is fetched, and its
-        requirements are read. It is built only if it does not declare them. Raises `InvalidError`
-        without consent or such a release, `BuildError` if it cannot be fetched or built. A wheel
-        that the project gives by URL needs no consent, because nothing of it runs.
+        The source comes from `location` or, if that is empty, from an index. It is fetched, and it
+        is built only if it does not declare its requirements. A wheel that the project names by URL
+        needs no permission, because none of its code runs.
+
+        Raise `InvalidError` if the project does not allow the build or no release matches, and
+        `BuildError` if the source cannot be fetched or built.
         """
         name = types.canonical(name)
         as_of = self._resolution.as_of or ""
@@ -590,9 +594,9 @@ class SourceLocker:
         pythons: Sequence[str],
         elsewhere: Metadata | None,
     ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
-        """Return a source's requirements, its build plan, and its wheel if it had to be built.
+        """Return a source's metadata and build plan, and its wheel and Python if it was built.
 
-        `elsewhere`: requirements from wheels for other platforms, which make a build unnecessary.
+        `elsewhere` has the requirements from a wheel for another platform, which avoid a build.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
@@ -635,7 +639,7 @@ class SourceLocker:
     def _likely(self, folder: Path, tag: str) -> Metadata | None:
         """Return the metadata in the text of a source that cannot be built here.
 
-        A dynamic version is taken from a tag, else it is setuptools' default.
+        A dynamic version is taken from `tag`; without a tag it is setuptools' default, 0.0.0.
         """
         shown = self._shown(folder)
         if shown is None:
@@ -644,7 +648,7 @@ class SourceLocker:
         return Metadata(name=name, version=version or tag or "0.0.0", requires_dist=requires)
 
     def _failed(self, name: str, error: BuildError) -> None:
-        """Report a failed build once: the source alone is enough to lock."""
+        """Report a failed build once. It is not an error, since the source is enough to lock."""
         if name not in self._failures:
             self._failures.add(name)
             self._report(f"note: {name} is locked by its source, which cannot be built here now")
@@ -653,8 +657,9 @@ class SourceLocker:
     def finish(self, target: Target) -> Target:
         """Return a resolved target with wheels in place of the candidates.
 
-        Pure Python is built once for all targets; compiled code only for this machine's target.
-        Otherwise the source stays, for `build` to turn into a wheel on a suitable machine.
+        Pure Python packages are built once for all targets. Compiled packages are built only for
+        the target of this machine; for other targets, the lock has the source, which `build` turns
+        into a wheel there.
         """
         build_files: set[File] = set()
         finished = []
@@ -726,7 +731,10 @@ class SourceLocker:
         return _wheel_file(file, wheel, recipe), needs
 
     def _needs(self, name: str, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
-        """Return the wheels to build a package, else those in the target's versions."""
+        """Return the wheels to build a package; if there are none, use the target's own versions.
+
+        Raise `BuildError` if these cannot be installed, either.
+        """
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
         for attempt in dict.fromkeys((plan, beside)):
@@ -752,7 +760,7 @@ def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
 
 
 def _pruned(file: File, target: Target, settings: Settings, progress: Progress) -> File:
-    """Return a wheel without the files of its recipe, fetching the complete one."""
+    """Fetch the complete wheel, and return a wheel without the files that the recipe leaves out."""
     downloads.fetch([sealed.unpruned(file)], target, settings, progress)
     return sealed.prune(file, target.python, settings)
 
@@ -760,11 +768,9 @@ def _pruned(file: File, target: Target, settings: Settings, progress: Progress) 
 def _named(
     location: source.Location, locked: File | None, settings: Settings
 ) -> tuple[Recipe, str]:
-    """Return the recipe of a source that the project names, and its version if it is tagged.
+    """Return the recipe of a source that the project names, and its version if it has a tag.
 
-    A `locked` one stays, unless its repository no longer has it.
-
-    What is `locked` stays, unless its repository no longer has it.
+    The `locked` recipe is kept, unless its repository no longer has the commit.
     """
     recipe = locked.recipe if locked else None
     if locked and recipe and Store.of(settings).has(recipe.sha256):
@@ -787,7 +793,7 @@ def _named(
 
 
 def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
-    """Return the declared requirements of a release's source; nothing if it is unavailable."""
+    """Return the declared requirements of a release's source; empty if it is unavailable."""
     try:
         recipe = source.of_release(link, settings)
         inputs = f"{recipe.sha256} stated-2"
@@ -811,11 +817,9 @@ def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
 
 
 def of_framework(target: Target) -> tuple[File, ...]:
-    """Return a target's framework wheels, and their requirements; none without one.
+    """Return a target's framework wheels and their requirements; empty without a framework.
 
     They include numpy, which extensions often need without declaring it.
-
-    numpy is among them, which extensions often need without saying so.
     """
     wheels = {file.name: file for file in target.of_kind("wheel") if file.recipe is None}
     todo = [name for name in wheels if frameworks.of_name(name) or name == "numpy"]
@@ -831,7 +835,7 @@ def of_framework(target: Target) -> tuple[File, ...]:
 
 
 def as_source(file: File) -> File:
-    """Return the source of a package to build, as a file of the store."""
+    """Return the locked source of a package to build, as a file of the store."""
     assert file.recipe is not None, "it is built"
     sdist = file.recipe.location.rpartition("/")[2] if file.recipe.kind == "sdist" else ""
     return replace(
@@ -844,7 +848,7 @@ def as_source(file: File) -> File:
 
 
 def bundled_sources(target: Target) -> tuple[File, ...]:
-    """Return the files that a machine without a network needs to rebuild a target's packages."""
+    """Return the files with which a machine without a network can rebuild a target's packages."""
     return (*target.build_files, *(as_source(file) for file in target.files if file.is_built))
 
 
@@ -857,9 +861,9 @@ def fetch(
 ) -> int:
     """Fetch files of a target into the store, and build those that have a recipe.
 
-    `arrived` is called for each downloaded file, while others are still downloading. Return how
-    many were missing. Raise `BuildError` as `packages.fetch` does, and if a build gives another
-    wheel than the locked one.
+    Return how many files were missing. `arrived` is called for each downloaded file while others
+    are still downloading. Raise `BuildError` like `packages.fetch`, and if a build gives a
+    different wheel than the lock has.
     """
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]
@@ -881,7 +885,7 @@ def fetch(
 
 
 def build_sources(target: Target, settings: Settings, progress: Progress) -> Target:
-    """Return a target of this machine's platform with wheels in place of its sources."""
+    """Return a target for this machine's platform with wheels in place of its sources."""
     builder = WheelBuilder(settings, progress.note)
     built = []
     for file in target.files:
@@ -906,7 +910,10 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 
 
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
-    """Return the wheel built from a locked source with the lock's build requirements."""
+    """Return the wheel built from a locked source with the lock's build requirements.
+
+    Raise `BuildError` if only a machine of another platform can build it.
+    """
     needs = builders(file, target)
     assert file.recipe is not None, "it is built"
     foreign = [n.file for n in needs if not n.file.endswith("-any.whl")]
