@@ -1,10 +1,10 @@
-"""Assemble an image from layers: reuse cached layers, build only the missing ones.
+"""Assemble an image from layers: reuse cached layers and build only the missing ones.
 
-From bottom to top: the layers of each large wheel, one for all small wheels, one for system
-packages, one for an interpreter of the lock if the base has another Python, one for the venv
-scaffold, which binds the environment to the image's Python, the payload, and one for the project's
-own files, if it states any. Layers that change often or depend on the base image sit above large,
-shared ones.
+The layers are, from bottom to top: one or more for each large wheel, one for all small wheels, one
+for system packages, one for the locked interpreter if the base has another Python, one for the venv
+scaffold (which binds the environment to the image's Python), one for the payload, and one for the
+project's own files, if there are any. Layers that change often or depend on the base image sit
+above the large, shared layers.
 """
 
 from __future__ import annotations
@@ -64,22 +64,23 @@ if TYPE_CHECKING:
 MOST_LAYERS = 100
 """Maximum number of layers, including the base image's; overlay file systems support 127."""
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
-"""Base folders that get a new mtime although nothing is added, as with the Dockerfile."""
+"""Base folders that get a new mtime even if nothing is added to them, as with the Dockerfile."""
 _OTHER_LAYERS = 4
-"""Layers that are not of a single wheel: small wheels, system packages, venv scaffold, payload. The
-layer of a project's own files comes on top: it must not change how wheels are split."""
+"""Number of layers that do not belong to a single wheel: small wheels, system packages, venv
+scaffold and payload. The layer of the project's own files is not counted, because it must not
+change how wheels are split."""
 
 WORTH = 16 << 20
-"""Minimum bytes for a preload, which has an overhead of about 0.2 s."""
+"""Minimum size of a preload in bytes; each preload has an overhead of about 0.2 s."""
 _GRACE_SECONDS = 10.0
-"""How long a failed build waits for a load in progress."""
+"""Time in seconds that a failed build waits for a load in progress."""
 _STOP_SECONDS = 0.3
-"""How long an interrupted build waits for it."""
+"""Time in seconds that an interrupted build waits for a load in progress."""
 _PREFIX = conventions.PREFIX.lstrip("/")
 
 
 class Assembly:
-    """One image being assembled, in its own work folder."""
+    """The assembly of one image, in a work folder of its own."""
 
     def __init__(
         self,
@@ -89,7 +90,10 @@ class Assembly:
         note: Callable[[str], None],
         show: Callable[[int, int], object] = lambda done, total: None,
     ) -> None:
-        """`show` receives the number of bytes written so far, and of all to be written."""
+        """Create the work folder and read the base image.
+
+        `show` is called with the number of bytes written so far and the total number to write.
+        """
         self._step = step
         self._store = store
         self._run = run
@@ -110,7 +114,7 @@ class Assembly:
         self._bytecode: dict[str, Path] = {}
 
     def make(self) -> Layout:
-        """Assemble the image and return an OCI layout that holds nothing else."""
+        """Assemble the image and return an OCI layout that contains only this image."""
         step = self._step
         with (
             self._open,
@@ -136,11 +140,10 @@ class Assembly:
         system_packages: Future[tuple[list[Added], rootfs.RootFs]],
         added: list[Added],
     ) -> Python:
-        """Return the image's interpreter: `added`, or that of the base or its packages.
+        """Return the image's Python interpreter, and prepare it to compile the modules.
 
-        It then compiles the modules.
-
-        It then compiles the modules.
+        `added` holds the layer of the locked interpreter. If it is empty, the interpreter comes
+        from the base or from the system packages. Nothing is prepared if the image has no bytecode.
         """
         step = self._step
         base = self._base
@@ -164,7 +167,7 @@ class Assembly:
         return python
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
-        """Write an image of the base and these layers to its own layout."""
+        """Write an image made of the base and the added layers to an OCI layout of its own."""
         step = self._step
         base = self._base
         layout = Layout.create(folder)
@@ -187,7 +190,7 @@ class Assembly:
     # --- layers
 
     def _wheels(self, preloader: Preloader) -> list[Added]:
-        """Return the layers of wheels; build only those that are not cached."""
+        """Return the layers of the wheels; build only those that are not cached."""
         sizes = {w.sha256: self._store.path(w.sha256).stat().st_size for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OTHER_LAYERS
         planned = parts(self._step.wheels, sizes, self._split, room)
@@ -212,13 +215,13 @@ class Assembly:
 
     @property
     def _compiling(self) -> dict[str, str]:
-        """What decides the bytecode in a layer; empty if it has none."""
+        """The settings that determine the bytecode in a layer; empty if it has no bytecode."""
         if self._compiler is None:
             return {}
         return {"bytecode": compiler_sha256(), "python": self._compiler.identity}
 
     def _compile(self, wheels: Iterable[File]) -> None:
-        """Compile the modules of wheels, if the image has bytecode."""
+        """Compile the modules of the wheels if the image has bytecode."""
         if self._compiler:
             modules = {wheel.sha256: self._wheel(wheel).modules for wheel in wheels}
             compiled = compile_modules(modules, Path(self._step.unpacked), self._compiler)
@@ -248,13 +251,16 @@ class Assembly:
                 yield from map(opened.files.__getitem__, _names(part, opened))
 
     def _count(self, amount: int) -> None:
-        """Show how much of the wheels is written; headers and other layers are not counted."""
+        """Report progress after `amount` bytes were written.
+
+        The total covers only the files of wheels, not headers or other layers.
+        """
         self._written += amount
         if self._to_write:
             self._show(min(self._written, self._to_write), self._to_write)
 
     def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
-        """Return the venv scaffold layer, bound to this base's Python and users."""
+        """Return the layer of the venv scaffold, made for this base's Python and users."""
         inputs = {
             "kind": "frame",
             "base": self._base.config["rootfs"],  # its folders' modes, owners and times
@@ -274,7 +280,7 @@ class Assembly:
         yield from _users(contents)
 
     def _interpreter(self) -> list[Added]:
-        """Return the layer of the lock's interpreter, if the image gets one."""
+        """Return the layer of the locked interpreter, if the image gets one."""
         file = self._step.interpreter
         if not file:
             return []
@@ -295,7 +301,7 @@ class Assembly:
         yield layer.Member(path=prefix, kind="folder", mode=0o755)
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
-        """Return the layer of system packages, if any, and the root filesystem to build on."""
+        """Return the layer of system packages, if any, and the filesystem for the layers above."""
         step = self._step
         base = self._base
         if not step.debs:
@@ -308,13 +314,13 @@ class Assembly:
         return added, base.root
 
     def _payload(self) -> Added:
-        """Return the payload layer; it is last because it changes with envbuilder."""
+        """Return the payload layer; it is near the top because it changes with envbuilder."""
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
         return Added(layer=self._ensure(inputs, [member]), reason="payload")
 
     def _project(self) -> list[Added]:
-        """Return the layer of the project's own files, if any: it changes most often."""
+        """Return the layer of the project's own files, if any; it is on top, as it changes most."""
         project = self._step.project
         if not project:
             return []
@@ -324,13 +330,13 @@ class Assembly:
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Return a layer from the cache, or make it; only then are `members` listed."""
+        """Return the cached layer or make it; `members` is iterated only if the layer is made."""
         return self._cache.ensure(inputs, lambda: self._make(inputs, members, on_base=on_base))
 
     def _make(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Write a layer to the cache; `on_base`: parent folders keep the base's metadata."""
+        """Write a layer to the cache; with `on_base`, parent folders keep the base's metadata."""
         entries = list(members)
         paths = {m.path for m in entries}
         parents = [f for f in layer.folders_above(paths) if f.path not in paths]
@@ -365,7 +371,7 @@ class Assembly:
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
-        """Yield the files of a layer, read from the wheels or as uv installed them."""
+        """Yield the files of a layer, either read from the wheels or installed by uv."""
         site = self._python.site
         seen: set[str] = set()
         for wheel in part.wheels:
@@ -384,7 +390,7 @@ class Assembly:
             seen |= members.keys()
 
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
-        """Return the files that uv installed from a wheel, with a complete RECORD."""
+        """Return the files that uv installed from a wheel, including the completed RECORD."""
         stage = self._installed()
         record = stage.record_of(wheel)
         text = completed((stage.env / record).read_text(encoding="utf-8"), opened.rows)
@@ -395,14 +401,14 @@ class Assembly:
         return {**members, record: replace(members[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
-        """Return a wheel of the store; its hash is checked when it is first opened."""
+        """Return an opened wheel of the store; its hash is checked when it is first opened."""
         if wheel.sha256 not in self._wheels_open:
             opened = Wheel(self._store.checked(wheel), wheel.basename)
             self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """Return the stage, after uv has installed what cannot be read from the wheels."""
+        """Return the stage after uv has installed the files that it alone can install."""
         stage = self._staged()
         if self._to_install:
             folder = self._work / "wheels"
@@ -416,7 +422,7 @@ class Assembly:
         return stage
 
     def _staged(self) -> Stage:
-        """Return the stage that uv installs into, created when the first layer needs it."""
+        """Return the stage that uv installs into; create it when it is first needed."""
         if self._stage is None:
             uv = self._work / "uv"
             self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
@@ -428,7 +434,7 @@ class Assembly:
 
 
 def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
-    """Yield the entries of the image's user, added to the base's files, and the user's folders."""
+    """Yield the user's folders, and the base's passwd and group files with the user added."""
     for name, line in (("etc/passwd", conventions.PASSWD), ("etc/group", conventions.GROUP)):
         text = contents.get(name, b"")
         if text and not text.endswith(b"\n"):
@@ -458,14 +464,16 @@ def _plain(path: str, packed: Packed) -> layer.Member:
 
 
 class Preloader(Struct):
-    """A background loader of layers under the name `ref`; inactive if `ref` is empty.
+    """A background thread that loads finished layers into an engine while others are made.
+
+    The loaded image has the name `ref`; nothing is loaded if `ref` is empty.
 
     An engine unpacks layers one by one in a single thread, which takes about as long as making
-    them. A preload is an image of its own without the upper layers: when the complete image is
-    loaded, the engine has already unpacked the lower layers, and they are not sent again.
+    them. A preload is an image without the upper layers. When the complete image is loaded, the
+    engine has already unpacked the lower layers, and they are not sent again.
 
-    On exit it waits for a load in progress. After an error it removes the tag from the engine;
-    otherwise the caller does so once the complete image is loaded.
+    On exit, the preloader waits for a load in progress. After an error, it also removes the tag
+    from the engine. Otherwise, the caller removes the tag once the complete image is loaded.
     """
 
     _ref: str
@@ -491,10 +499,12 @@ class Preloader(Struct):
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
-        """Offer layers, the last of which was just made; `remaining` bytes of files are left.
+        """Offer the layers made so far, of which the last is new.
 
-        `write` makes an image of the layers. It is loaded when no other load is running, unless
-        more layers have been offered by then; not if too little is new or remaining.
+        `remaining` is the compressed size in bytes of the files that are not in a layer yet.
+        `write` makes an image of the layers. The image is loaded when no other load is running,
+        unless more layers have been offered by then. It is not loaded if too few bytes are new or
+        remaining.
         """
         if not self._ref or remaining < WORTH:
             return

@@ -1,8 +1,8 @@
-"""The base image, as an OCI layout on this disk whatever its source, and the image on top.
+"""The base image, as an OCI layout on this disk whatever its source, and the image on top of it.
 
-The base's Python is checked before anything is fetched. In a layout, it is read from the files. In
-an engine, the base is run as in the build; if that gives no answer, the build itself fails on a
-wrong Python.
+The base's Python version is checked before anything is fetched. If the base is in a layout, the
+version is read from its files. If the base is in an engine, it is run as in the build. If that
+gives no answer, the build itself fails on a wrong Python.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 LATEST = "latest"
 """Tag of a profile's newest image."""
 RECIPE = 2
-"""Incremented when the same packages give a base of different bytes."""
+"""Version of the recipe for bases; incremented when the same packages give different bytes."""
 MAKER = "mmdebstrap"
-"""Name of the builder that makes a base from Debian packages."""
+"""Name of the program that makes a base from Debian packages."""
 _MAKER_HINT = (
     "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
     " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 _LONGEST = 40
-"""Maximum characters of a project's and of an environment's name in an image's name."""
+"""Maximum number of characters that the project and environment take in an image's name."""
 _PYTHON_SECONDS = 60
 # Looks for Python as the Dockerfile does.
 _PYTHON_QUERY = (
@@ -80,16 +80,17 @@ class Base(Struct, frozen=True, kw_only=True):
 
     ref: str
     identity: str
-    """Identifies the content, independent of location: the digest of the image's configuration, or
-    of the inputs it is made from; in a dry run, its name."""
+    """The identity of the content, independent of its location: the digest of the image's
+    configuration, or of the inputs that the base is made from. In a dry run, it is the image's
+    name."""
     folder: str = ""
-    """Folder of its OCI layout; empty if an engine has it, or will have it."""
+    """Folder of the base's OCI layout; empty if the base is in an engine, or will be."""
     make: tuple[MakeBase | LoadBase, ...] = ()
-    """Steps that make the layout and load it, if the base is not an existing image."""
+    """Steps that make the layout and load it; empty if the base is an existing image."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
-    """Return the lock's target for an image for this host; `InvalidError` if it has no base."""
+    """Return the locked target for this host's images; raise `InvalidError` if it has no base."""
     platform = types.container_platform(host.machine) or "linux/amd64"
     python = request.python or profile.image_python
     selected = select(lock, platform, python)
@@ -99,7 +100,7 @@ def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target
 
 
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
-    """Return the base image to use: requested, configured for this reference, or locked."""
+    """Return the reference of the base image: as requested, as configured, or as locked."""
     if request.base_image:
         return request.base_image
     configured = settings.configuration.base_images.get(base.ref)
@@ -111,8 +112,8 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
 def repository(profile: str, settings: Settings) -> str:
     """Return the repository of a profile's images; each project has its own.
 
-    It consists of the project folder's name, the environment's name unless it is the default, and
-    digits of a hash: folders of the same name stay apart.
+    Its name contains the project folder's name, the environment's name unless that is the default,
+    and digits of a hash that distinguishes folders of the same name.
     """
     project = settings.project
     if project is None or settings.definition is None:
@@ -128,7 +129,7 @@ def repository(profile: str, settings: Settings) -> str:
 def names(
     build: Locked, target: Target, digest: str, project: project_layer.ProjectLayer | None
 ) -> tuple[str, ...]:
-    """Return the names of the image with this fingerprint; the first names the artifact."""
+    """Return the names of the image with the fingerprint `digest`, the artifact's name first."""
     request = build.request
     if request.only_tag:
         return (request.only_tag,)
@@ -139,7 +140,7 @@ def names(
 
 
 def project_files(request: Request, settings: Settings) -> project_layer.ProjectLayer | None:
-    """Return the layer with the project's own files, if the request includes them."""
+    """Return the layer of the project's own files, or None if the request does not include them."""
     layer = project_layer.planned(settings) if request.with_project else None
     if layer is None or request.project_copy is None:
         return layer
@@ -148,13 +149,16 @@ def project_files(request: Request, settings: Settings) -> project_layer.Project
 
 
 def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
-    """Return the labels of an image, given its fingerprint and its lock's digest."""
+    """Return the labels of an image; `digest` is its fingerprint, `locked` its lock's digest."""
     values = {"fingerprint": digest, "profile": profile.name, "lock": locked}
     return {f"{LABEL}{key}": value for key, value in values.items()}
 
 
 def debian_step(target: Target, settings: Settings) -> MakeBase:
-    """Return the step that makes the base of a target with a Debian suite; pure."""
+    """Return the step that makes the target's base from Debian packages.
+
+    The function has no side effects.
+    """
     base = target.base
     assert base is not None, "a target with a base"
     identity = fingerprint(
@@ -181,7 +185,7 @@ def debian_step(target: Target, settings: Settings) -> MakeBase:
 
 
 def require_maker(base: MakeBase | None = None) -> None:
-    """Raise `ToolError` if mmdebstrap is missing, unless the base already exists."""
+    """Raise `ToolError` if mmdebstrap is missing, unless `base` already exists."""
     if base is not None and (Path(base.layout) / "index.json").is_file():
         return
     if process.which(MAKER) is None:
@@ -189,7 +193,7 @@ def require_maker(base: MakeBase | None = None) -> None:
 
 
 def loaded(step: MakeBase, settings: Settings) -> LoadBase:
-    """Return the step that loads a base into the engine, named as in the Dockerfile's FROM."""
+    """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
     return LoadBase(
         what="load the base into the engine",
         layout=step.layout,
@@ -210,8 +214,8 @@ def find(
 ) -> Base:
     """Find the requested, configured or locked base image, as a layout on this disk.
 
-    `engine`: one that is already connected. `scripts`: packages run scripts, so the engine needs
-    the base, too.
+    `engine` is an engine that is already connected, if any. Pass `scripts` if packages run scripts
+    when they are installed: then the engine needs the base, too.
     """
     locked = target.base
     assert locked is not None, "a target with a base"
@@ -257,9 +261,10 @@ def _of_engine(
 
 
 def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
-    """Return the base image's reference and its identity: its digest, or its id in the engine.
+    """Return the name by which the engine knows or pulls the base image, and its identity.
 
-    A digest identifies an image before it is pulled; a tag does not. An image named by tag is
+    A reference with a digest is itself the identity, since it identifies an image before it is
+    pulled. Otherwise, the identity is the image's id in the engine. An image named by a tag is
     pulled first, so that the fingerprint is the same before and after the build.
     """
     image = engine.image(ref)
@@ -271,7 +276,7 @@ def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
 
 
 def pulled(engine: Engine, ref: str, platform: str) -> Image:
-    """Pull an image with the engine and return it; `BuildError` if it is unavailable."""
+    """Pull an image with the engine and return it; raise `BuildError` if it is unavailable."""
     with console.progress().task(f"pull the base image {ref}"):
         engine.pull(ref, platform)
     image = engine.image(ref)
@@ -281,7 +286,10 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
 
 
 def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
-    """Return the check of the base's Python; None if the lock's is used, or the base made here."""
+    """Return the check of the base's Python version, or None if no check is needed.
+
+    No check is needed if the base is made here, or if the image gets its Python from the lock.
+    """
     interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
     if (
         base.make
@@ -294,9 +302,9 @@ def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
 
 
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
-    """Raise `BuildError` if the plan's base has another Python than the locked files need.
+    """Raise `BuildError` if the base has a different Python version than the plan.
 
-    A base that the engine does not have is pulled for this check.
+    If the engine does not have the base, the base is pulled for this check.
     """
     check = plan.base_check
     if check is None:
@@ -316,9 +324,9 @@ def require_python(plan: Plan, settings: Settings, progress: console.Progress) -
 def require_libc(
     plan: Plan, target: Target, settings: Settings, progress: console.Progress
 ) -> None:
-    """Raise `BuildError` if a wheel that was built from source needs a newer glibc.
+    """Raise `BuildError` if a wheel built from source needs a newer glibc than the base has.
 
-    Python could not import it in the image.
+    Python could not import such a wheel in the image.
     """
     store = Store.of(settings)
     needed: dict[File, int] = {}
@@ -348,7 +356,7 @@ def require_libc(
 
 
 def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
-    """Return the N of the base's glibc 2.N; None if it has none or N is unknown."""
+    """Return N if the base has glibc 2.N; None if it has no glibc or the version is unknown."""
     version = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
     layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
     layouts += [plan.base_check.layout] if plan.base_check else []
@@ -374,7 +382,10 @@ def _contents(
 
 
 def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
-    """Return the Python X.Y that the build would use, or that there is none; empty if unknown."""
+    """Return the version (X.Y) of the Python that the build would use; empty if unknown.
+
+    If the base has no Python, return a phrase that says so.
+    """
     answer = _said_by_engine(plan, ref, _PYTHON_QUERY.format(minor=plan.python), progress)
     if answer == "none":
         return "none on its PATH"
@@ -382,7 +393,7 @@ def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
 
 
 def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
-    """Return the output of a shell command in the base; empty if it cannot be run."""
+    """Run a shell command in the base; return its output, or empty if it cannot be run."""
     with connection.connect() as engine:
         image = engine.image(ref) or pulled(engine, ref, plan.platform)
         container = Container(
@@ -404,7 +415,7 @@ def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Docker's default for images that set no PATH."""
+"""Docker's default PATH for images that set none."""
 # Keys of the OCI specification. Builders add others, some of which describe the build machine.
 _CARRIED = ("architecture", "os", "os.version", "os.features", "variant", "config", "history")
 _OCI_TYPES = {
@@ -415,7 +426,7 @@ _OCI_TYPES = {
 
 
 class BaseContents(Struct, frozen=True, kw_only=True):
-    """A base image in a layout."""
+    """The contents of a base image in a layout."""
 
     layout: Layout
     manifest: Manifest
@@ -424,7 +435,7 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
-        """Return its layers with OCI media types: an OCI manifest cannot have Docker's."""
+        """The base's layers with OCI media types; an OCI manifest cannot contain Docker's."""
         layers = []
         for blob in self.manifest.layers:
             kind = _OCI_TYPES.get(blob.media_type, blob.media_type)
@@ -433,9 +444,9 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
 
 def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
-    """Read the image for a platform from a layout; its rootfs index is cached.
+    """Read a platform's image from a layout; the index of its root filesystem is cached.
 
-    Raise `EnvbuilderError` if there is none or it is damaged.
+    Raise `EnvbuilderError` if the image is missing or damaged.
     """
     layout = Layout.open(Path(folder))
     entry = layout.find(platform)
@@ -457,7 +468,11 @@ def write_image(
     platform: types.Platform,
     names: Sequence[str],
 ) -> None:
-    """Add the manifest and index of an image whose layers a layout holds, under its names."""
+    """Write the configuration, manifest and index of an image to a layout.
+
+    The layout must already contain the image's layers. The index lists the image under each of
+    `names`.
+    """
     manifest = Manifest(
         schema_version=2,
         media_type=MANIFEST,
@@ -470,7 +485,7 @@ def write_image(
 
 
 def created(epoch: int) -> str:
-    """Return an image's time in the form of its configuration."""
+    """Return a time in seconds since 1970 in the format of an image's configuration."""
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -483,7 +498,10 @@ class Added(Struct, frozen=True, kw_only=True):
 
 
 def base_variables(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables of an image's configuration, always including PATH."""
+    """Return the environment variables of an image's configuration, always including PATH.
+
+    Raise `InvalidError` if they are not a list of text.
+    """
     pairs = (config.get("config") or {}).get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
         raise InvalidError("the base image's configuration: config.Env: not a list of text")
@@ -500,7 +518,10 @@ def image_config(
     epoch: int,
     project: ProjectLayer | None = None,
 ) -> dict[str, Any]:
-    """Return an image's configuration on top of a base's; `InvalidError` if that is damaged."""
+    """Return the configuration of an image that adds layers to a base.
+
+    Raise `InvalidError` if the base's configuration is damaged.
+    """
     carried: dict[str, Any] = {k: base[k] for k in _CARRIED if k in base}
     base_ids = (base.get("rootfs") or {}).get("diff_ids")
     if not isinstance(base_ids, list) or not all(isinstance(d, str) for d in base_ids):

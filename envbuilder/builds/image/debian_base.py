@@ -1,8 +1,8 @@
 """Make a base image from locked Debian packages: the same packages give the same bytes.
 
-mmdebstrap installs (or only unpacks) exactly the packages of the lock, without a network, from a
-folder that holds nothing else. The result becomes an OCI layout with one layer, without anything
-that depends on the machine or the time.
+mmdebstrap installs (or only unpacks) exactly the locked packages, without network access, from a
+folder that contains nothing else. The result becomes an OCI layout with one layer. It contains
+nothing that depends on the machine or the time.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _MAKERS = {MAKER: MAKER, "apt": "apt-get", "dpkg": "dpkg"}
 """Tools that make a base: name in the provenance → program. mmdebstrap delegates much of the work
 to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
-"""Tool versions, in a file next to the image because the image must not depend on them."""
+"""Name of the file with the tools' versions. It is next to the image, because the image must not
+depend on them."""
 _MOST = 12
-"""Maximum lines of mmdebstrap's output in an error."""
+"""Maximum number of lines of mmdebstrap's output in an error message."""
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
@@ -77,10 +78,11 @@ _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "
 
 
 def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
-    """Return the base as an OCI layout; make it if missing, in one process at a time.
+    """Return the base as an OCI layout; make it if it is missing or damaged.
 
-    Raise `BuildError` if mmdebstrap fails or installs packages other than the locked ones,
-    `ToolError` if it is missing, `OSError` on a full disk.
+    Only one process at a time makes the base. Raise `BuildError` if mmdebstrap fails or installs
+    packages other than the locked ones, `ToolError` if mmdebstrap is missing, `OSError` on a full
+    disk.
     """
     from filelock import FileLock
 
@@ -103,7 +105,7 @@ def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
 
 
 def made_by(base: MakeBase) -> dict[str, str]:
-    """Return the programs that made a base → their versions; empty if none were recorded."""
+    """Return the versions of the programs that made a base, by name; empty if unknown."""
     try:
         return decoding.from_json((Path(base.layout) / _MADE_BY).read_bytes(), dict[str, str])
     except (OSError, ValueError):
@@ -207,7 +209,7 @@ def _advice(printed: str, platform: types.Platform) -> str:
 
 
 def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
-    """Write a Debian archive with exactly these packages; return their control stanzas by name."""
+    """Write a Debian archive of the base's packages; return their control stanzas by name."""
     folder.mkdir()
     stanzas = []
     controls = {}
@@ -228,7 +230,7 @@ def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
 
 
 def _control(path: Path) -> str:
-    """Return the control stanza of a .deb, ending in a newline."""
+    """Return the control stanza of a .deb file, ending in a newline."""
     with deb.open_deb(
         path, lambda reason: BuildError(f"{path.name}: not a Debian package: {reason}")
     ) as package:
@@ -263,7 +265,10 @@ def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None
 
 
 def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
-    """Yield the entries of the layer; the contents of files are written to `folder`."""
+    """Yield the members of the base's layer; write the contents of files to `folder`.
+
+    Raise `BuildError` for a file that a base cannot contain.
+    """
     files: dict[str, Path] = {}
     with tarfile.open(tar, "r:") as archive:
         for number, entry in enumerate(archive):
@@ -303,7 +308,7 @@ def _clean_path(name: str) -> str:
 
 
 def _belongs(path: str, *, is_folder: bool) -> bool:
-    """Return whether a path depends on the packages alone, not on machine or time."""
+    """Return whether the base keeps a path: no documents, nothing tied to machine or time."""
     if "__pycache__" in path.split("/"):
         return False  # bytecode records times; the official Python images omit it as well
     if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):
@@ -312,7 +317,7 @@ def _belongs(path: str, *, is_folder: bool) -> bool:
 
 
 def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
-    """Require that exactly the locked packages are installed and configured; else `BuildError`."""
+    """Raise `BuildError` unless exactly the locked packages are installed and configured."""
     member = entries.get(deb.STATUS)
     text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
@@ -331,7 +336,7 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
 
 
 def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
-    """Yield the plain data that package scripts would have created.
+    """Yield the files that package scripts would have created, as far as they are plain data.
 
     These are the default users and groups, and a dpkg status that lists the unpacked packages.
     """

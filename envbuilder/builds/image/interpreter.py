@@ -1,8 +1,8 @@
 """Run an image's Python outside of the image, to compile the modules of its packages.
 
-Its program, standard library and C library are unpacked from the layers once, and the image's own
-loader starts it: without root, engine or container. So both builders compile with the same Python,
-whatever this machine has.
+The interpreter, its standard library and its C library are unpacked from the image's layers once.
+The image's own loader starts the interpreter, without root, engine or container. So both builders
+compile with the same Python, whatever Python this machine has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOADERS = {"linux/amd64": "ld-linux-x86-64.so.2", "linux/arm64": "ld-linux-aarc
 _LIBRARIES = re.compile(
     r"(ld-linux.*|lib(c|crypt|dl|expat|m|pthread|python3.*|rt|util|z))(-2\.[0-9]+)?\.so.*"
 )
-"""Libraries that a Python and its modules load to compile."""
+"""Matches the shared libraries that Python and its modules load to compile."""
 _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "site-packages", "test"})
 HINT = "Leave the bytecode out (bytecode: false in the profile), or use --builder buildkit."
 
@@ -38,10 +38,11 @@ HINT = "Leave the bytecode out (bytecode: false in the profile), or use --builde
 def compiler(
     python: Python, root: RootFs, layers: Mapping[str, Path], store: Path
 ) -> Compiler | None:
-    """Return the compiler with an image's Python; None if that has no standard library.
+    """Return a compiler that uses an image's Python; None if it has no standard library.
 
-    `layers` are the image's, bottom first, by the digest of their tars; `store` is the folder in
-    which the interpreter stays. Raises `BuildError` if the image has no loader.
+    `layers` maps the digests of the image's uncompressed layers to their files, bottom first.
+    `store` is the folder that keeps the unpacked interpreter. Raises `BuildError` if the image has
+    no loader.
     """
     from filelock import FileLock
 
@@ -91,7 +92,11 @@ def _is_shared(path: str) -> bool:
 def _unpacked(
     targets: Mapping[str, Sequence[str]], layers: Sequence[Path], folder: Path
 ) -> Unpacked:
-    """Unpack files of an image, each to some paths below a folder."""
+    """Unpack files of an image's layers into a folder.
+
+    `targets` maps the path of a file in the image to the paths at which it is written, relative to
+    the folder.
+    """
     with temporary(folder.parent / WORK) as work:
         new = work / folder.name
         places: dict[str, Path] = {}

@@ -1,8 +1,8 @@
-"""Cache layers: derived data, shared by all profiles, never trusted without a hash.
+"""A cache of layers that all profiles share; every layer is hashed before it is used.
 
-Layers are looked up by their inputs. An entry names a blob by digest, which is hashed before use.
-Blobs and entries each appear by one rename, so that a killed build leaves nothing that a later one
-would trust. Deleting the folder costs only time.
+Layers are looked up by their inputs. An entry names a blob by digest, and the blob is hashed before
+use. Each blob and each entry appears by a single rename, so that a killed build leaves nothing that
+a later build would trust. Deleting the folder costs only time, since layers can be made again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 
 _T = TypeVar("_T")
 FORMAT = 4
-"""Incremented when the same inputs give different bytes."""
+"""Version of the layers' format; incremented when the same inputs give different bytes."""
 SYSTEM_FORMAT = 2
-"""The same for layers whose packages were installed by an engine."""
+"""Like `FORMAT`, but for layers of packages that an engine installed."""
 
 
 class LayerCache:
-    """Layers by their inputs, below one folder.
+    """A folder of layers that are looked up by their inputs.
 
-    `fresh`: ignore existing layers.
+    With `fresh`, existing layers are ignored.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
@@ -61,7 +61,7 @@ class LayerCache:
         return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
-        """Add a layer that was just written to a file on the same disk; the file is moved."""
+        """Add a new layer to the cache by moving its file `written`, which is on the same disk."""
         files.ensure_folder(self.layout.folder)
         blob = self.layout.blob(layer.digest)
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class LayerCache:
         return layer
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the cached result of `make` for `inputs`; entries are protected by a hash."""
+        """Return the result of `make` for `inputs`, from the cache if it has an undamaged entry."""
         files.ensure_folder(self.layout.folder)
         return files.cached(self._entry(inputs), kind, make)
 

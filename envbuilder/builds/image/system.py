@@ -1,11 +1,11 @@
-"""Make the layer of system packages: unpacked if they are only files, else built by an engine.
-
-An engine builds the Dockerfile's stage `system` once per base and set of packages; what it adds to
-the base is cached as a layer like any other.
+"""Make the layer of system packages: unpack the packages, or let an engine install them.
 
 Packages without maintainer scripts or configuration files are installed without dpkg, with the same
 files and records. The only trigger allowed is ldconfig, whose cache the dynamic loader does not
 need for libraries in its default folders. Tests compare the result with dpkg's.
+
+For other packages, an engine builds the Dockerfile's stage `system`, once per base and set of
+packages. The files that it adds to the base are cached as a layer like any other.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
 _LAYER = "layer-system"
-"""Separate file, because other layers are made at the same time."""
+"""Name of this layer's work file; other layers are made at the same time."""
 _PIECE = 1 << 20
 _INFO = "var/lib/dpkg/info"
 _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
-"""Backups of earlier states, which the Dockerfile empties after dpkg."""
+"""Matches backups of earlier states, which the Dockerfile empties after it has run dpkg."""
 _LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
-"""Empty files whose mtime dpkg changes."""
+"""Empty lock files whose mtime dpkg changes."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
-"""Folders that the Dockerfile's dpkg excludes, too."""
+"""Folders that are left out, as dpkg does in the Dockerfile."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
-"""Control files that dpkg keeps in addition to a package's file list."""
+"""Control files of a package that dpkg keeps in addition to the file list."""
 _RESERVED = (
     f"{conventions.PREFIX[1:]}/",
     f"{conventions.PYTHON[1:]}/",
@@ -115,7 +115,7 @@ def unpacked(
 
 
 def _reason(debs: Sequence[File]) -> str:
-    """Return the reason for a layer of these packages."""
+    """Return the reason for a layer of these packages: their names and versions."""
     return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
@@ -129,7 +129,7 @@ def built(
 ) -> tuple[list[Added], rootfs.RootFs]:
     """Return the layer that an engine makes by installing the packages, and the new rootfs index.
 
-    Raise `BuildError` if the engine built on another base.
+    Raise `BuildError` if the engine built on a different base.
     """
     inputs = {
         "kind": "system",
@@ -155,7 +155,10 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
-    """Return the only layer of the engine's image above the base, recompressed."""
+    """Return the only layer that the engine's image adds to the base, recompressed.
+
+    Raise `BuildError` if the engine built on a different base, or if the layer is damaged.
+    """
     if system.exported:
         layout = Layout.open(Path(system.exported))
     else:
@@ -178,7 +181,10 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
-    """Record an image for `clean` while the engine has it during this step; return the file."""
+    """Record an image that the engine has only during this step, so that `clean` finds it.
+
+    Return the path of the record.
+    """
     loaded = records.LoadedImage(
         profile=step.labels.get(f"{LABEL}profile"),
         fingerprint=Path(step.records).name,
@@ -190,7 +196,7 @@ def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
 
 @contextmanager
 def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
-    """Keep a record of the image while it is exported from the engine."""
+    """Keep a record of the image `ref` while it is exported from the engine."""
     image = engine.image(ref)
     written = note(step, ref, (image.id,)) if image else None
     yield
@@ -199,10 +205,11 @@ def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
 
 
 def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
-    """Yield a layer's tar without the engine's own additions; `digest` hashes the original.
+    """Yield the bytes of a layer's tar without the engine's own additions.
 
-    The Dockerfile leaves nothing newer than `epoch`, but it cannot control the mount points that
-    Buildah creates, nor the deletion times that some engines record.
+    `digest` is updated with the original bytes. The Dockerfile leaves nothing newer than `epoch`.
+    But it cannot control the mount points that Buildah creates, or the deletion times that some
+    engines record.
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
@@ -225,7 +232,7 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
 
 
 def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (start, end, replacement) of each header to replace or drop in the tar."""
+    """Yield (start, end, replacement) for each part of the tar to replace or drop, in bytes."""
     for member, _ in layer.members(blob):
         if member.name.rpartition("/")[2].startswith(".wh."):
             whiteout = tarfile.TarInfo(member.name)
@@ -241,11 +248,10 @@ def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
 def unpacked_members(
     files: Sequence[tuple[File, Path]], root: rootfs.RootFs
 ) -> tuple[layer.Member, ...]:
-    """Return the changes to an image from installing .deb files; installed packages are kept.
+    """Return the files that change in an image when .deb files are installed into it.
 
-    Raise `BuildError` if a package needs more than its files.
-
-    Raise `BuildError` if a package needs more than its files.
+    Packages that the image already has are skipped. Raise `BuildError` if a package needs more than
+    its files.
     """
     status = root.contents.get(deb.STATUS)
     if status is None:
@@ -334,7 +340,7 @@ def _refused(file: File, reason: str) -> BuildError:
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[layer.Member]:
-    """Yield a package's file at the path that the base's links resolve to, as for a merged /lib."""
+    """Yield a package's file at its path in the base, whose links are followed (a merged /lib)."""
     folder, _, base = name.rpartition("/")
     path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
     if path.startswith(_RESERVED) and not member.isdir():
@@ -356,7 +362,10 @@ def _placed(
 
 
 def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
-    """Resolve a folder through the base's links; missing parts go below the existing ones."""
+    """Return the path of a folder after following the base's links.
+
+    Components that do not exist in the base are appended to the part that exists.
+    """
     parts = folder.split("/") if folder else []
     for depth in range(len(parts), -1, -1):
         parent = "/".join(parts[:depth])
@@ -380,7 +389,7 @@ def _control_text(file: File, content: bytes) -> str:
 
 
 def _fields(stanza: str) -> dict[str, str]:
-    """Return field → value, continuation lines unchanged."""
+    """Parse a control stanza: field → value, with continuation lines unchanged."""
     fields: dict[str, str] = {}
     name = ""
     for line in stanza.splitlines():

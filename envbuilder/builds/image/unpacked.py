@@ -1,15 +1,16 @@
-"""Wheels unpacked once, whose files and bytecode environments share.
+"""Unpack each wheel once; environments share its files and bytecode.
 
     unpacked/SHA256/files/…         the wheel's unchanged files, read-only
-    unpacked/SHA256/rest.whl        everything else, for an installer
-    unpacked/SHA256/bytecode-3.11.7-0123456789ab/… what Python 3.11.7 loads instead of the modules
-      among them, as this version of the compiler writes it
-    unpacked/SHA256/*.json          what the files were when they were written
+    unpacked/SHA256/rest.whl        all other files, for an installer
+    unpacked/SHA256/bytecode-3.11.7-0123456789ab/… the bytecode of the modules for Python 3.11.7,
+      as this version of the compiler writes it
+    unpacked/SHA256/*.json          the state of the files when they were written
 
-An environment gets clones of the files where the file system has them, else hard links, else
-copies. A linked file that is changed in place changes in every environment: so files are read-only,
-each is compared with its record before it is linked, and one that differs is written anew. Each
-environment holds the records of its files, by which a change is found there (`builds.shared`).
+An environment gets clones of the files if the file system supports them, else hard links, else
+copies. A hard-linked file that is changed in place changes in every environment. Therefore files
+are read-only, and each file is compared with its record before it is linked. A file that differs is
+written anew. Each environment holds the records of its files, so that a change can be detected
+there (`builds.shared`).
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ if TYPE_CHECKING:
 _FILES = "files"
 _REST = "rest.whl"
 WORK = "work"
-"""Folder of unpacking in progress; the next unpacking removes what a killed one left."""
+"""Name of the folder for unpacking in progress; the next run removes leftovers of a killed one."""
 _BATCH = 256
-"""Files that a thread unpacks, or modules that a process compiles, at a time."""
+"""Number of files that a thread unpacks, or of modules that a process compiles, at a time."""
 _COMPILE_SECONDS = 600.0
-"""Time limit, because an image's Python is untrusted; torch's largest batch takes 2."""
+"""Time limit in seconds for compiling a batch; it exists because an image's Python is untrusted.
+The largest batch of torch takes 2 s."""
 _FICLONE = 0x40049409
-"""Linux request to share a file's blocks with another one until one is written (linux/fs.h)."""
+"""Linux ioctl that makes two files share their blocks until one is written (linux/fs.h)."""
 _UNABLE = frozenset(
     {
         errno.EXDEV,
@@ -69,30 +71,30 @@ _UNABLE = frozenset(
         errno.EINVAL,
     }
 )
-"""Errors of file systems that cannot clone or link these files."""
+"""Errors of file systems that cannot clone or link a file."""
 
 
 class Contents(Struct, frozen=True):
-    """What an unpacked folder contains."""
+    """The contents of an unpacked folder."""
 
     files: tuple[SharedFile, ...]
     rest: str = ""
-    """The sha256 of the wheel of everything else."""
+    """The sha256 of the wheel of all other files; empty if there is no such wheel."""
     record: str = ""
-    """Path of the wheel's RECORD, relative to the folder of packages."""
+    """Path of the wheel's RECORD, relative to site-packages."""
     rows: tuple[tuple[str, ...], ...] = ()
-    """The rows of RECORD for these files."""
+    """RECORD's rows for these files."""
 
 
 class Unpacked(Struct, frozen=True):
-    """The unchanged files of a wheel, or their bytecode."""
+    """A folder of a wheel's unchanged files, or of their bytecode."""
 
     folder: Path
     contents: Contents
 
     @classmethod
     def read(cls, folder: Path) -> Unpacked | None:
-        """Return a folder's contents; None if unknown."""
+        """Return the unpacked folder with its recorded contents; None if there is no record."""
         try:
             return cls(folder, decoding.from_json(_index(folder).read_bytes(), Contents))
         except (OSError, ValueError):
@@ -100,16 +102,16 @@ class Unpacked(Struct, frozen=True):
 
     @property
     def rest(self) -> Path:
-        """The wheel of everything else."""
+        """The path of the wheel of all other files."""
         return self.folder.with_name(_REST)
 
     def modules(self, folder: Path) -> Modules:
-        """Return the folder of the modules, and their paths."""
+        """Return the folder of the modules, and their paths in it."""
         del folder  # they are on disk
         return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
-        """Return whether a file is still as it was written."""
+        """Return whether a file is unchanged since it was written, by its size, time and inode."""
         try:
             status = os.lstat(f"{self.folder}/{file.path}")
         except OSError:
@@ -117,15 +119,14 @@ class Unpacked(Struct, frozen=True):
         return file.is_same(status) and status.st_ino == file.inode
 
     def is_whole(self) -> bool:
-        """Return whether all files are still as they were written."""
+        """Return whether all files are unchanged since they were written."""
         return all(map(self.is_same, self.contents.files))
 
     def link(self, site: Path) -> tuple[SharedFile, ...]:
-        """Put the files into a folder of packages; return their records there.
+        """Clone, link or copy the files into a site-packages folder; return their records there.
 
-        Existing files stay: wheels with different bytes for a path are not installed.
-
-        What is there already stays: wheels with different bytes for a path are not installed.
+        Existing files are kept, because wheels with different bytes for the same path are not
+        installed.
         """
         source = str(self.folder)
         target = str(site)
@@ -151,9 +152,9 @@ class Unpacked(Struct, frozen=True):
 
 
 def _place(source: str, target: str, ways: list[_Way]) -> _Way:
-    """Put a file in place in the first way that the file system supports; return that way.
+    """Put a file in place by the first of `ways` that works; return that way.
 
-    Remove the others from `ways`.
+    Remove the ways that the file system does not support from `ways`.
     """
     while True:
         way = ways[0]
@@ -196,7 +197,8 @@ def unpack(
 ) -> Unpacked:
     """Return a wheel's unchanged files; unpack them if they are missing or damaged.
 
-    `show` receives the number of bytes just written. Raises `BuildError` for a damaged wheel.
+    `show` is called with the number of bytes just written. Raises `BuildError` if the wheel is
+    damaged.
     """
     from filelock import FileLock
 
@@ -231,7 +233,10 @@ def _has_rest(unpacked: Unpacked) -> bool:
 
 
 def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
-    """Move a new folder into place, and an existing one to the place of the new one."""
+    """Move a new folder to its final place and write its record.
+
+    An existing folder is moved to the new folder's old location, under another name.
+    """
     if folder.exists():
         folder.rename(new.with_name(f"{new.name}.earlier"))
     new.rename(folder)
@@ -242,7 +247,10 @@ def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
 def _extracted(
     wheel: Wheel, folder: Path, earlier: Unpacked | None, show: Callable[[int], object]
 ) -> tuple[SharedFile, ...]:
-    """Write a wheel's unchanged files into a new folder; link those that exist undamaged."""
+    """Write a wheel's unchanged files into a new folder, and return their records.
+
+    Undamaged files of `earlier` are linked instead of written.
+    """
     for above in {folder, *((folder / name).parent for name in wheel.files)}:
         above.mkdir(parents=True, exist_ok=True)
     before = {file.path: file for file in earlier.contents.files} if earlier else {}
@@ -266,7 +274,7 @@ def _extracted(
 
 
 def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
-    """Make a new file read-only, and return its record."""
+    """Make a new file read-only and return its record."""
     path.chmod(0o555 if executable else 0o444)
     status = path.stat()
     return SharedFile(name, executable, sha256, status.st_size, status.st_mtime_ns, status.st_ino)
@@ -276,19 +284,22 @@ def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedF
 
 
 class Compiler(Struct, frozen=True):
-    """The Python that compiles modules: that of an environment, or of an image."""
+    """The Python interpreter that compiles modules: an environment's or an image's."""
 
     argv: tuple[str, ...]
     """The command that starts Python."""
     identity: str
-    """What decides the bytes: the version X.Y.Z, since another patch release compiles some modules
-    differently, and for an image's Python its own bytes."""
+    """The properties that determine the bytecode. These are the version X.Y.Z, since another patch
+    release compiles some modules differently, and for an image's Python a hash of its files."""
     variables: dict[str, str]
-    """Variables that it needs."""
+    """The environment variables that Python needs."""
     hint: str
 
     def run(self, *folders: str, lines: str = "") -> None:
-        """Compile modules, in the format of `compile_bytecode.py`; `BuildError` if it fails."""
+        """Compile modules; raise `BuildError` if that fails.
+
+        `folders` and `lines` are the arguments and the input of `compile_bytecode.py`.
+        """
         # Constant sets are in the order of their hashes.
         variables = {"PYTHONHASHSEED": "0"}
         argv = [*self.argv, "-s", "-S", "-B", str(COMPILER), *folders]
@@ -306,10 +317,10 @@ class Compiler(Struct, frozen=True):
 def compile_modules(
     wheels: Mapping[str, Callable[[Path], Modules]], root: Path, compiler: Compiler
 ) -> dict[str, Unpacked]:
-    """Return the bytecode of wheels by their sha256; compile what is missing or damaged.
+    """Return the bytecode of wheels by sha256; compile bytecode that is missing or damaged.
 
-    Each function returns a wheel's modules, which it may write to the folder in its argument.
-    Raises `BuildError` if compiling fails.
+    Each function in `wheels` returns a wheel's modules, which it may write to the folder that it is
+    given. Raises `BuildError` if compiling fails.
     """
     from filelock import FileLock
 
@@ -341,7 +352,7 @@ def compile_modules(
 
 
 def bytecode_path(module: str, version: str) -> str:
-    """Return where Python `version` looks for a module's bytecode, given the module's path."""
+    """Return the path at which Python `version` looks for the bytecode of the file `module`."""
     folder, slash, name = module.rpartition("/")
     tag = version.replace(".", "")
     return f"{folder}{slash}__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"
@@ -363,7 +374,10 @@ def prepare(
     folder: Path,
     show: Callable[[int], object],
 ) -> None:
-    """Unpack wheels; write the rest of them to a folder to install, with a requirements file."""
+    """Unpack wheels, and write their other files to a folder as wheels to install.
+
+    A requirements file for these wheels is written next to the folder.
+    """
     folder.mkdir(parents=True)
     for wheel in wheels:
         unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
@@ -375,11 +389,10 @@ def prepare(
 
 
 def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFile]]:
-    """Put the wheels' unchanged files and bytecode into the step's folder; return their records.
+    """Put the wheels' unchanged files and bytecode into the step's folder.
 
-    Raises `BuildError`.
-
-    Raises `BuildError`.
+    Return the unpacked wheels, and the records of the files in the folder. Raises `BuildError` if a
+    wheel is damaged or its modules cannot be compiled.
     """
     root = Path(step.unpacked)
     unpacked = [unpack(wheel, root, store) for wheel in step.files]
@@ -400,9 +413,10 @@ def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFi
 
 
 def add(step: ShareWheels, wheels: list[Unpacked], records: list[SharedFile]) -> None:
-    """Move the linked files from the step's folder to the venv, which has the rest of the wheels.
+    """Move the linked files from the step's folder to the venv, and complete each RECORD.
 
-    Existing files are replaced, as an installer does: they have the same bytes.
+    An installer has already put the other files of the wheels there. Existing files are replaced,
+    as by an installer, because they have the same bytes. The records of the files are written, too.
     """
     env = Path(step.env)
     (site,) = Path(step.venv).glob("lib/python*/site-packages")

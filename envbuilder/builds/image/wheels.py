@@ -2,13 +2,13 @@
 
 Only a wheel's metadata, scripts and data folders need an installer. Unpacking all other files
 (12,000 in torch's wheel), reading them once and removing them would take longer than compressing
-them. uv then records only what it installed; `Wheel.record` adds the others, as uv would have done
-with the whole wheel.
+them. uv therefore installs and records only the files that need it. `completed` adds the others to
+RECORD, as uv would have done for the whole wheel.
 
 uv installs for the interpreter that it queries. Here it queries a program that answers like the
-image's Python, with version, machine and path from the base image. So the files are the same as if
-uv had run in the image, whatever Python, platform and architecture this machine has, without
-emulation, root or an engine.
+image's Python, with the version, machine and path from the base image. So the files are the same as
+if uv had run in the image, whatever Python, platform and architecture this machine has. This needs
+no emulation, root or engine.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 _PIECE = 256 << 10
 _HEADER = 30
-"""Bytes of a local file header in a ZIP archive, before the file name (APPNOTE.TXT, 4.3.7)."""
+"""Size in bytes of a ZIP local file header before the file name (APPNOTE.TXT, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
 _QUOTED = frozenset(',"\r\n')
-"""Characters that make CSV writers quote a field, each in its own way."""
+"""Characters that make CSV writers quote a field; writers differ in how they quote it."""
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
-"""Bits of `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
+"""This and `_ENCRYPTED` are bits of the `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
 # This machine's Python runs uv's query script, so that the answer has every key that this version
 # of uv expects; the image's facts then replace this machine's.
 _ANSWER = """\
@@ -70,7 +70,7 @@ else:
 raise SystemExit(done.returncode)
 """
 _GLIBC = (2, 28)
-"""The glibc version reported to uv; the lock, not this, decides which wheels are used."""
+"""The glibc version reported to uv; it has no effect, since the lock determines the wheels."""
 
 
 class Packed(Struct, frozen=True):
@@ -81,21 +81,21 @@ class Packed(Struct, frozen=True):
 
     @property
     def size(self) -> Bytes:
-        """Its size."""
+        """The size of the file in bytes."""
         return self.entry.file_size
 
     @property
     def packed(self) -> Bytes:
-        """Its compressed size in the wheel."""
+        """The compressed size of the file in the wheel, in bytes."""
         return self.entry.compress_size
 
     @property
     def executable(self) -> bool:
-        """Whether it is executable for anybody."""
+        """Whether the file is executable for anybody."""
         return bool(self.entry.external_attr >> 16 & 0o111)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the file's bytes; `BuildError` if they do not match the ZIP directory."""
+        """Yield the file's content; raise `BuildError` if it does not match the ZIP directory."""
         lib = _zlib()
         crc = 0
         size = 0
@@ -120,9 +120,10 @@ class Packed(Struct, frozen=True):
 
 
 class Wheel:
-    """A wheel: the files that are installed unchanged, and all others. A context manager.
+    """An open wheel, whose files are divided into those installed unchanged and all others.
 
-    `name` is for errors. `BuildError` if it is not a wheel.
+    It is a context manager. `name` is used in error messages. Raise `BuildError` if the file is not
+    a wheel.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -145,13 +146,13 @@ class Wheel:
             i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
         ]
         self.rows = [rows[i.filename] for i in plain]
-        """Rows of RECORD of the unchanged files."""
+        """RECORD's rows for the unchanged files."""
         self.files = {i.filename: Packed(self, i) for i in plain}
-        """Unchanged files, by path relative to site-packages."""
+        """The unchanged files, by path relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
 
     def modules(self, folder: Path) -> tuple[Path, list[str]]:
-        """Write the unchanged modules to a folder; return it, and their paths."""
+        """Write the unchanged modules to `folder`; return it and the modules' paths in it."""
         names = [name for name in self.files if name.endswith(".py")]
         for name in names:
             path = folder / name
@@ -160,7 +161,7 @@ class Wheel:
         return folder, names
 
     def program(self, name: str) -> Packed:
-        """Return an executable from a wheel's `NAME-VERSION.data/scripts/`."""
+        """Return the executable `name` from the wheel's `NAME-VERSION.data/scripts/`."""
         suffix = f".data/scripts/{name}"
         entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
         if len(entries) != 1:
@@ -174,7 +175,7 @@ class Wheel:
         self._stream.close()
 
     def read(self, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the bytes of a file as stored in the archive."""
+        """Yield the bytes of a file as stored in the archive, without decompressing them."""
         header = entry.header_offset
         # Before the file, if its directory is damaged.
         fixed = os.pread(self._stream.fileno(), _HEADER, header) if header >= 0 else b""
@@ -188,7 +189,10 @@ class Wheel:
             yield os.pread(self._stream.fileno(), min(_PIECE, end - at), at)
 
     def write_others(self, target: Path) -> None:
-        """Write a wheel of everything but `files`; `OSError` on a full disk."""
+        """Write a wheel of all files but the unchanged ones to `target`.
+
+        Raise `BuildError` if a file is damaged, `OSError` on a full disk.
+        """
         with archives.open_zip(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
                 written = copy.copy(entry)
@@ -210,7 +214,10 @@ class Wheel:
 
 
 def completed(installed: str, rows: Iterable[Sequence[str]]) -> bytes:
-    """Return RECORD with the rows of unchanged files; `installed` is that of the other files."""
+    """Return RECORD with the rows of the unchanged files.
+
+    `installed` is the RECORD that the installer wrote for the other files.
+    """
     # None needs quotes; a CSV writer takes ten times as long.
     lines = {row[0]: ",".join(row) for row in rows}
     for row in csv.reader(io.StringIO(installed, newline="")):
@@ -227,7 +234,7 @@ def _line(row: Sequence[str]) -> str:
 
 
 def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
-    """Return the rows of RECORD by path, if they are complete and unambiguous."""
+    """Return the rows of RECORD by path, without incomplete and ambiguous rows."""
     if not record:
         return {}
     # RECORD may have many more rows than there are members.
@@ -244,7 +251,7 @@ def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Return whether a file is installed unchanged, and this module can read it."""
+    """Return whether a file is installed unchanged and this module can read it."""
     folder, _, rest = entry.filename.partition("/")
     parts = entry.filename.split("/")
     return (
@@ -258,13 +265,13 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 
 def _is_readable(entry: zipfile.ZipInfo) -> bool:
-    """Return whether this module can read a file."""
+    """Return whether this module can read a file: it is stored or deflated, not encrypted."""
     known = entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
     return known and not entry.flag_bits & _ENCRYPTED
 
 
 def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
-    """Yield the content of deflated bytes in pieces of a limited size."""
+    """Yield the decompressed content of deflated bytes, in pieces of limited size."""
     inflate = lib.decompressobj(-lib.MAX_WBITS)
     for piece in packed:
         rest = piece
@@ -279,7 +286,7 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
 
 @cache
 def _zlib() -> Any:
-    """Return the zlib to use: Intel's ISA-L if installed, which takes half the time."""
+    """Return the zlib module to use: Intel's ISA-L if installed, which takes half the time."""
     try:
         from isal import isal_zlib
     except ImportError:  # there are no wheels of it for other processors
@@ -291,7 +298,7 @@ def _zlib() -> Any:
 
 
 def requirements(wheels: Iterable[File], folder: Path) -> str:
-    """Return the requirements of wheels, with the hashes of their files in a folder."""
+    """Return a requirements file for wheels, with the hashes of their files in a folder."""
     lines = [
         f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n" for w in wheels
     ]
@@ -299,21 +306,21 @@ def requirements(wheels: Iterable[File], folder: Path) -> str:
 
 
 class Python(Struct, frozen=True, kw_only=True):
-    """The image's interpreter."""
+    """The image's Python interpreter."""
 
     path: str
     version: str
-    """X.Y.Z"""
+    """The version as X.Y.Z."""
     platform: types.Platform
 
     @property
     def site(self) -> str:
-        """Return the site-packages folder of its environments, relative to their prefix."""
+        """The site-packages folder of its environments, relative to their prefix."""
         return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
 class Stage(Struct, frozen=True):
-    """A folder in which an environment for an image is installed."""
+    """A folder in which uv installs an environment for an image."""
 
     _folder: Path
     _uv: Path
@@ -322,11 +329,11 @@ class Stage(Struct, frozen=True):
 
     @property
     def env(self) -> Path:
-        """The environment."""
+        """The folder of the environment."""
         return self._folder / "env"
 
     def make(self) -> None:
-        """Make an empty environment; its files belong to the interpreter, not to a package."""
+        """Make an environment without packages; all its files belong to the interpreter."""
         interpreter = self._folder / "python"
         self._answer(interpreter, virtual=False)
         self._run(
@@ -348,7 +355,7 @@ class Stage(Struct, frozen=True):
         )
 
     def install(self, wheels: Sequence[File], folder: Path) -> None:
-        """Install wheels, which `folder` holds under their file names, into the environment."""
+        """Install wheels into the environment; `folder` contains them under their file names."""
         path = self._folder / "requirements.txt"
         path.write_text(requirements(wheels, folder))
         interpreter = self.env / "bin" / "python"
@@ -392,7 +399,7 @@ class Stage(Struct, frozen=True):
         return tuple(sorted(paths))
 
     def _answer(self, program: Path, *, virtual: bool) -> None:
-        """Write a program that answers uv like the image's interpreter."""
+        """Write a program that answers uv's queries like the image's interpreter."""
         script = self._folder / "answer.py"
         facts = self._folder / f"{'virtual' if virtual else 'real'}.json"
         script.write_text(_ANSWER)
@@ -454,23 +461,25 @@ class Stage(Struct, frozen=True):
 
 
 LARGE = 4 << 20
-"""Minimum bytes of a wheel that gets layers of its own."""
+"""Minimum size in bytes of a wheel that gets its own layers."""
 CUT = 128 << 20
-"""Maximum bytes of files that share a layer of a large wheel; a larger file gets its own layer."""
+"""Maximum total size in bytes of files that share a layer of a large wheel; a larger file gets its
+own layer."""
 SPREAD = 32
-"""A wheel larger than this many times `CUT` (4 GiB) is split by folder, into about as many layers:
-an image has at most `MOST_LAYERS`."""
+"""A wheel larger than this many times `CUT` (4 GiB) is split by folder into about this many layers,
+because an image has at most `MOST_LAYERS`."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """The content of one layer."""
+    """The content of one layer of wheels."""
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
-    """Some files of the only wheel; if empty, all files of the wheels except `without`."""
+    """The files of the only wheel that are in the layer. If empty, the layer has all files of the
+    wheels except `without`."""
     without: tuple[str, ...] = ()
     reason: str
-    """Why the layer exists, in a few words."""
+    """The reason for the layer, in a few words."""
 
 
 def parts(
@@ -479,11 +488,11 @@ def parts(
     split: Callable[[File], Sequence[tuple[str, ...]]],
     room: int,
 ) -> list[Part]:
-    """Return the layers for wheels, bottom first: those of each large wheel, then one for the rest.
+    """Return the layers for the wheels, bottom first: those of large wheels, then one of the rest.
 
-    The largest wheels are lowest, because an engine unpacks a layer again if one below it changed.
-    `split` returns the groups of `cut` for a large wheel. `room` is the maximum number of layers,
-    not counting the last one.
+    The largest wheels are lowest, because an engine unpacks a layer again if a layer below it
+    changed. `split` returns the groups that `cut` yields for a large wheel. `room` is the maximum
+    number of layers, not counting the last one.
     """
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     large = [w for w in ranked if sizes[w.sha256] >= LARGE][: max(room, 0)]
@@ -505,11 +514,12 @@ def parts(
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
-    """Yield the groups of a wheel's files that get their own layers; the last files are in none.
+    """Yield groups of a wheel's files, one group per layer; files left over are in no group.
 
-    Full groups come first, in path order; then files too large to share a layer, smallest first.
-    This gives an engine work early and leaves little at the end. Groups of a huge wheel keep
-    folders together, so that those that its next version does not change keep their layers.
+    Full groups come first, in path order. Then come the files that are too large to share a layer,
+    smallest first. This gives an engine work early and leaves little at the end. Groups of a huge
+    wheel keep folders together, so that folders that its next version does not change keep their
+    layers.
     """
     steps = -(-sum(files.values()) // (SPREAD * CUT))
     limit = CUT * max(steps, 1)
@@ -529,7 +539,7 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
 
 
 def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
-    """Yield sorted files in the same order, grouped by folder; groups have at most `limit`."""
+    """Yield the sorted files in groups by folder; each group has at most `limit` bytes."""
     pending = [(0, [*files])]
     while pending:
         depth, names = pending.pop()
