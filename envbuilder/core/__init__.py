@@ -1,4 +1,4 @@
 """Shared foundation: errors, processes, files, HTTP, text and types.
 
-Every other subpackage may import it; it imports nothing from envbuilder but its own modules.
+Every other subpackage may import `core`, which imports nothing else from envbuilder.
 """

@@ -1,4 +1,4 @@
-"""Describe a machine as data: this one, a recorded tree, or one described by another machine.
+"""Describe a machine as data: this machine, a recorded tree, or a machine described in a file.
 
-May import `containers`, `payload` and `core`.
+This package may import `containers`, `payload` and `core`.
 """

@@ -1,7 +1,8 @@
-"""The table of accelerators: a vendor is a row, at the end of its module in `host/gpus/`.
+"""The table of accelerators; each row is at the end of its vendor's module in `host/gpus/`.
 
-The first that fits is chosen; the CPU, which every host has, comes last. The payload imports
-nothing of ours, and has a row of the same name in `payload/machine/accelerators.py`.
+The first accelerator that fits is chosen. The CPU, which every host has, comes last. The payload
+imports nothing from envbuilder, and has rows of the same names in
+`payload/machine/accelerators.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ACCELERATORS = {row.name: row for row in (nvidia.CUDA, amd.ROCM, intel.XPU, appl
 
 
 def of_vendor(vendor: str) -> Accelerator | None:
-    """Return the row of a vendor's GPUs; None if no profile supports them."""
+    """Return the row for a vendor's GPUs; None if no profile supports them."""
     for row in ACCELERATORS.values():
         if row.vendor == vendor:
             return row
@@ -26,5 +27,5 @@ def of_vendor(vendor: str) -> Accelerator | None:
 
 
 def of_gpus() -> tuple[Accelerator, ...]:
-    """Return the rows of GPUs."""
+    """Return the rows for GPUs, without the CPU's row."""
     return tuple(row for row in ACCELERATORS.values() if row.vendor)

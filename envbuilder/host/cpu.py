@@ -1,7 +1,7 @@
 """Identify the CPU, and decide how much of it and of the memory this process may use.
 
 `payload.machine.threads` locates the limits of this process's cgroup, so that an image's entrypoint
-finds the same ones. Limits of groups above a container's namespace are never visible.
+finds the same limits. Limits of groups above a container's namespace are never visible.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LIMITS = {
     ("memory", 2): ("memory.max",),
 }
 _CPUINFO_LIMIT = 4 << 20
-"""Maximum bytes of /proc/cpuinfo, of a kernel or of a recorded tree; 512 CPUs take 1 MB."""
+"""Maximum size in bytes of /proc/cpuinfo, from a kernel or a recorded tree. 512 CPUs take 1 MB."""
 _DESCRIPTION_LIMIT = 1 << 16
-"""Bytes of it that contain the description of the first CPU."""
+"""Number of bytes at the start of /proc/cpuinfo that contain the description of the first CPU."""
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
 _ARM = {0x41: "ARM", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}
@@ -53,18 +53,18 @@ def read_limits(reader: Reader) -> None:
 
 
 def quota(snapshot: Snapshot) -> float | None:
-    """Return the tightest quota, in CPUs, of this process's cgroup and its parents, if any."""
+    """Return the lowest CPU quota of this process's cgroup and its parents, in CPUs, or None."""
     return min(filter(None, map(threads.parse_quota, _limits(snapshot, "cpu"))), default=None)
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:
-    """Return the tightest limit, in bytes, of this process's cgroup and its parents, if any."""
+    """Return the lowest memory limit of this process's cgroup and its parents in bytes, or None."""
     # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
     return min(filter(None, map(integer, _limits(snapshot, "memory"))), default=None)
 
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
-    """Return a file with limits that exists but cannot be read, and why."""
+    """Return the path of a file with limits that exists but cannot be read, and why; else None."""
     names = set[str]().union(*_LIMITS.values())
     for path, reason in snapshot.unreadable.items():
         if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
@@ -73,7 +73,7 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
-    """Yield the limits of one kind of this process's cgroup and its parents, as the files' text."""
+    """Yield the `controller` limits of this process's cgroup and its parents, as text."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
     for folder, version in threads.cgroup_folders(cgroups, snapshot.text(_MOUNTS), controller):
         yield " ".join(snapshot.text(f"{folder}/{name}") for name in _LIMITS[controller, version])
@@ -86,13 +86,13 @@ class _Processor(Struct, frozen=True):
     socket: int | None
     core: int | None
     cores: int | None
-    """Cores of its socket."""
+    """Number of cores of the CPU's socket."""
     part: tuple[int | None, int | None]
     """Implementer and part number of a 64-bit ARM core."""
 
 
 def read(reader: Reader) -> None:
-    """Read the CPU's description and caches, the CPUs this process may use, and its quota."""
+    """Read the CPU's description and caches, the CPUs that this process may use, and its quota."""
     reader.file("proc/sys/kernel/arch")
     reader.file("proc/self/status")
     read_limits(reader)
@@ -114,7 +114,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_topology(reader: Reader, online: Iterable[int]) -> None:
-    """Read which CPUs share a core, and the sockets, once for each core."""
+    """Read which CPUs share a core and which socket each core is in, once per core."""
     covered: frozenset[int] = frozenset()
     for cpu in sorted(online):
         if cpu in covered:
@@ -125,9 +125,9 @@ def _read_topology(reader: Reader, online: Iterable[int]) -> None:
 
 
 def machine(snapshot: Snapshot) -> str:
-    """Return the architecture from uname or the kernel; "unknown" if neither is recorded.
+    """Return the architecture from uname or the kernel; "unknown" if it cannot be determined.
 
-    Without both, the flags in `/proc/cpuinfo` still show x86-64 and 64-bit ARM.
+    If neither reports it, the flags in `/proc/cpuinfo` still identify x86-64 and 64-bit ARM.
     """
     reported = snapshot.machine or clean(snapshot.text("proc/sys/kernel/arch"))
     if reported:
@@ -194,13 +194,13 @@ def linux(snapshot: Snapshot) -> Cpu:
 
 
 def _first(snapshot: Snapshot) -> dict[str, str]:
-    """Return the first CPU's fields of `/proc/cpuinfo`; other CPUs repeat most of them."""
+    """Return the first CPU's fields in `/proc/cpuinfo`; other CPUs repeat most of them."""
     first, separator, _ = snapshot.text("proc/cpuinfo").partition("\n\n")
     return fields(first + "\n" if separator else first)
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """Return all CPUs of `/proc/cpuinfo`. An unterminated last line may be cut off: ignore it."""
+    """Return all CPUs in `/proc/cpuinfo`, without a last line that may be cut off."""
     processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
         number = integer(_field(block, "processor"))
@@ -217,7 +217,7 @@ def _processors(text: str) -> tuple[_Processor, ...]:
 
 
 def _field(block: str, key: str) -> str | None:
-    """Return one field of a block; for 256 CPUs, picking six fields beats splitting thirty."""
+    """Return one field of a block. With 256 CPUs, this is faster than parsing all fields."""
     line = f"\n{block}".partition(f"\n{key}")[2].partition("\n")[0]
     rest, separator, value = line.partition(":")
     if separator and not rest.strip():
@@ -226,7 +226,7 @@ def _field(block: str, key: str) -> str | None:
 
 
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
-    """Return the names of all kinds of cores: some machines have big and small ones."""
+    """Return the names of all kinds of cores: some machines have big and small cores."""
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
     return " + ".join(filter(None, names)) or None
@@ -241,10 +241,10 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int]:
-    """Return how many of the given CPUs each physical core has; empty if any core is unknown.
+    """Return each physical core's number of the given CPUs; empty if any core is unknown.
 
-    In AMD's sockets with two dies the cores of both have the same numbers, so /proc/cpuinfo shows
-    half of them; /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
+    In AMD's sockets with two dies, the cores of both dies have the same numbers, so /proc/cpuinfo
+    shows only half of the cores. /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
     """
     shared: dict[int, frozenset[int]] = {}
     for siblings in _siblings(snapshot, cpus):
@@ -309,7 +309,7 @@ def _nodes(snapshot: Snapshot) -> int | None:
 
 
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
-    """Return the total size of all level-3 caches; None if one of them could not be read."""
+    """Return the total size of all level-3 caches in bytes; None if one could not be read."""
     total = 0
     counted: set[int] = set()
     for cpu in sorted(everything):
@@ -330,7 +330,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 
 
 def _size(text: str | None) -> int | None:
-    """Return a cache's size, such as "32768K", in bytes."""
+    """Return the bytes of a cache's size such as "32768K"; None if it cannot be parsed."""
     word = (text or "").strip()
     amount = integer(word[:-1])
     unit = _UNITS.get(word[-1:])

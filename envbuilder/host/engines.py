@@ -1,8 +1,9 @@
-"""Decide which container engines answer, and which of their programs for GPUs are installed.
+"""Find the container engines that answer, and the installed programs that give containers a GPU.
 
-Engines are asked over their Unix sockets. `engines.json` in a recorded tree has the form of `ask`:
-by socket, relative to the root, either {"Version", "Components", "Info"} (the responses of /version
-and /info) or {"error"}. `full.json` has the output of commands: {"docker buildx version": "…"}.
+Engines are queried over their Unix sockets. `engines.json` in a recorded tree has the form that
+`ask` returns. It maps each socket, relative to the root, to {"Version", "Components", "Info"} (the
+responses of /version and /info) or to {"error"}. `full.json` maps commands to their output:
+{"docker buildx version": "…"}.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
-"""Sockets of the system-wide engine; on most systems they are the same one."""
+"""Sockets of the system-wide engine; on most systems, both paths lead to the same socket."""
 _PODMAN = "run/podman/podman.sock"
 _SESSION = ("docker.sock", "podman/podman.sock")
 # Docker Desktop on macOS and on Linux, Colima, OrbStack.
@@ -37,23 +38,23 @@ _HOME = (
     ".orbstack/run/docker.sock",
 )
 NAMED = "DOCKER_HOST"
-"""Key in place of the socket's path if this variable does not name a Unix socket."""
+"""Key used instead of a socket's path if this variable does not name a Unix socket."""
 HIDDEN = "its folder is closed to this user"
-"""The error of a socket that may or may not exist."""
+"""Error for a socket that may or may not exist."""
 _SECONDS = 0.3
 _FULL_SECONDS = 2.0
-"""Maximum seconds to wait for an answer on a socket."""
+"""Limits on the wait for an answer on a socket, in seconds: the usual one, and with `full`."""
 _LIMIT = 1 << 16
 _INFO_LIMIT = 1 << 20
-"""Maximum bytes of an answer to /version or /info; the program at the socket is untrusted."""
+"""Limits on the answers to /version and /info, in bytes. The program at the socket is untrusted."""
 _MOST_ANSWERS = 32
-"""Maximum sockets in a recorded tree, which is untrusted."""
+"""Maximum number of sockets in a recorded tree, which is untrusted."""
 _OK = re.compile(rb"HTTP/1\.[01] 200\b")
 _ANSWERS = "engines.json"
 _FULL = "full.json"
 _BUILDX_VERSION = "docker buildx version"
 _MOST = 32
-"""Maximum runtimes of an engine."""
+"""Maximum number of an engine's runtimes."""
 # Where the docker client searches for plugins; in /opt/homebrew only if configured.
 _PLUGIN_FOLDERS = (
     "usr/local/lib/docker/cli-plugins",
@@ -82,19 +83,19 @@ class Component(Struct, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
-    """A runtime with which an engine can start containers."""
+    """A runtime that an engine can start containers with."""
 
     path: str = ""
 
 
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields of /info that are used (moby, api/types/system/info.go)."""
+    """The used fields of the response to /info (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields of /version that are used, `info` if requested; `error` if there was no answer."""
+    """The used fields of /version, with `info` if requested, or `error` if there was no answer."""
 
     version: str = ""
     components: tuple[Component, ...] | None = None
@@ -103,10 +104,10 @@ class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=T
 
 
 def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
-    """Query all engines of this machine; return their answers as JSON, without missing sockets.
+    """Query all engines on this machine and return their answers as JSON, without missing sockets.
 
-    Like any client, this starts an engine whose socket systemd holds. `full` waits longer and
-    requests more. `home` is the user's home folder, relative to the root.
+    Like any client, this starts an engine whose socket belongs to systemd. With `full`, it waits
+    longer and also requests /info. `home` is the user's home folder, relative to the root.
     """
     docker_host = environ.get(NAMED, "")
     answers: dict[str, Answer] = {}
@@ -131,9 +132,9 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
 
 
 def parse(text: str | None) -> dict[str, Answer]:
-    """Return the recorded answers by socket; none if `text` as a whole is damaged.
+    """Return the recorded answers by socket; empty if `text` as a whole is damaged.
 
-    A damaged answer has an `error`.
+    For a single damaged answer, `error` says why.
     """
     try:
         recorded = decoding.from_json(text or "{}", dict[str, Any])
@@ -149,7 +150,7 @@ def parse(text: str | None) -> dict[str, Answer]:
 
 
 def _places(session: str, home: str, docker_host: str) -> Iterator[str]:
-    """Yield the sockets where engines listen, relative to the root."""
+    """Yield the paths, relative to the root, of sockets where engines may listen."""
     yield from (*DOCKERS, _PODMAN)
     for folder, names in ((session, _SESSION), (home, _HOME)):
         if folder:
@@ -176,11 +177,11 @@ def _answer(path: str, *, full: bool) -> Answer:
 
 
 def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes:
-    """Return the body of the response to an HTTP request for `target`.
+    """Return the body of the response to an HTTP request for `target` on a Unix socket.
 
-    `seconds` covers the whole exchange, from connecting to the last byte. `limit` is in bytes, head
-    and body together. Raise `OSError` (`TimeoutError` if time runs out), or `ValueError` if the
-    response is too long or not an HTTP "200 OK".
+    `seconds` limits the whole exchange, from connecting to the last byte. `limit` is the maximum
+    size of head and body together, in bytes. Raise `OSError` (`TimeoutError` if time runs out), or
+    `ValueError` if the response is too long or not an HTTP "200 OK".
     """
     # Importing http.client would take 22 ms, a quarter of `detect`'s run time; this takes 5.
     import socket
@@ -210,8 +211,8 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
 def read(reader: Reader, *, full: bool) -> None:
     """Read engines, plugins and runtimes.
 
-    On the live machine, query each socket; with `full`, request more and run buildx. From a
-    recorded tree, read only files.
+    On the live machine, query each socket; with `full`, request more and run buildx. For a recorded
+    tree, only read files.
     """
     plugins: tuple[str, ...] = _PLUGIN_FOLDERS
     if reader.live:
@@ -230,7 +231,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Containers:
-    """Return the engines, plugins and runtimes."""
+    """Return the engines, plugins and runtimes in a snapshot."""
     answers = _recorded(snapshot.files)
     version = _buildx_version(snapshot)
     return Containers(
@@ -244,7 +245,7 @@ def decide(snapshot: Snapshot) -> Containers:
 
 
 def notes(snapshot: Snapshot) -> list[str]:
-    """Return notes on engines that could not be queried."""
+    """Return notes about engines that could not be queried."""
     answers = _recorded(snapshot.files)
     problems = [
         f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."
@@ -329,7 +330,7 @@ def _has_buildx(snapshot: Snapshot) -> bool | None:
 
 
 def _buildx_version(snapshot: Snapshot) -> str | None:
-    """Return the version in a line such as "github.com/docker/buildx v0.30.1 9e66234"."""
+    """Return the version in a line such as "github.com/docker/buildx v0.30.1 9e66234", or None."""
     try:
         full = decoding.from_json(snapshot.files.get(_FULL, "{}"), dict[str, Any])
     except (ValueError, RecursionError):

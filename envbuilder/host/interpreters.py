@@ -1,13 +1,14 @@
-"""Find a Python interpreter to build from: candidates are run, not just found.
+"""Find a Python interpreter to build from. Candidates are run, not only located.
 
 A file named python3.11 may be a pyenv shim that fails, another version, a build for another
 architecture under Rosetta, or part of a venv that will be deleted. So each candidate is run to
-identify it, and one inside a venv is replaced by the interpreter that the venv was made from.
+identify it, and an interpreter in a venv is replaced by the interpreter that the venv was made
+from.
 
-Running interpreters takes longer than everything else that `run` does before its command, so
-answers are cached while the files stay the same. An answer is valid only for the file that gave it:
-those of programs that start another one (pyenv's shims choose an interpreter each time) are not
-cached.
+Running interpreters takes longer than everything else that `run` does before its command. So
+answers are cached while the files stay the same. An answer is valid only for the file that gave it.
+Answers of programs that start another program are not cached: pyenv's shims choose an interpreter
+each time.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ Runner = Callable[..., process.Completed]
 
 _FILE = "answers.json"
 _VENV = "pyvenv.cfg"
-"""File beside an interpreter, or one folder above, that marks a venv."""
+"""Name of the file beside an interpreter, or one folder above, that marks a venv."""
 SECONDS = 10.0
 _MOST_REJECTED = 6
-"""Maximum number of interpreters in an error: the user's PATH may have dozens."""
+"""Maximum number of interpreters in an error, since the user's PATH may have dozens."""
 # Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
 # names the venv's own.
 _QUESTION = """
@@ -87,10 +88,10 @@ class Answers:
         self._stored = set(self._entries)
         self._changed = False
         self.used = False
-        """Whether an earlier command's answer was returned."""
+        """Whether `get` returned an answer that an earlier command cached."""
 
     def get(self, path: Path) -> Answer | None:
-        """Return an interpreter's cached answer, if its file is still the same."""
+        """Return an interpreter's cached answer; None if there is none or the file has changed."""
         entry = self._entries.get(str(path))
         if entry is None or entry.identity != _identity(path):
             return None
@@ -98,7 +99,7 @@ class Answers:
         return entry.answer
 
     def add(self, path: Path, answer: Answer) -> None:
-        """Cache an answer, if it came from this very file."""
+        """Cache an answer, if the file at `path` itself gave it."""
         identity = _identity(path)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
             self._entries[str(path)] = _Entry(identity=identity, answer=answer)
@@ -106,12 +107,12 @@ class Answers:
             self._changed = True
 
     def managed(self, version: str) -> Path | None:
-        """Return uv's interpreter of this version, if it is still the same file."""
+        """Return the path of uv's interpreter of this version; None if unknown or changed."""
         path = Path(self._managed.get(version, ""))
         return path if self.get(path) else None
 
     def add_managed(self, version: str, path: Path) -> None:
-        """Cache the location of uv's interpreter of this version."""
+        """Cache the path of uv's interpreter of this version."""
         if self._managed.get(version) != str(path):
             self._managed[version] = str(path)
             self._changed = True
@@ -125,7 +126,7 @@ class Answers:
         self.used = False
 
     def save(self) -> None:
-        """Write the cache; if it cannot be written, the next command runs interpreters again."""
+        """Write the cache; if that fails, the next command runs the interpreters again."""
         if self._folder is None or not self._changed:
             return
         content = msgspec.json.encode(_Stored(answers=self._entries, managed=self._managed))
@@ -165,11 +166,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
-    """A CPython that was run and identified itself; never one inside a venv."""
+    """A CPython that was run and identified itself; never an interpreter in a venv."""
 
     path: Path
     version: str
-    """X.Y.Z"""
+    """The version, in the form X.Y.Z."""
 
 
 class _RejectedError(Exception):
@@ -187,10 +188,10 @@ def find(
 ) -> Interpreter:
     """Return the interpreter to build from.
 
-    Without `version` (X.Y), try the first supported one, then the others, newest first. `machine`
-    is the architecture as Python spells it. A candidate in `answers` is not run; the answers of
-    others are added. Raise `ToolError` with the interpreters that were found and why each was
-    rejected.
+    Without `version` (such as 3.12), try the first of `supported`, then the others, newest first.
+    `machine` is the architecture as Python spells it. A candidate with an answer in `answers` is
+    not run; the answers of other candidates are added. Raise `ToolError` with the interpreters that
+    were found and the reason why each was rejected.
     """
     known = Answers() if answers is None else answers
     search = _Search(_spelled(machine), runner, environ, known)
@@ -213,7 +214,7 @@ def _order(supported: Sequence[str]) -> list[str]:
 
 
 class _Search(Struct):
-    """One search, which caches each candidate's answer: several names may lead to one file."""
+    """One search. It caches each candidate's verdict, since several names may lead to one file."""
 
     _machine: str
     _runner: Runner
@@ -222,11 +223,11 @@ class _Search(Struct):
     _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """Return the first candidate on this machine that has this version."""
+        """Return the first candidate on this machine that has this version, or None."""
         return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
-        """Return the interpreter of this version that uv manages; tried last, since it runs uv."""
+        """Return uv's own interpreter of this version, or None; tried last, since it runs uv."""
         path = self._answers.managed(version) or self._located(version)
         if path is None:
             return None
@@ -236,7 +237,7 @@ class _Search(Struct):
         return interpreter
 
     def _located(self, version: str) -> Path | None:
-        """Return the location of uv's interpreter of this version, as uv reports it."""
+        """Return the path of uv's interpreter of this version, as uv reports it, or None."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         try:
             done = process.run_uv(
@@ -250,7 +251,7 @@ class _Search(Struct):
         return Path(line) if done.returncode == 0 and line else None
 
     def rejections(self) -> str:
-        """Return the candidates with the reasons for their rejection, for an error message."""
+        """Return the rejected candidates and the reasons, for an error message; empty if none."""
         texts = [
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
             for path, answer in self._judged.items()
@@ -353,5 +354,5 @@ def _patch(installed: Path) -> tuple[int, ...]:
 
 
 def _spelled(machine: str) -> str:
-    """Return one spelling per architecture: macOS uses arm64, Linux aarch64, some AMD64."""
+    """Return one spelling per architecture: macOS has arm64, Linux aarch64, some systems AMD64."""
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())

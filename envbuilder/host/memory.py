@@ -1,10 +1,11 @@
-"""Decide how much main memory there is, how much this process may use, and how fast it can be.
+"""Detect the size of main memory, how much this process may use, and how fast it can be.
 
-The modules, and the channels that they fill, come from the firmware's table (SMBIOS), readable only
-by root. Offsets and codes are those of DMTF's DSP0134, "System Management BIOS Reference
-Specification": 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory arrays, 7.18
-memory devices. Fields past the end of a structure were added by later versions; they read as
-unknown. SMBIOS has no field for the channel: it is part of the slot names, which differ by vendor.
+Data about the memory modules, and the channels that they fill, comes from the firmware's table
+(SMBIOS), which only root can read. Offsets and codes are from DMTF's DSP0134, "System Management
+BIOS Reference Specification": 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory
+arrays, 7.18 memory devices. Later versions added fields at the end of structures; a field past the
+end of a structure counts as unknown. SMBIOS has no field for the channel: it is part of the slot
+names, which differ by vendor.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _DATA_BITS = {72: 64, 80: 64, 40: 32}
 
 
 def read(reader: Reader) -> None:
-    """Read the kernel's total, and the modules' data; `cgroups.read` reads the mounts."""
+    """Read the kernel's total and the data about modules; `cpu.read_limits` reads the mounts."""
     reader.file("proc/meminfo")
     reader.exists("dev/shm")
     reader.blob(_TABLE)
@@ -95,7 +96,7 @@ def decide(snapshot: Snapshot) -> Memory:
 
 
 def total(snapshot: Snapshot) -> int | None:
-    """Return the kernel's total, in bytes."""
+    """Return the total memory in bytes as the kernel reports it; None if unknown."""
     words = snapshot.fields("proc/meminfo").get("MemTotal", "").split()
     amount = integer(words[0]) if words and words[-1] == "kB" else None
     if amount is not None and amount < 2**43:
@@ -104,7 +105,7 @@ def total(snapshot: Snapshot) -> int | None:
 
 
 def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
-    """Return the size of /dev/shm; 0 if there is none, None if that is unknown."""
+    """Return the size of /dev/shm in bytes; 0 if there is none, None if the size is unknown."""
     mounts = snapshot.files.get("proc/self/mountinfo")
     if mounts is None:
         return None
@@ -124,7 +125,7 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
 
 
 def _tmpfs(options: str, total: int | None) -> int | None:
-    """Return the size of a tmpfs (the kernel's Documentation/filesystems/tmpfs.rst)."""
+    """Return a tmpfs's size in bytes, or None (kernel: Documentation/filesystems/tmpfs.rst)."""
     _, has_size, rest = f",{options.lower()}".partition(",size=")
     if not has_size:
         return total and total // 2
@@ -146,7 +147,7 @@ def _tmpfs(options: str, total: int | None) -> int | None:
 
 
 def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
-    """Return the modules, without their total size. `virtual`: what the CPU reports."""
+    """Return facts about the modules; `virtual` is whether the CPU reports a virtual machine."""
     table = parse(snapshot.blobs.get(_TABLE, b""))
     if virtual or (table and table.virtual):
         return Memory(detail=_VIRTUAL)
@@ -200,9 +201,10 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
 
 
 def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | None) -> int | None:
-    """Return bytes per second of all channels, each as wide as one of its modules.
+    """Return the bandwidth of all channels in bytes per second; None if unknown.
 
-    All run at the speed of the slowest module.
+    Each channel is as wide as one of its modules. All channels run at the speed of the slowest
+    module.
     """
     pairs = {(name, device.width) for name, device in zip(used, filled, strict=True)}
     widths = [width for _, width in pairs if width is not None]
@@ -215,7 +217,7 @@ def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | No
 
 
 def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
-    """Return the channel of each device, as a comparable key; None if its name does not show it."""
+    """Return each device's channel as a comparable key; None if its name does not show it."""
     names = [(device.bank.lower(), device.locator.lower()) for device in devices]
     keys = [_named(bank, locator) for bank, locator in names]
     slots = [match for _, locator in names if (match := _SLOT.search(locator))]
@@ -240,8 +242,8 @@ def _named(bank: str, locator: str) -> Hashable:
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
     """Return channels by the letters of slots such as DIMM_A1, if letters can mean channels.
 
-    On Dell servers letters mean processors, and have many slots (PowerEdge M420 Owner's Manual,
-    "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
+    On Dell servers, letters mean processors, and each letter has many slots (PowerEdge M420 Owner's
+    Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
     most = _MOST_SLOTS if all(owners) else 2
@@ -254,18 +256,18 @@ class Slot(Struct, frozen=True, kw_only=True):
     """One slot for a memory module, or one soldered chip."""
 
     populated: bool | None = None
-    """Whether it holds main memory; None if the firmware does not know."""
+    """Whether the slot holds main memory; None if the firmware does not know."""
     kind: str | None = None
     width: int | None = None
-    """Data bits, without ECC bits."""
+    """Width in data bits, without ECC bits."""
     speed: int | None = None
-    """Transfers per second, in millions (MT/s), as configured."""
+    """Configured speed in millions of transfers per second (MT/s)."""
     locator: str = ""
     bank: str = ""
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """The memory information of the firmware's table."""
+    """The memory information in the firmware's table."""
 
     devices: tuple[Slot, ...]
     virtual: bool
@@ -292,9 +294,9 @@ class _Structure(Struct, frozen=True):
 
 
 def parse(table: bytes) -> Table | None:
-    """Return the devices in `/sys/firmware/dmi/tables/DMI`; None if it is damaged or cut off.
+    """Parse `/sys/firmware/dmi/tables/DMI`; return None if it is damaged or cut off.
 
-    Devices of arrays other than main memory (flash, video memory) are left out.
+    Devices that are not part of main memory (flash, video memory) are left out.
     """
     everything = list(structures(table))
     if not everything or everything[-1].kind != _END:

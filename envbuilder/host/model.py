@@ -1,6 +1,7 @@
-"""The data model of a host: what a machine is and which accelerators really work there.
+"""The data model of a host: its hardware, and the accelerators that really work there.
 
-None, and a GPU's state `unknown`, mean that something could not be read, never that it is absent.
+None, and the state `unknown` of a GPU, mean that something could not be read, never that it is
+absent.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ Obstacle = Literal[
     "wsl",
     "unread",
 ]
-"""What keeps a GPU from working: an environment variable; a missing, wrong or unreadable kernel
-driver; the vendor's library; a device node that is missing, not accessible or unchecked; the
-container or the driver does not give it to this process; MIG is on without instances; no fabric
-manager sets up NVSwitch; PyTorch does not support it; no table lists it; a virtual machine; WSL
-hides it; /sys could not be read."""
+"""What keeps a GPU from working, in the order above: an environment variable hides it; the kernel
+driver is missing, the wrong one or unreadable; the vendor's library failed; the device node is
+missing, not accessible or unchecked; the container or the driver does not give the GPU to this
+process; MIG is on without instances; no fabric manager sets up NVSwitch; PyTorch does not support
+it; no table lists it; it is in a virtual machine; WSL hides it; /sys could not be read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # The flags by which oneDNN and zentorch choose kernels on x86, and the equivalents on 64-bit ARM.
@@ -51,12 +52,12 @@ amx_tile amx_bf16 amx_int8 avx_vnni
 _ARM_FLAGS = "asimd asimddp asimdhp bf16 fphp i8mm sve sve2 svebf16"
 X86_FLAGS = frozenset(_X86_FLAGS.split())
 TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
-"""The CPU flags that `Cpu.flags` covers; other flags are unknown."""
+"""The CPU flags that `Cpu.flags` covers. Whether the CPU has other flags is unknown."""
 
 
 _RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
 ASSUMED = "assumed"
-"""The detail of an assumed GPU: a version stated for it may lack its last parts."""
+"""The `detail` of an assumed GPU. A version that the user states for it may lack its last parts."""
 
 
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,85 +68,87 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     family: Count | None = None
     model: Count | None = None
     generation: str | None = None
-    """The microarchitecture, such as "Zen 5"; only a name, `flags` are authoritative."""
+    """The microarchitecture, such as "Zen 5". It is only a name: `flags` is authoritative."""
     flags: tuple[str, ...] | None = None
-    """Those of `TRACKED_FLAGS` that the CPU has, sorted."""
+    """The flags in `TRACKED_FLAGS` that the CPU has, sorted; None if unknown."""
     logical: Count | None = None
     physical: Count | None = None
     sockets: Count | None = None
     threads_per_core: Count | None = None
-    """2 if SMT is on; 1 if the CPU has none or it is off."""
+    """2 if SMT is on; 1 if the CPU has no SMT or SMT is off."""
     numa_nodes: Count | None = None
     l3_bytes: Count | None = None
-    """The total size of all level-3 caches."""
+    """The total size of all level-3 caches in bytes."""
     affinity: Count | None = None
-    """CPUs that this process may run on."""
+    """Number of CPUs that this process may run on."""
     quota: float | None = None
-    """CPUs that the cgroup's quota allows (1.5 = one and a half); None if there is none."""
+    """Number of CPUs that the cgroup's quota allows, such as 1.5; None if there is no quota."""
     threads: Count | None = None
-    """Threads that torch should use here."""
+    """Number of threads that torch should use here."""
 
 
 class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Main memory: how much, how much of it this process may use, how fast it can be."""
+    """Main memory: its size, how much of it this process may use, and how fast it can be."""
 
     total_bytes: Count | None = None
     limit_bytes: Count | None = None
-    """The cgroup's limit; None if there is none."""
+    """The cgroup's limit in bytes; None if there is no limit."""
     shm_bytes: Count | None = None
-    """Size of /dev/shm, through which DataLoader workers pass their batches."""
+    """Size in bytes of /dev/shm, through which DataLoader workers pass their batches."""
     kind: str | None = None
-    """Such as "DDR5"."""
+    """The kind of memory, such as "DDR5"."""
     speed: Count | None = None
-    """Transfers per second, in millions (MT/s), as configured."""
+    """Configured speed in millions of transfers per second (MT/s)."""
     channels: Count | None = None
-    """Memory channels that hold at least one module."""
+    """Number of memory channels that hold at least one module."""
     channels_available: Count | None = None
-    """Memory channels that the board has slots for."""
+    """Number of memory channels that the board has slots for."""
     modules: Count | None = None
     slots: Count | None = None
     bandwidth: Count | None = None
-    """Theoretical bytes per second: channels × channel width × transfers."""
+    """Theoretical bandwidth in bytes per second: channels × channel width × transfers."""
     detail: str = ""
-    """Why channels and speed are unknown, in one sentence."""
+    """Why channels and speed are unknown, in one sentence; otherwise empty."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One GPU of the machine, and whether this process could use it."""
 
     vendor: str
-    """As in the table of accelerators, or "unknown"."""
+    """The vendor as in the table of accelerators, or "unknown"."""
     name: str
     state: State
     detail: str = ""
-    """Why it is not usable, or why that is unknown, in one sentence."""
+    """Why the GPU is not usable, or why that is unknown, in one sentence."""
     obstacle: Obstacle | None = None
     """The same reason as a code; None for a usable GPU."""
     bus: str | None = None
     device_id: str | None = None
-    """PCI device id, four lower-case hexadecimal digits."""
+    """PCI device id: four lower-case hexadecimal digits."""
     family: str | None = None
-    """The GPU's generation or chip; AMD: ROCm's compiler target, such as "gfx1100"."""
+    """The GPU's generation or chip; for AMD, the target of ROCm's compiler, such as "gfx1100"."""
     support: Support | None = None
-    """Intel: whether PyTorch lists the device; None if envbuilder's table lacks it."""
+    """For Intel, whether PyTorch lists the device; None if envbuilder's table lacks it."""
     kernel_driver: str | None = None
     driver_version: str | None = None
     sm: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")] | None = None
     """CUDA compute capability, such as "8.9"."""
     memory_kind: Literal["dedicated", "shared"] | None = None
     memory_bytes: Count | None = None
-    """Its own memory, or the main memory that it shares."""
+    """Size in bytes of the GPU's own memory, or of the main memory that it shares."""
     usable_bytes: Count | None = None
-    """The part that programs can use: the driver reserves some, and limits shared memory."""
+    """Number of bytes that programs can use: the driver reserves some memory, and limits the use of
+    shared memory."""
     bandwidth: Count | None = None
-    """Theoretical bytes per second of its memory; None for shared memory (see `Memory`)."""
+    """Theoretical bandwidth of the GPU's own memory in bytes per second; None for shared memory
+    (see `Memory`)."""
     mig: bool | None = None
-    """NVIDIA: whether the GPU is split into instances."""
+    """For NVIDIA, whether the GPU is split into instances."""
     render_node: str | None = None
     render_node_readable: bool | None = None
     render_node_group: str | None = None
-    """The group that owns the render node, by name or number; known only on the live machine. AMD:
-    that of /dev/kfd if it may not be opened."""
+    """The group that owns the render node, by name or number; known only on the live machine. For
+    AMD, the group of /dev/kfd if this user may not open that."""
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,18 +158,19 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     socket: str
     version: str | None = None
     state: State
-    """usable: it answered; present: access or connection refused; unknown: no usable answer."""
+    """`usable`: the engine answered; `present`: access or connection was refused; `unknown`: no
+    usable answer."""
     detail: str = ""
 
 
 class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is available to build and run containers."""
+    """The engines and tools available to build and run containers."""
 
     engines: tuple[Engine, ...] = ()
     buildx: bool | None = None
     """Whether docker's buildx plugin is installed."""
     buildx_version: str | None = None
-    """Set only with `--full`, because reading it runs a command."""
+    """Version of buildx, set only with `--full`, because reading it runs a command."""
     runtimes: tuple[str, ...] = ()
     """Installed GPU runtimes, such as "nvidia-container-runtime"."""
 
@@ -177,7 +181,7 @@ class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides which profiles fit; `detect --json` prints this object."""
+    """All facts that determine which profiles fit; `detect --json` prints this object."""
 
     schema: Literal[1] = 1
     os: Literal["linux", "macos", "other"]
@@ -198,13 +202,14 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpus: tuple[Gpu, ...] = ()
     containers: Containers = Containers()
     level_zero: bool | None = None
-    """Whether Intel's Level Zero loader and GPU driver, which no wheel contains, are installed."""
+    """Whether Intel's Level Zero loader and its GPU driver are installed. No wheel contains
+    them."""
     notes: tuple[str, ...] = ()
-    """Unreadable facts, and other remarks on this result."""
+    """Facts that could not be read, and other remarks on this result."""
 
 
 def distribution_of(host: Host) -> tuple[str, str]:
-    """Return distribution and version, such as ("Ubuntu", "24.04"); empty if they are unknown."""
+    """Return distribution and version, such as ("Ubuntu", "24.04"); empty strings if unknown."""
     match = _RELEASE.match(host.os_version or "")
     if host.os == "linux" and match:
         return match[1], match[2] or ""
@@ -212,16 +217,16 @@ def distribution_of(host: Host) -> tuple[str, str]:
 
 
 def is_wsl1(kernel: str | None) -> bool:
-    """Return whether a kernel release is WSL 1's, where no program can use a GPU."""
+    """Return whether a kernel release is WSL 1, where no program can use a GPU."""
     return bool(kernel and kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft"))
 
 
 _LARGEST = 16 << 20
-"""Maximum bytes of a host file from another machine."""
+"""Maximum size in bytes of a host file from another machine."""
 
 
 def read(path: Path) -> Host:
-    """Return the host in a file written by `detect --json` (itself, or under the key `host`)."""
+    """Read a host from a file written by `detect --json`, at the top level or under `host`."""
     hint = Hint("Write it on the machine in question", ("detect", "--json"))
     content = files.read_named(path, _LARGEST, hint)
     try:

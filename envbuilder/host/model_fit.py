@@ -1,10 +1,10 @@
 """Estimate whether a language model's weights fit into memory, and how fast they can be read.
 
-One token for one stream reads every active weight once. The time for that is an upper bound on
-speed: a ceiling, never a forecast. Only weights are counted: the key-value cache, activations and
-the runtime's own memory are extra, so the spare bytes are part of the result. Assumptions, sources
-and measured runs are in docs/explanation/sizing.md. Sizes are in bytes, bandwidths in bytes a
-second.
+To generate one token for one stream, every active weight is read once. The time for that is an
+upper bound on speed: a ceiling, never a forecast. Only weights are counted. The key-value cache,
+activations and the runtime's own memory are extra, so the spare bytes are part of the result.
+Assumptions, sources and measured runs are in docs/explanation/sizing.md. Sizes are in bytes, and
+bandwidths in bytes per second.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ QUANTS: Mapping[str, float] = MappingProxyType(
         **_MIXTURES,
     }
 )
-"""Bits per weight, including block scales, by lower-case name."""
+"""Weight format in lower case → bits per weight, including block scales."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """The size of a model: `parameters` in total, `active` of them read for each token."""
+    """The size of a model: `parameters` in total, of which `active` are read for each token."""
 
     text: str
     parameters: int
@@ -110,11 +110,12 @@ class Pool(Struct, frozen=True, kw_only=True):
 class Estimate(Struct, frozen=True, kw_only=True):
     """The result of `estimate`.
 
-    `spare_bytes` is what the weights leave for the key-value cache and the rest: in the pools of
-    the first kind if they fit there, in main memory if they are split. It is negative if they do
-    not fit (the missing bytes) and None if that is unknown. `unknown_sizes` names the pools of
-    unknown size, which placement and spare bytes leave out. `unknown_bandwidths` names the pools
-    in the placement whose bandwidth is unknown; if there are any, there is no ceiling.
+    `spare_bytes` is the memory that the weights leave for the key-value cache and the rest. It
+    counts the accelerators if the weights fit there, and main memory if the weights are split or
+    there is no accelerator. It is negative if the weights do not fit (the missing bytes), and None
+    if it is unknown. `unknown_sizes` names the pools of unknown size, which placement and spare
+    bytes leave out. `unknown_bandwidths` names the pools in the placement whose bandwidth is
+    unknown; if there are any, there is no ceiling.
     """
 
     model: Model
@@ -162,7 +163,7 @@ def parse_model(text: str) -> Model:
 
 
 def bits_of(quant: str) -> float:
-    """Return bits per weight of a name in `QUANTS`, in any case, or raise `InvalidError`."""
+    """Return the bits per weight of a format in `QUANTS`, in any case, or raise `InvalidError`."""
     name = quant.strip().lower()
     if name in QUANTS:
         return QUANTS[name]
@@ -174,10 +175,10 @@ def bits_of(quant: str) -> float:
 def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     """Estimate whether the weights fit into `pools`, and the ceiling for one stream.
 
-    `pools` are the accelerators that share the model, in the order they are filled, and last main
-    memory; without an accelerator, the weights must fit into main memory. A pool of unknown size
-    gets nothing: if the others suffice, its size does not matter. Raise `InvalidError` for an
-    unknown `quant`.
+    `pools` are the accelerators that share the model, in the order in which they are filled, and
+    then main memory. Without an accelerator, the weights must fit into main memory. A pool of
+    unknown size gets no weights: if the other pools suffice, its size does not matter. Raise
+    `InvalidError` for an unknown `quant`.
     """
     bits = bits_of(quant)
     weights = math.ceil(model.parameters * bits / 8)
@@ -225,7 +226,7 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """Return the verdict, and the spare bytes if known."""
+    """Return the verdict, and the spare bytes, or None if they are unknown."""
     spare = sum(map(_size, first)) - weights
     if spare >= 0:
         return "fits", spare
@@ -240,7 +241,7 @@ def _verdict(
 
 
 def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
-    """Fill the pools one after the other; return the bytes in each."""
+    """Fill the pools one after the other; return each used pool with its bytes."""
     shares = []
     for pool in pools:
         if share := min(weights, _size(pool)):
@@ -250,7 +251,7 @@ def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
 
 
 def _ceiling(shares: Sequence[tuple[Pool, int]], active: float) -> float | None:
-    """Return tokens per second: layers are read in sequence, so the pools' times add up."""
+    """Return tokens per second, or None if unknown. Pools are read in turn: their times add up."""
     if not shares or not all(_bandwidth(pool) for pool, _ in shares):
         return None
     return 1 / sum(size * active / _bandwidth(pool) for pool, size in shares)
@@ -261,7 +262,7 @@ def _size(pool: Pool) -> int:
 
 
 def _bandwidth(pool: Pool) -> int:
-    """Return bytes per second, 0 if unknown."""
+    """Return the bandwidth in bytes per second, or 0 if it is unknown."""
     return max(0, pool.bandwidth or 0)
 
 
@@ -300,8 +301,8 @@ def _quoted(text: str) -> str:
 def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
     """Return the memory of a vendor's usable GPUs, if any, then main memory.
 
-    GPUs that share main memory are one pool, and main memory is not counted again. If there are
-    GPUs with dedicated memory, those that share main memory are ignored.
+    GPUs that share main memory form one pool, and main memory is not counted again. If there are
+    GPUs with dedicated memory, GPUs that share main memory are ignored.
     """
     gpus = [g for g in host.gpus if g.state == "usable" and g.vendor == vendor]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]
@@ -327,7 +328,7 @@ def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
 
 
 def _pool(gpu: Gpu) -> Pool:
-    """Return the memory of a GPU that does not share it."""
+    """Return the memory pool of a GPU with its own memory."""
     usable = gpu.memory_bytes if gpu.usable_bytes is None else gpu.usable_bytes
     return Pool(
         name=gpu.name,

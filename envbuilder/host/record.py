@@ -1,4 +1,4 @@
-"""Record what detection reads as a tree of files, which `envbuilder detect --root` replays.
+"""Record the data that detection reads as a tree of files, for `envbuilder detect --root`.
 
 Data that identifies a machine or its users is left out or replaced: serial numbers, UUIDs,
 container ids, MAC addresses, host and user names, members of groups, strings of the firmware.
@@ -86,7 +86,7 @@ class Scrubber:
         return stand_in
 
     def home_plugin(self, path: str) -> str:
-        """Map a plugin below the user's home to the folder where each replay looks for one."""
+        """Map a plugin below the user's home to the folder where each replay looks for a plugin."""
         inside = f"{self._home}/.docker/cli-plugins/"
         if path.startswith(inside):
             return f"{_PLUGINS}/{path.removeprefix(inside)}"
@@ -105,7 +105,7 @@ def this_machine() -> Scrubber:
 
 
 def _above(paths: Iterable[str]) -> set[str]:
-    """Return the folders above some paths."""
+    """Return all folders above these paths."""
     folders: set[str] = set()
     for path in paths:
         folders.update(map(str, PurePosixPath(path).parents))
@@ -154,9 +154,9 @@ def reduced(path: str, text: str) -> str:
 
 
 def nameless(table: bytes) -> bytes:
-    """Return an SMBIOS table whose strings are all "x", but for the names of memory slots.
+    """Return an SMBIOS table with all strings replaced by "x", except the names of memory slots.
 
-    Of structures that detection does not read, only the length is kept: they hold the machine's
+    Of structures that detection does not read, only the header is kept: they hold the machine's
     UUID.
     """
     parts = []
@@ -174,7 +174,7 @@ def nameless(table: bytes) -> bytes:
 
 
 def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
-    """Write what was read as a tree into a new or empty folder; return the number of its files.
+    """Write a snapshot as a tree into a new or empty folder; return the number of files written.
 
     Raise `InvalidError` if the folder is not usable.
     """
@@ -188,7 +188,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
-    """Write the tree of a host below `root`, and return it."""
+    """Write the tree of a host below `root`, and return `root`."""
     for path, target in sorted(data.get("links", {}).items()):
         _at(root, path).symlink_to(target)
     for path, text in data.get("files", {}).items():

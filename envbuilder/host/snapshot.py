@@ -1,9 +1,9 @@
 """Read files, folders, links and nodes below one root, once, and parse their untrusted text.
 
-Detection's access to the file system; nothing here decides. The live root is "/"; any
-other root is a recorded tree. There, a device node is a file, and counts as accessible if it can
-be read. A missing top-level folder (`sys` in some sandboxes, or a tree recorded without it) proves
-nothing; a missing file below an existing one is absent.
+This is detection's access to the file system; it makes no decisions. The live root is "/"; any
+other root is a recorded tree. In a recorded tree, a device node is a file, and counts as accessible
+if it can be read. A missing top-level folder (`sys` in some sandboxes, or a tree recorded without
+it) proves nothing. A missing file below an existing top-level folder is absent.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from msgspec import Struct
 from envbuilder.core.errors import printable
 
 _LIMIT = 1 << 20
-"""Maximum bytes of a file, from the kernel or from an untrusted recorded tree."""
+"""Maximum size in bytes of a file, from the kernel or from an untrusted recorded tree."""
 _MOST = 1024
-"""Maximum entries of a folder."""
+"""Maximum number of entries of a folder."""
 _ALL = 64 << 20
-"""Maximum bytes of all files together; a machine with 8 GPUs and 512 CPUs has 3 MB."""
+"""Maximum size in bytes of all files together. A machine with 8 GPUs and 512 CPUs has 3 MB."""
 
 System = Literal["linux", "macos", "other"]
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """What was read, by path relative to the root."""
+    """All data that was read, by path relative to the root."""
 
     live: bool
     system: System
     machine: str | None = None
-    """The machine name of uname, on the live machine."""
+    """The machine name from uname, on the live machine; None for a recorded tree."""
     files: dict[str, str] = {}
     folders: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
@@ -60,11 +60,11 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return None
 
     def text(self, path: str) -> str:
-        """Return a file's text; empty if it was not read."""
+        """Return a file's text; empty if the file was not read."""
         return self.files.get(path, "")
 
     def number(self, path: str, base: int = 10) -> int | None:
-        """Return the number in a file; None for anything else."""
+        """Return the number in a file; None if it does not hold a valid number."""
         return integer(self.text(path), base)
 
     def fields(self, path: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return fields(self.text(path))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder; none if it was not read."""
+        """Return the names in a folder; empty if the folder was not read."""
         return self.folders.get(path, ())
 
 
@@ -94,7 +94,7 @@ class Reader:
         self._tops: dict[str, bool] = {}
 
     def file(self, path: str, limit: int = _LIMIT) -> str | None:
-        """Read the text of a file, at most `limit` bytes of it."""
+        """Read and return the text of a file, at most `limit` bytes; None if that fails."""
         content = self._read(path, limit)
         if content is None:
             return None
@@ -102,13 +102,13 @@ class Reader:
         return self.files[path]
 
     def blob(self, path: str, limit: int = _LIMIT) -> None:
-        """Read the bytes of a file."""
+        """Read the bytes of a file, at most `limit`."""
         content = self._read(path, limit)
         if content is not None:
             self.blobs[path] = content
 
     def folder(self, path: str, most: int = _MOST) -> tuple[str, ...]:
-        """Read the names in a folder, sorted; at most the first `most`."""
+        """Read and return the sorted names in a folder, at most the first `most`."""
         try:
             # Strings, here and below: a Path costs as much as the call, and there are thousands.
             with os.scandir(f"{self.root}/{path}") as entries:
@@ -120,7 +120,7 @@ class Reader:
         return names
 
     def link(self, path: str) -> str | None:
-        """Read the target of a symbolic link."""
+        """Read and return the target of a symbolic link; None if that fails."""
         try:
             self.links[path] = os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except (OSError, ValueError) as error:
@@ -144,17 +144,17 @@ class Reader:
             self.nodes[path] = bool(status.st_mode & 0o444) and os.access(full, os.R_OK)
 
     def opened(self, path: str) -> None:
-        """Record the same as `node`, by opening it: for nodes whose opening has no side effects.
+        """Record the same as `node`, by opening it; the node must open without side effects.
 
         A cgroup's device rules can deny a container access to visible nodes, which only opening
-        reveals.
+        them reveals.
         """
         self.node(path)
         if self.live and self.nodes.get(path):
             self.nodes[path] = not _kept_out(self.root / path)
 
     def exists(self, path: str) -> None:
-        """Record only whether something exists."""
+        """Record only whether a path exists."""
         try:
             (self.root / path).stat()
         except (OSError, ValueError) as error:
@@ -215,7 +215,7 @@ class Reader:
 
 
 def _kept_out(path: Path) -> bool:
-    """Return whether an error forbids opening a device; other errors are not about permissions."""
+    """Return whether permissions forbid opening a device; other errors do not count."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     except PermissionError:
@@ -241,7 +241,7 @@ _NUMBER = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}\Z", re.ASCII)
 
 
 def clean(value: str | None) -> str | None:
-    """Return a value on one line of at most 120 characters, to compare and to show.
+    """Return a value as one line of at most 120 characters, to compare and to show.
 
     Firmware pads its texts: white space is reduced to single spaces. None if nothing is left.
     """
@@ -249,7 +249,7 @@ def clean(value: str | None) -> str | None:
 
 
 def integer(value: str | None, base: int = 10) -> int | None:
-    """Parse a small non-negative integer, or return None. Base 16 may begin with 0x."""
+    """Parse a non-negative integer of at most 2^53, or return None. Base 16 may begin with 0x."""
     word = (value or "").strip()
     if not _NUMBER.match(word):
         return None
@@ -268,7 +268,7 @@ def lines(value: str | None) -> list[str]:
 
 
 def fields(value: str | None) -> dict[str, str]:
-    """Parse `key : value` lines; the first line of a key counts."""
+    """Parse `key : value` lines. If a key is repeated, its first line counts."""
     values: dict[str, str] = {}
     for line in lines(value):
         key, separator, rest = line.partition(":")

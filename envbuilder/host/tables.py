@@ -1,7 +1,7 @@
 """Look up devices in the data tables of `profiles/devices/`, where each row states its source.
 
-Each table is read on first use. Of the long ones, only one device's line is parsed.
-`tools/refresh_devices.py` updates those that have an upstream file.
+Each table is read when it is first used. In long tables, only one device's line is parsed.
+`tools/refresh_devices.py` updates the tables that have an upstream file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JETSON_TORCH = (
     "use a torch that NVIDIA builds for Jetson (Jetson AI Lab's index);"
     " `envbuilder verify --python PYTHON` checks it"
 )
-"""Advice for a GPU of `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
+"""Advice for a GPU in `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
 
 
 class IntelGpu(Struct, frozen=True, kw_only=True):
@@ -31,14 +31,14 @@ class IntelGpu(Struct, frozen=True, kw_only=True):
     support: Support
     memory: MemoryKind
     name: str
-    """Empty if only the family is known."""
+    """Name of the product; empty if only the family is known."""
 
 
 class AmdGpu(Struct, frozen=True, kw_only=True):
     """A row of `amd-gpus.csv`, with its chip's target from `amd-chips.csv`."""
 
     name: str
-    """The product, else the chip."""
+    """Name of the product, or of the chip if the product is unknown."""
     gfx: str | None
     """The chip's target in ROCm's compiler, such as "gfx1100"; None if no source states it."""
 
@@ -47,27 +47,27 @@ class NvidiaGpu(Struct, frozen=True, kw_only=True):
     """A row of `nvidia-gpus.csv`, with its chip's data from `nvidia-chips.csv`."""
 
     name: str
-    """The product, such as "Tesla P40"; empty if only the chip is known."""
+    """Name of the product, such as "Tesla P40"; empty if only the chip is known."""
     chip: str
     sm: str | None
     """CUDA compute capability; None if no source states it for the chip."""
 
 
 class TegraChip(Struct, frozen=True, kw_only=True):
-    """A row of `tegra-chips.csv`: a chip with CPU and GPU, as Jetson boards have."""
+    """A row of `tegra-chips.csv`: a chip with CPU and GPU, as on Jetson boards."""
 
     name: str
     sm: str
     common_driver: bool
-    """Whether NVIDIA's common driver drives it, not only one for Tegra."""
+    """Whether NVIDIA's common driver supports the chip, not only a driver for Tegra."""
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
-    """The specified memory of a discrete GPU; None if cards with one id differ."""
+    """The specified memory of a discrete GPU; a value is None if cards with the same id differ."""
 
     memory_bytes: int | None
     bandwidth: int | None
-    """Theoretical bytes per second."""
+    """Theoretical bandwidth in bytes per second."""
 
 
 @cache
@@ -129,7 +129,7 @@ def amd_gpu(device_id: str) -> AmdGpu | None:
 
 
 def _longest(name: str, chip: str) -> dict[str, str] | None:
-    """Return the row for a chip: "GP100" before "GP10", whose name a longer one may begin with."""
+    """Return the row with the longest prefix of a chip's name ("GP100" before "GP10"), or None."""
     rows = [row for row in _rows(name) if chip.startswith(row["chip"])]
     return max(rows, key=lambda row: len(row["chip"]), default=None)
 
@@ -162,9 +162,10 @@ def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
 
 
 def nvidia_sm(name: str) -> str | None:
-    """Return a named NVIDIA GPU's compute capability, by the longest matching name in the table.
+    """Return the compute capability of a named NVIDIA GPU; None if the table lists no such name.
 
-    A few names were given to several chips: `nvidia_gpu` distinguishes them by their id.
+    The longest matching name in the table counts. A few names were given to several chips;
+    `nvidia_gpu` distinguishes these by their id.
     """
     product = name.removeprefix("NVIDIA ")
     best = ""
@@ -189,7 +190,7 @@ def tegra_chip(compatible: str) -> TegraChip | None:
 
 
 def tegra_of_sm(sm: str) -> TegraChip | None:
-    """Return the Tegra chip whose GPU has this compute capability, which no other GPU has."""
+    """Return the Tegra chip with this compute capability, which no other GPU has, or None."""
     for row in _rows("tegra-chips.csv"):
         if row["sm"] == sm:
             return _tegra(row)
@@ -201,7 +202,7 @@ def _tegra(row: dict[str, str]) -> TegraChip:
 
 
 def amd_index(gfx: str) -> str | None:
-    """Return whether AMD's own index has wheels for a GPU: `release`, or `build` if untested."""
+    """Return `release` if AMD's own index has wheels for a GPU, `build` if untested, else None."""
     row = _row("amd-index.csv", gfx)
     if row:
         return row["state"]
@@ -209,9 +210,10 @@ def amd_index(gfx: str) -> str | None:
 
 
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
-    """Return the oldest driver, such as "580.65.06", for a CUDA runtime of this major version.
+    """Return the oldest driver for a CUDA runtime of this major version, such as "580.65.06".
 
-    Under WSL it is the Windows driver, which has other version numbers.
+    None if the table lacks the version. Under WSL, this is the Windows driver, whose version
+    numbers differ.
     """
     row = _row("cuda-drivers.csv", str(major))
     if not row:
@@ -220,7 +222,7 @@ def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
 
 
 def cudnn_sm(release: str) -> str:
-    """Return the oldest compute capability that a release of cuDNN serves; "0.0" if none is stated.
+    """Return the oldest compute capability that a cuDNN release supports; "0.0" if none is stated.
 
     A release that cannot be parsed counts as the newest.
     """
@@ -241,7 +243,7 @@ def distribution_glibc(release: str | None) -> str | None:
 
 
 def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
-    """Return the flags of an x86 CPU, with those that they imply."""
+    """Return the flags of an x86 CPU, together with the flags that they imply."""
     result = frozenset(flags)
     while more := {row["has"] for row in _rows("x86-flags.csv") if row["flag"] in result} - result:
         result |= more
@@ -249,10 +251,10 @@ def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
 
 
 def apple_bandwidth(brand: str) -> int | None:
-    """Return the theoretical memory bandwidth of an Apple chip, in bytes per second.
+    """Return the theoretical memory bandwidth of an Apple chip in bytes per second, or None.
 
-    `brand` is `machdep.cpu.brand_string`. If chips of one name differ, such as those of the M3 Max,
-    the lower number is returned.
+    `brand` is `machdep.cpu.brand_string`. If chips of one name differ, as for the M3 Max, the lower
+    number is returned.
     """
     row = _row("apple-chips.csv", brand)
     if row:
@@ -261,7 +263,7 @@ def apple_bandwidth(brand: str) -> int | None:
 
 
 def x86_generation(vendor: str | None, family: int | None, model: int | None) -> str | None:
-    """Return the microarchitecture of an x86 CPU, or None."""
+    """Return the microarchitecture of an x86 CPU, or None if it is not in the table."""
     if family is None or model is None:
         return None
     for row in _rows("x86-cpus.csv"):
@@ -272,7 +274,7 @@ def x86_generation(vendor: str | None, family: int | None, model: int | None) ->
 
 
 def arm_core(implementer: int | None, part: int | None) -> str | None:
-    """Return the name of an ARM core, or None."""
+    """Return the name of an ARM core, or None if it is not in the table."""
     if implementer is None or not part:
         return None  # a virtual machine on Apple silicon has part 0, whatever the chip
     wanted = (f"0x{implementer:02x}", f"0x{part:03x}")
