@@ -1,1 +1,1 @@
-"""One module per command; each holds a Click command named `command`."""
+"""One module per command, each with a Click command named `command`."""

@@ -1,4 +1,4 @@
-"""`envbuilder add` and `remove`: change a project's requirements and its locks."""
+"""`envbuilder add` and `envbuilder remove`: change a project's requirements and its locks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _WRITABLE = "Free space or make the folder writable, then run the command again.
 
 
 def read_project(settings: Settings) -> tuple[str, Path]:
-    """Return the text of a project's file, and its path. Raises `InvalidError` if there is none."""
+    """Return the text and the path of the project's file; raise `InvalidError` without one."""
     if settings.project is None:
         raise InvalidError(
             f"there is no {PROJECT_FILE} in this folder or above", Hint("Write one", ("init",))
@@ -86,10 +86,11 @@ def read_project(settings: Settings) -> tuple[str, Path]:
 
 
 def apply_change(change: environment_changes.Change, settings: Settings) -> int:
-    """Write a change with its locks; return the exit code.
+    """Write a change of the project's file together with its locks; return the exit code.
 
-    Packages that are already listed may not be locked yet. Raise `InvalidError`, and write nothing,
-    if nothing can be locked, or if the file was edited meanwhile: resolving may take minutes.
+    Even without a change, packages that are already listed may not be locked yet, so locks are made
+    anyway. Raise `InvalidError`, and write nothing, if nothing can be locked, or if the file was
+    edited while the locks were resolved, which may take minutes.
     """
     for note in change.notes:
         console.result(f"note: {note}")
@@ -101,9 +102,10 @@ def apply_change(change: environment_changes.Change, settings: Settings) -> int:
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
-    """Return an environment's existing locks and this machine's; for the default one, all.
+    """Return the locks to be remade for an environment: the existing ones and this machine's.
 
-    All other environments contain the default one.
+    For the default environment, these are the locks of all environments, because all other
+    environments contain it.
     """
     every = of_project(settings, choosing=choosing)
     concerned = [entry for entry in every if environment in {DEFAULT, entry.environment}]
@@ -112,9 +114,10 @@ def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -
 
 
 def _without_effect(change: environment_changes.Change, settings: Settings) -> Iterator[str]:
-    """Yield overrides of added packages; raise `InvalidError` for excluded packages.
+    """Yield notes on added packages that overrides replace.
 
-    Listed files may also override packages.
+    The overrides may come from listed files, too. Raise `InvalidError` for an added package that is
+    excluded.
     """
     environment = settings.environment
     before = settings.definition
@@ -136,7 +139,10 @@ def _without_effect(change: environment_changes.Change, settings: Settings) -> I
 
 
 def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[resolution.Outcome]:
-    """Return the locks of the environments that a change affects."""
+    """Return the new locks of the environments that a change affects.
+
+    Raise `InvalidError` if none of them can be locked.
+    """
     changed = replace(settings, definition=change.definition)
     try:
         for note in _without_effect(change, settings):

@@ -117,13 +117,14 @@ def command(
 # --- several profiles
 
 _LONGEST = 200
-"""Maximum characters of an artifact or an error in the table; errors are printed in full above."""
+"""Maximum number of characters of an artifact or an error in the table. Errors are also printed in
+full, above the table."""
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
-"""Exit codes, worst first: in the order of the checks."""
+"""Exit codes, worst first, which is the order of the checks."""
 
 
 class _Outcome(NamedTuple):
-    """The result for a profile: planned, built, or failed with an error."""
+    """The result for one profile: a planned build, a finished build, or an error."""
 
     profile: str
     build: Planned | None = None
@@ -134,7 +135,7 @@ class _Outcome(NamedTuple):
 def _build_several(
     profiles: Sequence[str], request: Request, settings: Settings, *, as_json: bool
 ) -> int:
-    """Build profiles, print each one's result, and return the exit code."""
+    """Build several profiles, print the result of each, and return the exit code."""
     _require_no_place(request, profiles[0])
     library = variants.library(settings)
     for name in profiles:
@@ -157,7 +158,7 @@ def _build_several(
 
 
 def _planned(request: Request, settings: Settings) -> _Outcome:
-    """Plan the build of one of several profiles; prefix its lines with its name."""
+    """Plan the build of one of several profiles; prefix the lines it prints with its name."""
     name = str(request.profile)
     note = console.progress().note
     progress = console.PlainProgress(lambda line: note(f"{name}: {line}"))
@@ -170,7 +171,7 @@ def _planned(request: Request, settings: Settings) -> _Outcome:
 
 
 def _built(outcome: _Outcome) -> _Outcome:
-    """Build a planned profile; return other outcomes unchanged."""
+    """Finish a planned build; return an outcome without a planned build unchanged."""
     if outcome.build is None:
         return outcome
     try:
@@ -180,7 +181,7 @@ def _built(outcome: _Outcome) -> _Outcome:
 
 
 def _require_no_place(request: Request, first: str) -> None:
-    """Raise `InvalidError` for an option with the location of a single image."""
+    """Raise `InvalidError` if an option with the location of a single image is given."""
     options = {"--tag": request.tag, "--output": request.output, "--push": request.push}
     for option, value in options.items():
         if value:
@@ -222,7 +223,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 
 
 def _cells(outcome: _Outcome) -> tuple[str, ...]:
-    """Return a row of the table."""
+    """Return the cells of a profile's row in the table."""
     if result := outcome.result:
         status = result.status
         seconds = f"{result.seconds:.1f}"

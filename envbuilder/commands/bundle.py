@@ -1,4 +1,4 @@
-"""`envbuilder bundle` and `unbundle`: pack everything for profiles into one file, and unpack it."""
+"""`envbuilder bundle` and `unbundle`: pack all that profiles need into one file, and unpack it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}
-"""Names of kinds of members that differ from the kind."""
+"""Kind of member → its name in messages, if that differs from the kind."""
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a comma-separated value; reject unknown platforms."""
+    """Split a comma-separated value into platforms; reject unknown ones."""
     items = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in items if param.name == "platform" and f not in types.PLATFORMS]
     if unknown:
@@ -222,7 +222,7 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
 
 
 def _next(taken: Unpacked) -> tuple[Hint, ...]:
-    """Return commands that build or verify the profiles in the bundle."""
+    """Return the commands to run next, which build or verify the profiles in the bundle."""
     commands: list[tuple[str, ...]] = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     environment = taken.manifest.environment
@@ -246,7 +246,7 @@ def _next(taken: Unpacked) -> tuple[Hint, ...]:
 
 
 def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[str]:
-    """Yield notes on the project's locks that differ from the bundle's."""
+    """Yield notes on the project's locks that differ from those in the bundle."""
     words = {
         "missing": "is not in this project: it cannot be built",
         "different": "is not this project's, which builds use",

@@ -22,22 +22,22 @@ from envbuilder.profiles.profile import load, search_path
 
 _USABLE = frozenset({"locked", "claimed"})
 _REFUSED = frozenset({"unlocked", "impossible"})
-"""States that locking again does not change."""
+"""States of locks that locking again would not change."""
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """An environment on one profile, and the problem with its lock."""
+    """The state of one environment's lock for one profile, and the problems with it."""
 
     environment: str
     profile: str
     state: str
-    """`locked`, `claimed`, `unlocked`, `missing`, `damaged`, or `impossible`."""
+    """One of `locked`, `claimed`, `unlocked`, `missing`, `damaged` and `impossible`."""
     problems: tuple[str, ...]
     hint: str = ""
-    """What to do about it, other than running `envbuilder lock`."""
+    """Advice on the problem, other than to run `envbuilder lock`."""
     failed: bool
-    """Whether it fails the check; profiles that the project does not list may be impossible or
-    unlocked, but not all of them."""
+    """Whether this lock fails the check. Profiles that the project does not list may be impossible
+    or unlocked, but not all of them."""
 
 
 @click.command("check")
@@ -91,7 +91,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) -> int:
-    """Print whether the locks of profiles are fresh; return the exit code."""
+    """Print whether the locks of the named profiles are fresh; return the exit code."""
     if settings.definition is not None:
         raise InvalidError("these are a project's locks", Hint("Run", ("check",)))
     folders = search_path(settings.project, settings.config_dir)
@@ -109,7 +109,7 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
 
 
 def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the state of a profile's lock, and of its conda lock if there is one."""
+    """Yield the state of a profile's lock, and the state of its conda lock if there is one."""
     profile = load(name, folders)
     path = profile_lock.path_for(name, folders)
     if path is None:
@@ -138,7 +138,7 @@ def _print(state: State, entry: entries.Entry, reason: str) -> None:
 
 
 def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
-    """Yield a note for each profile whose own lock the project uses instead of the shipped one."""
+    """Yield a note for each profile for which the user's own lock replaces the shipped one."""
     folders = search_path(settings.project, settings.config_dir)
     origins = {entry.name: entry.origin for entry in every if entry.origin}
     for profile, lock in origins.values():

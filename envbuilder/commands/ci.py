@@ -1,7 +1,8 @@
 """`envbuilder ci`: write a workflow that builds and verifies environments.
 
-From the top: the profiles that are locked, the matrix (one row for each job), the workflow that a
-CI service reads, and the command. Long because a row and the job that it becomes are one topic.
+From the top, the module has the locked profiles, the matrix (one row for each job), the workflow
+that a CI service reads, and the command. It is long because a row and the job made from it are one
+topic.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 def locked_profiles(
     settings: Settings, names: Sequence[str], repository: Path
 ) -> tuple[list[LockedProfile], list[Omission]]:
-    """Return the named profiles, or all that are not opt-in, with their locks.
+    """Return the named profiles, or all that are not opt-in, with their locks, and the omissions.
 
-    What cannot be used is left out, unless it is named or the project lists it: then `InvalidError`
-    is raised.
+    Profiles that cannot be used are omitted, with the reason. Raise `InvalidError` instead if such
+    a profile was named, or if the project lists it.
     """
     library = Library(search_path(settings.project, settings.config_dir))
     locked: list[LockedProfile] = []
@@ -65,7 +66,7 @@ def locked_profiles(
 
 
 def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
-    """Return a profile with its locks; raise `InvalidError` if it has none that can be used."""
+    """Return a profile with its locks; raise `InvalidError` if it has no usable lock."""
     if isinstance(entry.profile, InvalidError):
         raise entry.profile
     lock = locks.load(entry.earlier) if entry.earlier else None
@@ -88,7 +89,7 @@ def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
 
 
 def _inside(path: Path | None, repository: Path) -> str:
-    """Return a path relative to the repository; empty if it is none, or elsewhere."""
+    """Return the path relative to the repository; empty if it is None or outside."""
     root = repository.resolve()
     if path is None or not path.resolve().is_relative_to(root):
         return ""
@@ -96,30 +97,30 @@ def _inside(path: Path | None, repository: Path) -> str:
 
 
 BACKENDS: tuple[types.Backend, ...] = ("venv", "docker", "conda")
-"""Backends that rows may have, the default one first. conda takes a lock of the user's own."""
+"""Backends that rows may have, the default one first. conda requires a lock of the user's own."""
 TESTS = "pytest"
-"""The package that runs a project's own tests."""
+"""Name of the package that runs a project's own tests."""
 _DIGITS = 16
-"""Digits of a lock's digest in a cache key."""
+"""Number of digits of a lock's digest that a cache key contains."""
 
 
 class LockedProfile(Struct, frozen=True, kw_only=True):
-    """A profile, or an environment of a project on one, with its usable lock."""
+    """A profile, or a project's environment on a profile, with its usable lock."""
 
     environment: str
-    """Of the project; empty for a profile itself."""
+    """Name of the project's environment; empty for a profile itself."""
     profile: Profile
     lock: locks.Lock
     path: str
     """The lock's path in the repository; empty if it came with envbuilder."""
     conda_lock: CondaLock | None = None
-    """The lock of its conda packages, if it has one."""
+    """Lock of the profile's conda packages, if it has one."""
     conda_path: str = ""
-    """That lock's path in the repository; empty if it is elsewhere."""
+    """Path of the conda lock in the repository; empty if the lock is elsewhere."""
 
     @property
     def backends(self) -> tuple[types.Backend, ...]:
-        """The backends that are locked, the default one first."""
+        """The backends for which there is a lock, the default one first."""
         return tuple(
             each
             for each in BACKENDS
@@ -131,9 +132,9 @@ class Row(Struct, frozen=True, kw_only=True):
     """One job: an environment on one platform, with one Python and one backend."""
 
     id: str
-    """Unique in the matrix; fit for the names of files, jobs and artifacts."""
+    """Unique name of the job; valid in the names of files, jobs and artifacts."""
     what: Literal["verify", "build"]
-    """`build` where the runner lacks the accelerator, or is not known to have it."""
+    """What the job does: `build` if the runner lacks the accelerator, or may lack it."""
     environment: str
     profile: str
     framework: types.Framework
@@ -142,38 +143,39 @@ class Row(Struct, frozen=True, kw_only=True):
     python: types.PythonVersion
     backend: types.Backend
     runner: str
-    """Label of the runner."""
+    """Label of the runner that does the job."""
     cpu_flags: tuple[str, ...]
-    """What the runner's processor must have; otherwise `verify` exits with 3."""
+    """CPU flags that the runner's processor must have; otherwise `verify` exits with 3."""
     lock: str
     """The lock's path in the repository; empty if it came with envbuilder."""
     conda_lock: str = ""
-    """The same for the lock of the conda packages; empty for other backends."""
+    """Path of the lock of the conda packages in the repository; empty for other backends."""
     cache_key: str
-    """Changes whenever other files are needed."""
+    """Key of the cache of downloads, which changes if other files are needed."""
     tests: bool = False
-    """Whether pytest is locked: `run` then starts the project's own tests."""
+    """Whether the job runs the project's own tests with pytest, which requires that it is locked.
+    """
     download_bytes: int = 0
-    """A lower bound of what is downloaded, without a base image."""
+    """Least number of bytes that are downloaded, without a base image."""
     disk_bytes: int
-    """A lower bound of what downloads and environment take; a base image is not included."""
+    """Least number of bytes that the downloads and the environment take, without a base image."""
 
 
 class Omission(Struct, frozen=True, kw_only=True):
-    """What has no row, and why."""
+    """A profile or job that has no row, and the reason."""
 
     label: str
     why: str
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Which rows are asked for; empty fields restrict nothing."""
+    """The rows that are requested; an empty field does not restrict them."""
 
     platforms: tuple[types.Platform, ...] = ()
     pythons: tuple[types.PythonVersion, ...] = ()
-    """Without them, each profile's default."""
+    """Python versions; if empty, each profile's default."""
     backends: tuple[types.Backend, ...] = ()
-    """Without them, the first of `BACKENDS` that a profile has."""
+    """Backends; if empty, the first one in `BACKENDS` that a profile has."""
 
 
 def rows(
@@ -182,10 +184,11 @@ def rows(
     hosted: Mapping[types.Platform, str],
     accelerated: Mapping[str, str],
 ) -> tuple[list[Row], list[Omission]]:
-    """Return the rows of all profiles, and what has none.
+    """Return the rows of all profiles, and the omissions: the profiles and jobs without a row.
 
-    `hosted`: platform → label of a runner without accelerators. `accelerated`: labels of runners
-    where profiles are verified, by what `_runner` looks for.
+    `hosted` maps a platform to the label of a hosted runner, which has no accelerator.
+    `accelerated` maps the names that `_runner` looks up to the labels of runners with an
+    accelerator.
     """
     results: list[Row] = []
     omissions: list[Omission] = []
@@ -206,7 +209,7 @@ def rows(
 
 
 def hint(row: Row) -> str:
-    """Return how to name a runner of the user's own for a job."""
+    """Return advice on naming a runner of the user's own for a job."""
     return f"name a runner of yours: --runner {row.profile}@{row.platform}=LABEL"
 
 
@@ -247,7 +250,10 @@ def _default_python(profile: Profile, backend: types.Backend) -> types.PythonVer
 def _pythons(
     locked: LockedProfile, platform: types.Platform, backend: types.Backend
 ) -> tuple[types.PythonVersion, ...]:
-    """Return the Pythons that the locks cover on a platform and, of an image, that have a base."""
+    """Return the Python versions that the locks cover on a platform.
+
+    For images, only versions with a base image count.
+    """
     image = makes_image(backend)
     if image and types.system(platform) != "linux":
         return ()
@@ -313,7 +319,7 @@ def _files(
     python: types.PythonVersion,
     backend: types.Backend,
 ) -> Iterator[locks.File]:
-    """Yield what a job downloads, apart from a base image and single libraries."""
+    """Yield the files that a job downloads, except a base image and single libraries."""
     target = locks.select(locked.lock, platform, python)
     if locked.profile.framework_from_wheels(backend):
         yield locked.lock.tool(platform)
@@ -328,9 +334,11 @@ def _files(
 def _runner(
     profile: Profile, platform: types.Platform, accelerated: Mapping[str, str]
 ) -> str | None:
-    """Return the label of a runner with the accelerator: by `cuda` or, of one platform, `cuda@…`.
+    """Return the label of a runner with the profile's accelerator, or None.
 
-    A name alone is for the profile's first platform: no machine is of two.
+    A runner is named by a profile or an accelerator (`cuda`), or also by a platform
+    (`cuda@linux/arm64`). Without a platform, it is for the profile's first platform, since no
+    machine has two.
     """
     for name in (profile.name, profile.accelerator):
         label = accelerated.get(f"{name}@{platform}")
@@ -346,14 +354,14 @@ PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """What a CI service lends; none of its free runners has an accelerator."""
+    """The free runners that a CI service provides; none of them has an accelerator."""
 
     runners: Mapping[types.Platform, str]
     """Platform → label of a hosted runner."""
     disk_bytes: int
-    """What each of them is sure to have."""
+    """Number of bytes of disk space that every hosted runner has."""
     has_engine: bool
-    """Whether jobs on them reach a container engine without further services."""
+    """Whether jobs on hosted runners can use a container engine without further services."""
 
 
 SERVICES: Mapping[Provider, Service] = MappingProxyType(
@@ -380,35 +388,37 @@ SERVICES: Mapping[Provider, Service] = MappingProxyType(
 
 
 _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
-"""Beginnings of CPU flags that only some hosted runners have."""
+"""Prefixes of CPU flags that only some hosted runners have."""
 
 
 OLDEST_PYTHON = "3.11"
-"""What envbuilder itself runs with. Jobs for older ones build them from the lock's interpreter."""
+"""Oldest Python that envbuilder itself runs with. Jobs for older versions build them from the
+lock's interpreter."""
 
 
 class Workflow(Struct, frozen=True, kw_only=True):
-    """What a workflow is written from."""
+    """The data from which a workflow is written."""
 
     provider: Provider
     rows: tuple[Row, ...]
     omissions: tuple[Omission, ...]
     arguments: tuple[str, ...]
-    """The command that writes it."""
+    """The command that writes the workflow, as arguments."""
     output: str
-    """The path in the repository; empty if it is printed, and nothing can check it."""
+    """Path of the workflow in the repository. If the workflow is printed, it is empty, and the
+    workflow cannot check itself."""
     project: bool
     """Whether the repository is a project with environments."""
     from_checkout: bool
-    """Whether the repository is envbuilder's, which jobs then install as it is."""
+    """Whether the repository is envbuilder's own; jobs then install it from the checkout."""
     requirements: str
-    """The path in the repository of the requirements file that jobs install."""
+    """Path in the repository of the requirements file that jobs install."""
     quick: bool
-    """Whether verifications use the small subset of MNIST."""
+    """Whether jobs verify with the small subset of MNIST."""
 
 
 def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omission]]:
-    """Return the jobs that a service can do, and why it cannot do the others."""
+    """Return the jobs that a service can do, and the others as omissions with the reason."""
     jobs: list[Row] = []
     omissions: list[Omission] = []
     for row in rows:
@@ -420,9 +430,9 @@ def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omis
 
 
 def require_jobs(workflow: Workflow) -> None:
-    """Raise `InvalidError` if a workflow has no job, or if a lock is not in the repository.
+    """Raise `InvalidError` if the workflow has no job, or if a lock is not in the repository.
 
-    Jobs could then build something else than what was checked there.
+    Without the lock, jobs could build something other than what was checked in the repository.
     """
     outside: set[str] = set()
     for row in workflow.rows:
@@ -442,7 +452,7 @@ def require_jobs(workflow: Workflow) -> None:
 
 
 def _why_not(row: Row, service: Service) -> str:
-    """Return why a job cannot be done, on a hosted runner if it is for one; empty if it can."""
+    """Return why a hosted runner cannot do a job; empty if it can, or if another runner does it."""
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:
@@ -456,9 +466,10 @@ def _why_not(row: Row, service: Service) -> str:
 
 
 def workflow_files(workflow: Workflow) -> dict[str, str]:
-    """Return path → text. On GitHub, jobs that only build have a file of their own.
+    """Return the files of a workflow: path → text.
 
-    There, only a whole workflow can depend on what has changed.
+    On GitHub, jobs that only build are in a file of their own, because only a whole workflow can
+    depend on which files have changed.
     """
     if workflow.provider == "gitlab":
         return {workflow.output: _text(workflow, workflow.rows)}
@@ -473,13 +484,19 @@ def workflow_files(workflow: Workflow) -> dict[str, str]:
 
 
 def _beside(output: str, ending: str) -> str:
-    """Return the path of a file beside the workflow."""
+    """Return the path of a file next to the workflow.
+
+    Its name is the name of the workflow's file with `ending` in place of the suffix.
+    """
     path = Path(output or "envbuilder.yml")
     return str(path.with_name(path.stem + ending))
 
 
 def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
-    """Return the file that has these jobs of a workflow; its path if they only build."""
+    """Return the text of a workflow file with these jobs.
+
+    `builds` is the path of the file if its jobs only build, and is empty otherwise.
+    """
     command = shlex.join(workflow.arguments)
     service = SERVICES[workflow.provider]
     names = () if workflow.project else dict.fromkeys(row.profile for row in workflow.rows)
@@ -513,11 +530,12 @@ def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
 
 
 _MOST_CACHED = 5 * 10**9
-"""Half of what GitHub keeps for a repository: those of earlier locks stay until it is full."""
+"""Maximum number of bytes that the jobs cache: half of GitHub's limit per repository, since the
+caches of earlier locks stay until the limit is reached."""
 
 
 def uncached(rows: Iterable[Row]) -> list[str]:
-    """Return the ids of the jobs whose downloads are one too many for GitHub's caches."""
+    """Return the ids of the jobs whose downloads no longer fit into GitHub's caches."""
     left = _MOST_CACHED
     without: list[str] = []
     for row in rows:
@@ -532,13 +550,13 @@ def uncached(rows: Iterable[Row]) -> list[str]:
 
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""What can label a runner of a CI service; workflows hold it as it is."""
+"""Valid labels of runners, which workflows contain unquoted."""
 
 
 def _python_versions(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[types.PythonVersion, ...]:
-    """Return checked versions of Python."""
+    """Return the Python versions; raise `BadParameter` if one is malformed."""
     try:
         return decoding.convert(values, tuple[types.PythonVersion, ...])
     except msgspec.ValidationError as error:
@@ -546,7 +564,7 @@ def _python_versions(
 
 
 def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Return labels by profile or accelerator, with or without a platform."""
+    """Return the labels of runners by profile or accelerator, with or without a platform."""
     runners = {}
     for value in values:
         key, _, label = value.partition("=")
@@ -569,7 +587,7 @@ def planned(
     runners: Mapping[str, str],
     provider: Provider,
 ) -> tuple[list[Row], list[Omission]]:
-    """Return the rows for the project in this folder, and what has none."""
+    """Return the rows for the project in this folder, and the omissions with their reasons."""
     locked, unlocked = locked_profiles(load_settings(), names, Path.cwd())
     _require_known(runners, locked)
     service = SERVICES[provider]
@@ -579,7 +597,7 @@ def planned(
 
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
-    """Raise `InvalidError` for a runner of nothing that is in the matrix."""
+    """Raise `InvalidError` if a runner is given for a name that the matrix does not contain."""
     available: set[str] = set()
     for locked in profiles:
         available |= {locked.profile.name, locked.profile.accelerator}
@@ -599,7 +617,10 @@ _WHEEL = re.compile(
 
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return a path in the repository: the workflow holds the command that writes it."""
+    """Return the path of the workflow; raise `BadParameter` if it may be outside this folder.
+
+    The path must be relative, because the workflow contains the command that writes it.
+    """
     if value is None:
         return ""
     if not _PATH.fullmatch(value) or ".." in value.split("/"):
@@ -610,7 +631,7 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of a wheel of this version in the repository."""
+    """Return the path of envbuilder's wheel in the repository; it must have this version."""
     if value is None:
         return ""
     inside = _WHEEL.fullmatch(value) and ".." not in value.split("/")
@@ -769,7 +790,7 @@ def command(
 
 
 def summary(workflow: Workflow) -> Iterator[str]:
-    """Yield a line for each job, with what it does and takes, and for what has none."""
+    """Yield a line for each job with its task and its sizes, and a line for each omission."""
     for row in workflow.rows:
         does = f"verify{' and pytest' if row.tests else ''} at each push"
         if row.what == "build":
@@ -791,7 +812,7 @@ def _options(
     selection: Selection,
     runners: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield the options that choose the same jobs again."""
+    """Yield the command-line options that select the same jobs again."""
     yield from ("--provider", provider)
     if names:
         yield from ("--profile", ",".join(names))
@@ -806,7 +827,7 @@ def _options(
 
 
 def _begin_of_own_line(wheel: str) -> str:
-    """Return how a requirements file begins the line of envbuilder itself."""
+    """Return the beginning of the line for envbuilder itself in a requirements file."""
     source = f"./{wheel}" if wheel else f"{self_wheel.DISTRIBUTION}=={__version__}"
     return f"{source} --hash=sha256:"
 
@@ -827,7 +848,10 @@ def _requirements(plan: Workflow, wheel: str, settings: Settings) -> RenderedFil
 
 
 def _require_current(path: str, expected: str, again: str, *, whole: bool = True) -> None:
-    """Raise `InvalidError` unless a file is this text, or else holds it."""
+    """Raise `InvalidError` unless a file has the expected text.
+
+    If not `whole`, the file only has to contain that text.
+    """
     try:
         current = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

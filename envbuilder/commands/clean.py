@@ -1,4 +1,4 @@
-"""`envbuilder clean`: list what envbuilder made and the space it takes, then remove it."""
+"""`envbuilder clean`: list what envbuilder made and how much space it takes, then remove it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     Sizes = Mapping[str, int | None]
 
 _SHOWN = 20
-"""Maximum number of names per reason for staying, and of rows per kind; --json has all."""
+"""Maximum number of names that are shown per reason to stay, and of rows per kind; --json has all.
+"""
 _BLOCK = 512
-"""Unit of `st_blocks`, whatever the file system's own is."""
+"""Number of bytes per unit of `st_blocks`, whatever the block size of the file system."""
 _SIZE = 12
-"""Width of a size in columns."""
+"""Width of a size in the table, in columns."""
 
 
 @click.command("clean")
@@ -131,7 +132,10 @@ def command(
 
 
 def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
-    """Raise `InvalidError` without consent, and `BuildError` if something could not be removed."""
+    """Raise an error if something was not removed.
+
+    Raise `InvalidError` if consent was missing (`refused`), or `BuildError` if removal failed.
+    """
     if refused:
         raise InvalidError("nothing was removed", "To remove what is listed, add --yes.")
     if failed:
@@ -143,19 +147,19 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
 
 
 def _is_terminal() -> bool:
-    """Return whether a person reads the output and can answer, not a program."""
+    """Return whether a person, not a program, reads the output and can answer."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> None:
-    """Print the table on stderr if stdout is for a program, else on stdout."""
+    """Print the table of items: on stdout on a terminal, otherwise on stderr."""
     write = console.result if sys.stdout.isatty() else progress.note
     for line in table(items, sizes):
         write(line)
 
 
 def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
-    """Print what was removed: by name for programs; as one line below a terminal's table."""
+    """Print what was removed: each name for a program, or one line on a terminal."""
     if not sys.stdout.isatty():
         for name in removed:
             console.result(f"{'would remove' if dry_run else 'removed'} {name}")
@@ -165,7 +169,10 @@ def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
 
 @contextmanager
 def _connected(progress: console.Progress) -> Iterator[Engine | None]:
-    """Yield the engine; if none answers, None, with a note if one is configured."""
+    """Yield the container engine, or None if none answers.
+
+    In that case, print a note if an engine is configured.
+    """
     try:
         engine = connection.connect()
     except ToolError as error:
@@ -177,13 +184,16 @@ def _connected(progress: console.Progress) -> Iterator[Engine | None]:
 
 
 def _note_unseen(error: ToolError, progress: console.Progress) -> None:
-    """Note that images stay because the engine does not answer, if one is configured."""
+    """Print a note that images were not examined because the configured engine does not answer.
+
+    Print nothing if no engine is configured.
+    """
     if interface.configured_docker():
         progress.note(f"images were not examined: {error.message}")
 
 
 def _lines(staying: Iterable[Skipped]) -> Iterable[str]:
-    """Yield lines about what stays, grouped by reason."""
+    """Yield lines on the items that stay, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for item in staying:
         by_reason.setdefault(item.reason, []).append(item.name)
@@ -208,7 +218,7 @@ def _examined(
     reports: bool,
     volumes: bool,
 ) -> list[Item]:
-    """Return the items to remove, in this order; the inventory records those that stay."""
+    """Return the items to remove, in this order; the inventory records the items that stay."""
     leftovers = inventory.leftovers()
     if profile is not None:
         inventory.staying.clear()
@@ -234,10 +244,11 @@ def _examined(
 
 
 def measured(items: Sequence[Item], engine: Engine | None, progress: console.Progress) -> Sizes:
-    """Return name → the bytes that removing the items frees, in this order.
+    """Return the bytes that removing each item frees, by name, if removed in this order.
 
-    A file with several hard links is freed with the last one, and not at all if one of them stays.
-    An image frees what no other image shares, with its last name. None: no engine reports it.
+    A file with several hard links is counted for the last link, and not at all if a link stays. An
+    image is counted for its last name, without the data that it shares with other images. None
+    means that no engine reports the size.
     """
     if not items:
         return {}
@@ -292,7 +303,7 @@ def _remove(
 
 
 def _failure(item: Item, engine: Engine | None) -> str:
-    """Remove an item; return the error, or an empty string."""
+    """Remove an item; return an error message, or an empty string if it was removed."""
     try:
         if item.root is not None:
             files.remove(Path(item.name), item.root, item.aside)
@@ -313,7 +324,7 @@ def _failure(item: Item, engine: Engine | None) -> str:
 
 
 def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
-    """Yield the lines of a table of removed items, by kind, with users, sizes and their sum."""
+    """Yield the lines of the table of items: by kind, with users and sizes, and the total."""
     for kind in dict.fromkeys(item.kind for item in items):
         parts: dict[str, list[int | None]] = {}
         users: dict[str, dict[str, None]] = {}

@@ -21,7 +21,7 @@ from envbuilder.watch import model
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
 _OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
-"""Suffix of a file → the format, if --format is not given."""
+"""Suffix of the output file → the format, used without --format."""
 _JUDGED = ("report", "against before", "why")
 
 
@@ -109,7 +109,7 @@ def command(
 
 
 def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path | None) -> int:
-    """Show a run of a fleet; return the exit code."""
+    """Show the run of a fleet; return the exit code."""
     if form in {"markdown", "csv"} or (form == "html") != (output is not None):
         raise click.UsageError("a run of a fleet: as table or json, or as html with --output")
     page = console.Place("--output", output, console.is_page)
@@ -126,24 +126,24 @@ _HEADINGS = {*_WORD.findall(" ".join((*comparison.COLUMNS, *comparison.Row.__str
 
 
 def _is_table(content: bytes) -> bool:
-    """Return whether a file begins with headings of a table, in any widths."""
+    """Return whether a file begins with the headings of a comparison table, of any width."""
     headings = _WORD.findall(content.decode(errors="replace").partition("\n")[0])
     return len(headings) >= _LEAST_COLUMNS and {*headings} <= _HEADINGS
 
 
 class _Compared(Struct, frozen=True, kw_only=True):
-    """Reports side by side, in one format."""
+    """Compared reports, in one output format."""
 
     draw: Callable[[Any], None] | None = None
-    """Prints them on a console, if the format is for terminals."""
+    """A function that prints the reports on a rich console; None for other formats."""
     lines: tuple[str, ...] = ()
-    """Lines printed after them."""
+    """Lines to print after the table."""
     written: str = ""
-    """The reports in another format."""
+    """Text of the reports in a format that is not for terminals."""
     is_worse: bool = False
 
     def text(self) -> str:
-        """Return them as text."""
+        """Return the reports as text."""
         if self.draw is None:
             return self.written
         stream = io.StringIO()
@@ -169,7 +169,10 @@ def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Comp
 def _judgements(
     reports: Sequence[history.StoredReport], earlier: Path | None
 ) -> tuple[history.Judgement, ...] | None:
-    """Return how the reports compare with those in a folder; None without a folder."""
+    """Return the judgements of the reports against earlier ones of the same name in a folder.
+
+    Return None without a folder.
+    """
     if earlier is None:
         return None
     before = map(history.read, _files(earlier))
@@ -192,7 +195,7 @@ def _text(
 
 
 def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
-    """Return every report once; raise `InvalidError` with all errors at once."""
+    """Return each report once; raise one `InvalidError` for all files that cannot be read."""
     problems: list[InvalidError] = []
     stored: dict[Path, history.StoredReport] = {}
     for path in paths:
