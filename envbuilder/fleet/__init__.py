@@ -1,4 +1,4 @@
-"""Verify every node of a cluster: promises, jobs, results, one table.
+"""Verify every node of a cluster and show the results in one table.
 
-May use `verify` and the rooms below it; a scheduler runs the jobs.
+A scheduler runs the jobs. The code may import `verify` and the rooms below it.
 """

@@ -1,4 +1,4 @@
-"""Compare a run of a fleet with an earlier one, node by node. Pure."""
+"""Compare a run on a fleet with an earlier one, node by node. The code is pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from envbuilder.fleet.model import PROVEN, Entry, NodeName, Outcome, RunId, Summ
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 Kind = Literal["worse", "device", "slower", "gone", "changed", "new", "better", "faster"]
-"""How a node changed, the most important first. `worse` and `better`: its outcome, in the order
-proven, slow, anything else; `changed`: another outcome of the same rank. `device`: another device
-did the work. `slower` and `faster`: its speed, by more than `MAX_SLOWDOWN`."""
+"""How a node changed, the most important kind first. `worse` and `better`: its outcome has another
+rank; the ranks are proven, slow and anything else, best first. `changed`: it has another outcome of
+the same rank. `device`: another device did the work. `slower` and `faster`: its epoch time changed
+by more than the factor `MAX_SLOWDOWN`. `gone` and `new`: it is only in the earlier or only in the
+later run."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 REGRESSIONS: frozenset[Kind] = frozenset({"worse", "device", "slower"})
 _TIMED: frozenset[Outcome] = frozenset({"verified", "slow"})
-"""Outcomes with a judged speed; a busy node's speed is neither compared nor held against it."""
+"""Outcomes for which the speed was judged. The speed of a busy node is neither compared nor held
+against it."""
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One way in which a node differs from the earlier run; it may have several."""
+    """One way in which a node differs from the earlier run. A node may have several changes."""
 
     node: NodeName
     kind: Kind
@@ -37,26 +40,27 @@ class Drift(Struct, frozen=True, kw_only=True):
 
     earlier: RunId
     started: str
-    """When the earlier run started, like 20261123T091500Z."""
+    """The start time of the earlier run (UTC), such as 20261123T091500Z."""
     changes: tuple[Change, ...]
-    """In the order of `KINDS`, then of the nodes."""
+    """The changes, ordered by `KINDS` and then by node."""
     common: int
-    """Nodes that are in both runs."""
+    """The number of nodes that are in both runs."""
     timed: int
-    """Nodes whose speed was judged in both, on the same device."""
+    """The number of nodes whose speed was judged on the same device in both runs."""
     ratio: float | None
-    """Median of those nodes' epoch times, as multiples of the earlier ones; None without any."""
+    """The median over these nodes of the epoch time divided by the earlier one. None without such
+    nodes."""
 
     @property
     def regressed(self) -> bool:
-        """Return whether a node is worse, slower, or has another device."""
+        """Whether any node became worse or slower, or used another device."""
         return any(change.kind in REGRESSIONS for change in self.changes)
 
 
 def require_comparable(earlier: Summary | None, *, run: str, quick: bool) -> None:
-    """Raise `InvalidError` if a run, possibly not started yet, cannot be compared with `earlier`.
+    """Raise `InvalidError` if a run cannot be compared with `earlier`.
 
-    Does nothing without an earlier run.
+    The run need not have started yet. If `earlier` is None, do nothing.
     """
     if earlier is None:
         return
@@ -71,7 +75,7 @@ def require_comparable(earlier: Summary | None, *, run: str, quick: bool) -> Non
 
 
 def compare(earlier: Summary, now: Summary) -> Drift:
-    """Return how `now` differs from `earlier`; raise `InvalidError` if they cannot be compared."""
+    """Return how `now` differs from `earlier`. Raise `InvalidError` if they cannot be compared."""
     require_comparable(
         earlier,
         run=now.run,
@@ -101,7 +105,7 @@ def compare(earlier: Summary, now: Summary) -> Drift:
 
 
 def sentences(drift: Drift) -> list[str]:
-    """Sum up a comparison: changes and speed."""
+    """Return a summary of a comparison as sentences: the number of changes, and the speed."""
     number = Counter(change.kind for change in drift.changes)
     nodes = counted(drift.common, "node")
     shown = [f"Nothing changed on {nodes}."]
@@ -131,7 +135,7 @@ def label(kind: Kind) -> str:
 
 
 def _changes(before: Entry, now: Entry) -> Iterator[Change]:
-    """Yield how a node that is in both runs changed."""
+    """Yield the changes of a node that is in both runs."""
     rank = _rank(now.outcome)
     earlier_rank = _rank(before.outcome)
     # A node that was merely busy did not change.
@@ -174,7 +178,7 @@ def _rank(outcome: Outcome) -> int:
 
 
 def _ratio(before: Entry, now: Entry) -> float | None:
-    """Return a node's epoch time as a multiple of the earlier one; None if not comparable."""
+    """Return a node's epoch time divided by the earlier one, or None if they are not comparable."""
     if not _TIMED.issuperset({before.outcome, now.outcome}) or before.device != now.device:
         return None
     seconds = now.epoch_seconds
@@ -185,7 +189,7 @@ def _ratio(before: Entry, now: Entry) -> float | None:
 
 
 def _speed(before: Entry, now: Entry, ratio: float) -> str:
-    """Return two epoch times, and other differences that may explain them."""
+    """Return a sentence on two epoch times, with other differences that may explain the change."""
     was = text.amount(before.epoch_seconds or 0)
     took = text.amount(now.epoch_seconds or 0)
     speed = f"its epoch took {ratio:.2f} times as long, {took} s instead of {was} s"

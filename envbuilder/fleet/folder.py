@@ -1,13 +1,13 @@
-"""The folder of a run, which all nodes see: its plan, its jobs, their results.
+"""The folder of a run, which all nodes can access: the plan, the jobs and their results.
 
 fleet.json               the plan
-scripts/NODE.sbatch      what was submitted
-jobs.jsonl               one line a job, written when it is accepted
+scripts/NODE.sbatch      the submitted script
+jobs.jsonl               one line per job, written when the scheduler accepts it
 results/NODE.JOB.json    written by the node at the end of its job
-logs/NODE.JOB.log        what the job printed
+logs/NODE.JOB.log        the output of the job
 summary.json             the table
 
-The scripts run as the user, so nobody else may write them, or replace the folder.
+The scripts run as the user, so nobody else may be able to write them or to replace the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLAN = "fleet.json"
 JOBS = "jobs.jsonl"
 SUMMARY = "summary.json"
 _LOG_TAIL = 4096
-"""Bytes that are read of a job's output, from its end: its last error is there."""
+"""Number of bytes to read from the end of a job's output, which contains its last error."""
 
 
 class _Submitted(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class _Submitted(Struct, frozen=True, kw_only=True):
 
 
 def require_path(folder: Path) -> None:
-    """Raise `InvalidError` for a path that a line of `#SBATCH` could not hold as it is."""
+    """Raise `InvalidError` for a path that cannot be written unquoted in a line of `#SBATCH`."""
     if not re.match(SAFE_FOLDER, str(folder)):
         raise InvalidError(
             f"{folder}: jobs cannot write into a folder of this name",
@@ -54,10 +54,10 @@ def require_path(folder: Path) -> None:
 
 
 def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
-    """Write the plan and the scripts, by node.
+    """Create a run's folder with its plan and its scripts. `scripts` maps nodes to scripts.
 
-    Raises `InvalidError` if the folder holds a run already, or another user controls its content;
-    `BuildError` if it cannot be written.
+    Raises `InvalidError` if the folder already contains a run, or if another user controls its
+    content; `BuildError` if it cannot be written.
     """
     with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
 def read(folder: Path) -> Plan:
     """Return the plan of a run.
 
-    Raises `InvalidError` if there is none, it is damaged, or not the user's own.
+    Raises `InvalidError` if the plan is missing or damaged, or if the folder is not the user's own.
     """
     files.require_own(folder)
     hint = "Name the folder of an earlier run: --resume FOLDER"
@@ -84,7 +84,7 @@ def read(folder: Path) -> Plan:
 
 @contextmanager
 def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
-    """Raise `InvalidError` for a file that cannot be read or is invalid."""
+    """Raise `InvalidError` if the block cannot read a file, or finds it invalid."""
     try:
         with files.explained(path, hint=hint):
             yield
@@ -99,7 +99,7 @@ def script(folder: Path, node: str) -> Path:
 
 
 def add_job(folder: Path, node: str, job: str) -> None:
-    """Record a job for later runs of this program. Raises `BuildError`."""
+    """Record a job, so that a resumed run finds it. Raises `BuildError` if that fails."""
     with _writing(folder), (folder / JOBS).open("ab") as out:
         out.write(msgspec.json.encode(_Submitted(node=node, job=job)) + b"\n")
         out.flush()
@@ -107,7 +107,7 @@ def add_job(folder: Path, node: str, job: str) -> None:
 
 
 def jobs(folder: Path) -> dict[str, str]:
-    """Return the newest job of each node, without lines that a kill cut off."""
+    """Return the newest job of each node. Incomplete lines, left by a kill, are skipped."""
     try:
         content = (folder / JOBS).read_bytes()
     except FileNotFoundError:
@@ -126,11 +126,9 @@ def result_path(folder: Path, node: str, job: str) -> Path:
 
 
 def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """Yield node and content of the results that exist; `expected` maps nodes to jobs.
+    """Yield the node and the content of each result that exists. `expected` maps nodes to jobs.
 
-    A result that is too large or unreadable has empty content, and is thus malformed.
-
-    The content of one that is too large or unreadable is empty, and thus malformed.
+    A result that is too large or unreadable is yielded with empty content, which is malformed.
     """
     names = {entry.name for entry in os.scandir(folder / "results")}
     for node, job in expected.items():
@@ -143,9 +141,9 @@ def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, by
 
 
 def last_words(folder: Path, node: str, job: str) -> str:
-    """Return the last error that a job printed, or else its last line; empty if there is none.
+    """Return the last error that a job printed, or else its last line, or "" if there is none.
 
-    srun's own output is skipped: it only says that a task failed.
+    Lines that srun prints are skipped, because they only say that a task failed.
     """
     try:
         with (folder / "logs" / f"{node}.{job}.log").open("rb") as log:
@@ -176,20 +174,20 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def save(folder: Path, summary: Summary) -> None:
-    """Write the table. Raises `BuildError`."""
+    """Write the table of a run. Raises `BuildError` if that fails."""
     with _writing(folder):
         files.write(folder / SUMMARY, encode(summary))
 
 
 def encode(summary: Summary) -> bytes:
-    """Encode a summary as text for `read_summary`."""
+    """Encode a summary as JSON text for `read_summary`."""
     return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
 
 
 def read_summary(path: Path) -> Summary:
-    """Return the summary in a file, or in a run's folder; raise `InvalidError` if it is not valid.
+    """Return the summary in a file or a run's folder. Raise `InvalidError` if it is invalid.
 
-    The file is untrusted: its texts are cut and freed of control characters again.
+    The file is untrusted, so its texts are shortened and control characters are removed again.
     """
     file = path / SUMMARY if path.is_dir() else path
     hint = f"Name the folder of a finished run, or the file {SUMMARY} in it."
@@ -199,7 +197,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def _checked(summary: Summary) -> Summary:
-    """Return a summary that is safe to show; raise `ValueError` if it contradicts itself."""
+    """Return a summary that is safe to print. Raise `ValueError` if the summary is inconsistent."""
     for stamp in (summary.started, summary.finished):
         text.stamp_time(stamp)
     nodes = [entry.node for entry in summary.entries]
@@ -221,7 +219,7 @@ def _safe(entry: Entry) -> Entry:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise `BuildError` if the folder cannot be written, `InvalidError` if it has a run."""
+    """Raise `BuildError` if the block cannot write the folder, `InvalidError` if a run is in it."""
     try:
         yield
     except FileExistsError as error:

@@ -1,6 +1,6 @@
-"""Judge nodes by their results, and then against their equals. Pure.
+"""Judge each node by its result, then compare it with similar nodes. The code is pure.
 
-A node writes its result into a file; here it is checked, since it may hold anything.
+A node writes its result to a file. The file is checked here, because it may contain anything.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 LARGEST = 4 << 20
-"""Maximum bytes of a node's result, which the node wrote; a report has 20,000 to 60,000."""
+"""Maximum size in bytes of a result, which is written by the node. A report has 20,000 to 60,000
+bytes."""
 LEAST_EQUALS = 3
-"""Minimum number of equal nodes for a meaningful median."""
+"""Minimum number of similar nodes for a meaningful median."""
 _LONGEST_NAME = 80
-"""Characters of a name in a node's result."""
+"""Maximum number of characters of a name in a node's result."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A node's result: its identity, what was detected and done, and the report if there is one.
+    """A node's result: its identity, the detected hardware, what was done, and the report, if any.
 
-    The identity guards against mistakes, such as a folder that two runs share. It is no defence
-    against a node that lies on purpose.
+    The identity protects against mistakes, such as two runs that share a folder. It does not
+    protect against a node that lies on purpose.
     """
 
     schema: Literal[1] = 1
@@ -57,15 +58,15 @@ class Result(Struct, frozen=True, kw_only=True):
     job: JobId
     node: NodeName
     host: Annotated[str, Meta(max_length=255)]
-    """The node's own host name."""
+    """The host name that the node itself reports."""
     exit_code: int | None
-    """The exit code of `envbuilder verify`; None if it was stopped because it took too long."""
+    """The exit code of `envbuilder verify`, or None if it was stopped because it took too long."""
     message: Annotated[str, Meta(max_length=20_000)]
-    """The last lines that it printed."""
+    """The last lines that `envbuilder verify` printed."""
     seconds: Annotated[float, Meta(ge=0, le=1e9)]
     detected: Detected
     gpus: Annotated[int, Meta(ge=0)] | None
-    """Number of GPUs that the scheduler gave the job; None if it does not say."""
+    """The number of GPUs that the scheduler gave to the job, or None if it does not say."""
     report: dict[str, Any] | None
 
 
@@ -75,23 +76,26 @@ def encode(result: Result) -> bytes:
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """A node's entry, and what identifies its equals; None without a proof."""
+    """A node's entry with the data needed to compare it with similar nodes.
+
+    Nodes with the same `kind` are similar. `kind` is None if the node's training is not proven.
+    """
 
     entry: Entry
     kind: tuple[object, ...] | None = None
     first: float | None = None
-    """Seconds of the first epoch."""
+    """The duration of the first epoch in seconds."""
     warm: float | None = None
-    """Median of the later ones; None if there was only one epoch."""
+    """The median duration of the later epochs in seconds, or None if there was only one epoch."""
 
 
 def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None = None) -> Judged:
-    """Return the entry of a node that sent no result."""
+    """Return the entry of a node that sent no usable result."""
     return Judged(entry=_entry(promise, outcome, detail, job))
 
 
 def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
-    """Judge a node by the bytes that it sent, which are untrusted."""
+    """Judge a node by the bytes that it sent. The bytes are untrusted."""
     try:
         result = _parsed(content, run=run, job=job, node=promise.node)
         report = None if result.report is None else model.check(result.report)
@@ -127,7 +131,7 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
 
 
 def _parsed(content: bytes, **expected: str) -> Result:
-    """Return a result; raise `InvalidError` if it is malformed or of another job."""
+    """Return a result. Raise `InvalidError` if it is malformed or belongs to another job."""
     try:
         decoding.require_few_values(content)
         result = decoding.from_json(content, Result)
@@ -156,10 +160,11 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
-    """Return the entries, with each epoch relative to its equals' median; much slower is `slow`.
+    """Return the entries, each with its epoch time relative to the median of similar nodes.
 
-    Equals have the same profile, backend, framework, device and images. A node that did other work
-    has no share, and counts in no median.
+    Similar nodes have the same profile, backend, framework, device and images. An entry that is
+    much slower gets the outcome `slow`. A node without similar ones has no share and counts in no
+    median.
     """
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for node in judged:
@@ -212,7 +217,7 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
 
 
 def _without_report(result: Result) -> tuple[Outcome, str]:
-    """Return the outcome of a node that sent no report, and its error."""
+    """Return the outcome of a node that sent no report, and the node's error."""
     if result.exit_code is None:
         return "timed-out", f"stopped after {amount(result.seconds)} s"
     # The first line of an error message, or the last line of anything else.
@@ -233,9 +238,9 @@ def _seen(detected: Detected) -> str:
 
 
 def of_report(promise: Promise, job: str, report: model.Report, given: int | None = None) -> Judged:
-    """Return the entry of a node from its checked report.
+    """Return the entry of a node from its report, which has been checked.
 
-    `given`: the number of GPUs that the scheduler gave the job; None if it does not say.
+    `given` is the number of GPUs that the scheduler gave to the job, or None if it does not say.
     """
     first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
@@ -274,7 +279,10 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome of a node that passed with a wrong number of GPUs, else None."""
+    """Return the outcome and detail for a wrong number of GPUs, or None if the number is right.
+
+    The node has passed otherwise. None is also returned if no number is promised.
+    """
     if not promise.gpus_to_prove:
         return None
     gpus = counted(promise.gpus, "GPU")

@@ -1,4 +1,4 @@
-"""A fleet as data: its nodes, the promise for each, and the result of verifying it."""
+"""The data types of a fleet: its nodes, what each promises, and the results of verifying them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from envbuilder.verify.view import Tone
 
 LONGEST_REASON = 300
-"""Maximum characters of untrusted text: from a node, a scheduler, an edited summary."""
+"""Maximum number of characters of untrusted text from a node, a scheduler or an edited summary."""
 MOST_NAMED = 8
-"""Maximum number of nodes in a sentence."""
+"""Maximum number of nodes named in a sentence."""
 
 NodeName = Annotated[
     str,
@@ -51,7 +51,7 @@ Outcome = Literal[
     "drained",
     "unmapped",
 ]
-"""The result of a node, the best first; `MARKS` explains each."""
+"""The result of verifying a node, the best first. `MARKS` explains each outcome."""
 
 
 class Mark(NamedTuple):
@@ -82,7 +82,7 @@ MARKS: dict[Outcome, Mark] = {
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PROVEN = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "good")
 LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "left")
-"""Nodes without a job; they do not count as failures."""
+"""Outcomes of nodes without a job. They do not count as failures."""
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -98,13 +98,13 @@ class Node(Struct, frozen=True, kw_only=True):
 
     name: NodeName
     state: str
-    """In the scheduler's words, without marks."""
+    """The state in the scheduler's words, without its marks."""
     usable: bool
-    """Whether jobs may start there, now or later."""
+    """Whether jobs can start on the node, now or later."""
     features: tuple[str, ...] = ()
     resources: tuple[Resource, ...] = ()
     reason: str = ""
-    """Why it is not usable, as administrators entered it."""
+    """The reason why the node is not usable, as entered by administrators."""
 
 
 class Promise(Struct, frozen=True, kw_only=True):
@@ -112,49 +112,49 @@ class Promise(Struct, frozen=True, kw_only=True):
 
     node: NodeName
     profile: types.Name | None = None
-    """None: the node itself decides by what `detect` finds there."""
+    """The promised profile, or None if the node chooses one by what `detect` finds."""
     why: str = ""
     """The source of the promise, such as `feature h100`."""
     gpus: Annotated[int, Meta(ge=0)] = 0
-    """Number of GPUs that the scheduler gives out there."""
+    """The number of GPUs that the scheduler offers on the node."""
     covered: Annotated[int, Meta(ge=0)] | None = None
-    """Number of them that its verification covers; None for all."""
+    """The number of these GPUs that the verification covers, or None for all."""
 
     @property
     def gpus_to_prove(self) -> int:
-        """Return how many GPUs must have been trained on; 0 if unknown or irrelevant."""
+        """The number of GPUs that must have been trained on, or 0 if unknown or irrelevant."""
         if self.covered is None:
             return self.gpus
         return self.covered
 
 
 class Detected(Struct, frozen=True, kw_only=True):
-    """What was detected on a node, before anything ran on it."""
+    """The hardware that was detected on a node before anything ran on it."""
 
     profile: str | None = None
-    """The profile that fits it best."""
+    """The profile that fits the node best."""
     accelerators: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
-    """Names of its accelerators."""
+    """The names of the node's accelerators."""
     cpu: str = ""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
     """A row of the table: a node, its promise and its result.
 
-    Times are in seconds, `accuracy` is a fraction. Everything is safe to print: untrusted text was
-    cut and freed of control characters when it was read.
+    Times are in seconds, and `accuracy` is a fraction. Everything is safe to print: untrusted text
+    was shortened, and control characters were removed, when it was read.
     """
 
     node: NodeName
     outcome: Outcome
     promised: str = ""
-    """A profile; empty if the node was to decide."""
+    """The promised profile. Empty if the node was to choose one."""
     why: str = ""
     """The source of the promise."""
     device: str = ""
-    """The device that did the work, or that was detected instead."""
+    """The device that did the work. Without a report, the device that was detected."""
     detail: str = ""
-    """The reason for the outcome; empty if the outcome says enough."""
+    """The reason for the outcome. Empty if the outcome says enough."""
     job: JobId | None = None
     profile: str = ""
     """The profile that was verified."""
@@ -162,28 +162,29 @@ class Entry(Struct, frozen=True, kw_only=True):
     accelerator: str = ""
     epoch_seconds: float | None = None
     share: float | None = None
-    """`epoch_seconds` divided by the median of its equals; None with fewer than three of them."""
+    """`epoch_seconds` divided by the median of similar nodes, or None if there are fewer than
+    three."""
     images_per_second: float | None = None
     accuracy: float | None = None
     framework: str = ""
-    """Name and version."""
+    """The name and the version of the framework."""
     gpus: Annotated[int, Meta(ge=0)] | None = None
-    """Number of GPUs that passed; None without a passing report."""
+    """The number of GPUs that passed, or None without a passing report."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
-    """Number that the scheduler gives out there; None if it does not say."""
+    """The number of GPUs that the scheduler offers on the node, or None if it does not say."""
 
     @property
     def partial(self) -> bool:
-        """Return whether only some of its GPUs were verified."""
+        """Whether only some of the node's GPUs were verified."""
         return self.outcome in PROVEN and 0 < (self.gpus or 0) < (self.gpus_given or 0)
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The result of a run: one entry per node, in the order of the nodes."""
+    """The result of a run: one entry per node, in natural order of the nodes."""
 
     run: RunId
     started: str
-    """Like 20261123T091500Z; UTC."""
+    """The start time in UTC, such as 20261123T091500Z."""
     finished: str
     quick: bool
     entries: tuple[Entry, ...]
@@ -191,22 +192,22 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Return whether every examined node was proven, and at least one was."""
+        """Whether every examined node was proven, and at least one node was examined."""
         examined = {e.outcome for e in self.entries if e.outcome not in LEFT_OUT}
         return bool(examined) and examined <= PROVEN
 
 
 def new_run(stamp: str) -> str:
-    """Return the id of a run that starts now; `stamp` is the time from `stamp_now`."""
+    """Return a new id for a run that starts now. `stamp` is the time from `stamp_now`."""
     return f"{stamp.lower()}-{secrets.token_hex(3)}"
 
 
 def started(run: str) -> str:
-    """Return the stamp of a run's start."""
+    """Return the time stamp of the start of a run."""
     return run.partition("-")[0].upper()
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key by which node2 comes before node10."""
+    """Return a sort key that puts node2 before node10."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), part) if part.isdigit() else (0, part) for part in parts]

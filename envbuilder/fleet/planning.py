@@ -1,4 +1,4 @@
-"""Plan a run on Slurm: `fleet.yaml`, what each node must prove, and the scripts of its jobs."""
+"""Plan a run on Slurm: read `fleet.yaml`, decide what nodes must prove, and write job scripts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _OWN_LETTERS = "JwNnoeat"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nodes that meet all conditions must prove a profile."""
+    """A rule that a profile must be proven by all nodes that meet its conditions."""
 
     profile: types.Name
     feature: Label | None = None
@@ -85,7 +85,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def conditions(self) -> str:
-        """Return the conditions in words."""
+        """The conditions in words."""
         conditions = (("feature", self.feature), ("gres", self.gres), ("node", self.node))
         return ", ".join(f"{name} {value}" for name, value in conditions if value is not None)
 
@@ -106,19 +106,22 @@ class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A site's settings for its cluster."""
 
     profiles: tuple[Rule, ...] = ()
-    """The first rule that applies decides. Without rules, each node decides by what it detects."""
+    """The first rule that applies to a node decides. Without rules, each node chooses a profile by
+    what it detects."""
     sbatch: Annotated[tuple[SchedulerOption, ...], Meta(max_length=50)] = ()
-    """Options for every job, as lines of `#SBATCH`."""
+    """Options of sbatch for every job. They become lines of `#SBATCH`."""
     setup: Annotated[tuple[ShellLine, ...], Meta(max_length=100)] = ()
-    """Shell code that every job runs first, such as `module load python`."""
+    """Lines of shell code that every job runs first, such as `module load python`."""
     command: Annotated[tuple[Argument, ...], Meta(max_length=20)] = ()
-    """How nodes start envbuilder; by default like here."""
+    """The command that starts envbuilder on nodes. By default, it is the command that starts it
+    here."""
     sif: dict[types.Name, types.AbsolutePath] = {}
-    """For `fleet verify`: profile → its image file, which all nodes see and run with Apptainer."""
+    """For `fleet verify`: profile → its image file. All nodes can access the file and run it with
+    Apptainer."""
 
 
 def read_settings(path: Path) -> FleetSettings:
-    """Read a file, which must be the user's own: its shell code runs in jobs.
+    """Read a settings file. It must belong to the user, because its shell code runs in jobs.
 
     Raises `InvalidError` with file, line, key and suggestion.
     """
@@ -132,7 +135,7 @@ def read_settings(path: Path) -> FleetSettings:
 
 
 def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
-    """Yield place, problem and suggestion of each mistake that the types allow."""
+    """Yield place, problem and suggestion for each mistake that the types do not catch."""
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
             hint = "Add feature:, gres: or node: to say which nodes it is for."
@@ -154,9 +157,9 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
 def promised(
     nodes: Iterable[Node], settings: FleetSettings, profile: str | None
 ) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
-    """Return the promises of nodes, and the rows of those that get no job.
+    """Return the promises of the nodes, and the table rows of the nodes that get no job.
 
-    `profile` is promised for every node and overrides the settings.
+    If `profile` is given, every node must prove it, whatever the settings say.
     """
     promises: list[Promise] = []
     left_out: list[Entry] = []
@@ -184,7 +187,7 @@ def promised(
 
 
 def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
-    """Return a node's promise; None if the settings have rules, and none is for it."""
+    """Return the promise of a node, or None if the settings have rules but none applies to it."""
     gpus = sum(r.count for r in node.resources if r.name == "gpu")
     if profile is not None:
         return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)
@@ -197,17 +200,17 @@ def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promis
 
 
 SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
-"""Characters that a line of `#SBATCH` can hold unquoted."""
+"""Pattern for folder names that a line of `#SBATCH` can contain unquoted."""
 _START_SECONDS = 120
-"""Seconds that a job gets beyond the verification's limit, for its setup and to report a time-out.
-"""
+"""Seconds added to the time limit of a job, for its setup and for reporting a time-out."""
 _LONGEST_WAIT_SECONDS = 30 * 60
-"""Maximum seconds until a job starts."""
+"""Maximum number of seconds to wait until a job starts."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
 )
-"""Variables that jobs get. No others: the scripts' folder may be readable for others."""
+"""Pattern for the variables that are passed on to jobs. All others are left out, because other
+users may be able to read the folder of the scripts."""
 
 
 class Common(Struct, frozen=True, kw_only=True):
@@ -215,13 +218,13 @@ class Common(Struct, frozen=True, kw_only=True):
 
     run: str
     folder: str
-    """Folder of the run; the same path on all nodes."""
+    """The folder of the run. Its path is the same on all nodes."""
     command: tuple[str, ...]
-    """Starts envbuilder on a node."""
+    """The command that starts envbuilder on a node."""
     arguments: tuple[str, ...]
     """Arguments for `envbuilder verify` on each node."""
     project: str | None = None
-    """Folder with the run's `envbuilder.yaml`; the same path on all nodes."""
+    """The folder with the `envbuilder.yaml` of the run. Its path is the same on all nodes."""
     sif: dict[str, str] = {}
     """Profile → its image file."""
     variables: dict[str, str]
@@ -229,7 +232,7 @@ class Common(Struct, frozen=True, kw_only=True):
     """Options for sbatch."""
     setup: tuple[str, ...]
     limit_seconds: int
-    """Maximum seconds of a verification."""
+    """Maximum number of seconds for a verification."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -250,10 +253,10 @@ class Request(Struct, frozen=True, kw_only=True):
     """The options of a run."""
 
     profile: str | None
-    """Promised for every node; overrides the settings."""
+    """The profile that every node must prove, or None to follow the settings."""
     partition: str | None
     patterns: tuple[str, ...]
-    """Patterns of nodes; empty for all."""
+    """Patterns for the names of nodes. Empty means all nodes."""
     arguments: tuple[str, ...]
     """Arguments for `envbuilder verify` on each node."""
     quick: bool
@@ -267,10 +270,10 @@ def plan(
     request: Request,
     library: Library,
 ) -> Plan:
-    """Return a run's plan for the requested nodes.
+    """Return the plan for verifying the requested nodes.
 
-    Raises `InvalidError` if there is none, a pattern matches none, a promised profile does not
-    exist, or images are given for nodes that choose their profile themselves.
+    Raises `InvalidError` if there are no nodes, if a pattern matches none, if a promised profile
+    does not exist, or if images are given for nodes that choose their profile themselves.
     """
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
@@ -302,10 +305,11 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
 
 
 def _counted(promise: Promise, library: Library) -> Promise:
-    """Return a promise with the number of GPUs that its verification covers.
+    """Return a promise with the number of GPUs that the node's verification covers.
 
-    Several only with PyTorch (`verify --devices`), none for a CPU profile, and all for a node that
-    decides itself: a GPU that it does not see must not make it a CPU node.
+    Only PyTorch can cover several GPUs (`verify --devices`). A CPU profile covers none. A node that
+    chooses its profile covers the same number as with a GPU profile: a GPU that it does not see
+    must not make it count as a CPU node.
     """
     framework = library.framework[0]
     accelerator = ""
@@ -330,7 +334,7 @@ def common(
     environ: Mapping[str, str],
     project: Path | None = None,
 ) -> Common:
-    """Return the settings that all nodes' jobs share; `command` starts envbuilder there."""
+    """Return the settings that all jobs share. `command` starts envbuilder on the nodes."""
     return Common(
         run=run,
         folder=str(folder),
@@ -346,12 +350,12 @@ def common(
 
 
 def time_limit(limit_seconds: int) -> int:
-    """Return Slurm's time limit in whole minutes."""
+    """Return Slurm's time limit for a job in whole minutes."""
     return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 
 def scripts(plan: Plan, common: Common) -> dict[str, str]:
-    """Return the script of each promised node."""
+    """Return the job script of each node that has a promise."""
     return {promise.node: _node_script(promise, common) for promise in plan.promises}
 
 
@@ -376,7 +380,7 @@ def _node_script(promise: Promise, common: Common) -> str:
 
 
 def arguments(*, quick: bool = False, python: Path | None = None) -> tuple[str, ...]:
-    """Return the options that all nodes get."""
+    """Return the options of `envbuilder verify` that are the same for all nodes."""
     words = ["--quick"] if quick else []
     if python:
         words += ["--python", str(python)]

@@ -16,21 +16,25 @@ from envbuilder.fleet.model import Entry, Outcome, Summary, natural
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
 SILENT_SECONDS = 600.0
-"""How long the scheduler may fail to answer before its jobs are given up."""
+"""Seconds that the scheduler may go without an answer before its jobs are given up."""
 _GRACE_SECONDS = 120
-"""How long the scheduler may take to end a job after its time limit."""
+"""Seconds that the scheduler may take to end a job after its time limit."""
 _SETTLE_SECONDS = 60.0
-"""How long a result may take to appear after a job's end: NFS shows new files after up to 60 s."""
+"""Seconds that a result may take to appear after the end of a job. NFS may take up to 60 s to show
+new files."""
 _KILLED_SETTLE_SECONDS = 10.0
-"""The same for a killed job, which usually has no result."""
+"""Seconds that a result may take to appear after a job was killed. Usually there is none."""
 _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
-"""Maximum seconds between two checks; pauses grow with the run's duration."""
+"""Maximum number of seconds between two checks. The pauses grow with the duration of the run."""
 
 
 @dataclass(kw_only=True)
 class _Track:
-    """A followed job, and since when it runs or has ended (seconds of one clock)."""
+    """A job that is followed, and the times at which it was submitted, started and ended.
+
+    All times are seconds of the same clock.
+    """
 
     job: str
     submitted: float
@@ -40,7 +44,7 @@ class _Track:
     def end(
         self, state: JobState | None, now: float, start_seconds: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
-        """Return outcome and detail if a job is given up; None to follow it further.
+        """Return the outcome and detail of a job that is given up, or None to keep following it.
 
         `state` is None if the scheduler does not know the job.
         """
@@ -66,7 +70,7 @@ class _Track:
 
 
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
-    """Return outcome and detail of a job that ended, or is unknown, without a result."""
+    """Return the outcome and detail of a job that ended without a result, or is no longer known."""
     if state is None:
         return "lost", "the scheduler no longer knows the job, which reported nothing"
     detail = state.meaning or f"the job ended before it reported ({state.word})"
@@ -78,7 +82,7 @@ def _ended(state: JobState | None) -> tuple[Outcome, str]:
 
 
 class Run:
-    """A run in progress; one object drives it at a time."""
+    """A run in progress. Only one object may drive a run at a time."""
 
     def __init__(
         self,
@@ -100,16 +104,16 @@ class Run:
         self._run_seconds = 60 * planning.time_limit(plan.limit_seconds) + _GRACE_SECONDS
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
-        """Node → sbatch's reason for not accepting the job."""
+        """Node → the reason why sbatch did not accept its job."""
         self._earlier: frozenset[str] = frozenset()
-        """Jobs of an earlier process."""
+        """Jobs that an earlier process submitted."""
         self._verdicts: dict[str, judge.Judged] = {}
 
     def finish(self, *, resumed: bool) -> Summary:
-        """Complete the plan; write the table to the folder and return it.
+        """Complete the plan, write the table to the folder, and return it.
 
         An interruption cancels the run's own jobs, and the table says so. If an earlier run cannot
-        be resumed, since the scheduler does not answer, its jobs go on.
+        be resumed because the scheduler does not answer, its jobs continue.
         """
         if resumed:
             self._take_up()
@@ -122,7 +126,7 @@ class Run:
         return self._save()
 
     def _follow(self) -> None:
-        """Follow the jobs to their ends."""
+        """Follow all jobs until they end."""
         started = answered = self._now()
         with self._progress.task("verify nodes", len(self._promises), "nodes") as task:
             task.advance(len(self._verdicts))
@@ -146,7 +150,7 @@ class Run:
                     self._wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
 
     def _give_up(self) -> None:
-        """Write the results so far, and cancel the run's own jobs, which nothing follows now."""
+        """Write the results so far and cancel the run's jobs, because nothing follows them now."""
         self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for node, promise in self._promises.items():
@@ -171,11 +175,9 @@ class Run:
                 self._scheduler.cancel(late)
 
     def _take_up(self) -> None:
-        """Read the results of earlier jobs, and follow those that may still send one.
+        """Read the results of earlier jobs, and follow jobs that may still send one.
 
-        Raises `ToolError` if the scheduler does not answer; then nothing is changed.
-
-        Raises `ToolError` if the scheduler does not answer; nothing is changed then.
+        Raises `ToolError` if the scheduler does not answer. In that case nothing is changed.
         """
         newest = {n: j for n, j in folders.jobs(self._folder).items() if n in self._promises}
         states = self._scheduler.jobs(self._plan.run)
@@ -211,7 +213,10 @@ class Run:
                 task.advance(1)
 
     def _settle(self, states: Mapping[str, JobState]) -> None:
-        """Judge refused jobs. sbatch may have failed or given up after a job was accepted."""
+        """Judge jobs that sbatch refused.
+
+        sbatch may have failed after the scheduler accepted a job. Such a job is followed.
+        """
         # Slurm may list what it refused, too: as a job that failed.
         new = {
             s.node: s.job
@@ -282,7 +287,7 @@ class Run:
 
 
 def _line(entry: Entry) -> str:
-    """Describe a node's result in one line."""
+    """Describe the result of a node in one line."""
     seconds = ""
     if entry.epoch_seconds:
         seconds = f", epoch {entry.epoch_seconds:.1f} s"

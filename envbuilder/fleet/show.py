@@ -1,4 +1,4 @@
-"""Show a run of a fleet: its table on a terminal, and one HTML page without network or script."""
+"""Show a run on a fleet: a table for the terminal, and an HTML page without network or scripts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from envbuilder.verify import view
 from envbuilder.verify.view import Fact, Section, Word
 
 MOST_ROWS = 60
-"""Maximum number of nodes that all get a row; with more, only unproven ones do."""
+"""Maximum number of nodes for which each gets a row. With more nodes, only unproven ones do."""
 
 
 def print_table(summary: Summary, terminal: Any) -> None:
-    """Print the table, remarks on single nodes and the counts to rich's console."""
+    """Print the table, remarks on individual nodes and the counts to a rich console."""
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
@@ -45,7 +45,7 @@ def print_table(summary: Summary, terminal: Any) -> None:
 
 
 def _nodes(entries: Sequence[Entry]) -> Section:
-    """Return a row for each node."""
+    """Return a table with one row per node."""
     rows: list[list[str | Word]] = []
     for entry in entries:
         seconds = "-" if entry.epoch_seconds is None else f"{text.amount(entry.epoch_seconds)} s"
@@ -69,7 +69,7 @@ def _nodes(entries: Sequence[Entry]) -> Section:
 
 
 def _remark(terminal: Any, entry: Entry) -> None:
-    """Print the reason for a node's outcome, if known."""
+    """Print the reason for the outcome of a node, if it is known."""
     if entry.detail:
         wrapped = textwrap.wrap(
             f"{entry.node}: {entry.outcome}: {entry.detail}",
@@ -80,7 +80,7 @@ def _remark(terminal: Any, entry: Entry) -> None:
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
+    """Return the number of nodes with each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
     number = Counter(entry.outcome for entry in entries)
     numbers = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
     nothing = "; nothing was examined"
@@ -90,7 +90,7 @@ def _counts(entries: Sequence[Entry]) -> str:
 
 
 def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
-    """Return the page of a run, with its comparison with an earlier one, if any."""
+    """Return the HTML page of a run, including the comparison with an earlier run, if given."""
     heading = "NOT VERIFIED"
     if summary.passed:
         heading = "VERIFIED"
@@ -124,13 +124,13 @@ def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
 
 
 def _outcomes(entries: Sequence[Entry]) -> list[Fact]:
-    """Return the number of nodes with each outcome, and what it means."""
+    """Return the number of nodes with each outcome, and what the outcome means."""
     number = Counter(entry.outcome for entry in entries)
     return [Fact(f"{number[o]:,} {o}", MARKS[o].meaning) for o in OUTCOMES if number[o]]
 
 
 def _reasons(entries: Sequence[Entry]) -> list[str]:
-    """Return why a run did not pass: outcomes with their nodes, the most urgent first."""
+    """Return the reasons why a run did not pass: outcomes with their nodes, most urgent first."""
     reasons = []
     for tone in ("bad", "caution"):
         for outcome in OUTCOMES:
@@ -152,7 +152,7 @@ def _subject(summary: Summary) -> tuple[str, ...]:
 
 
 def _detail(row: Entry) -> str:
-    """Return the source of a node's promise, the reason for its outcome, and its job."""
+    """Return the reason for the outcome of a node, the source of its promise, and its job."""
     promised = ""
     if row.promised:
         promised = f"by {row.why}"
@@ -163,7 +163,7 @@ def _detail(row: Entry) -> str:
 
 
 def _drift(drift: drifts.Drift) -> Section:
-    """Return the changes since an earlier run."""
+    """Return a report section on the changes since an earlier run."""
     return Section(
         title=f"Against the run of {text.readable_stamp(drift.started)}",
         header=("node", "change", "detail"),

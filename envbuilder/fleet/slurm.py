@@ -1,8 +1,9 @@
-"""Slurm: call its programs, and parse their output.
+"""Call the commands of Slurm and parse their output.
 
-No program needs accounting, which many clusters lack. All output is read by formats that name the
-fields, which Slurm has had since version 17; `--json` differs from release to release. Names come
-from administrators, reasons from anybody: both are cut.
+No command needs Slurm's accounting, which many clusters lack. All output is requested in formats
+that name the fields, which Slurm has supported since version 17. `--json` is not used, because its
+output differs between releases. Names come from administrators, and anyone can write reasons, so
+both are shortened.
 """
 
 from __future__ import annotations
@@ -21,26 +22,29 @@ from envbuilder.core.errors import ToolError, printable
 from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resource, natural
 
 SUFFIX = ".sbatch"
-"""Suffix of a script's name."""
+"""Suffix of the file names of job scripts."""
 CALL_SECONDS = 60.0
-"""Maximum seconds of a program; Slurm's own time-outs are 10 to 20 seconds per message."""
+"""Maximum number of seconds for one command. Slurm's own time-outs are 10 to 20 seconds per
+message."""
 _PREFERENCES = ("SBATCH_", "SINFO_", "SQUEUE_", "SCANCEL_")
 _KEPT_PREFERENCES = frozenset(
     ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 )
 _MOST_CANCELLED = 500
-"""Maximum number of ids per call of scancel, so that its arguments stay short."""
+"""Maximum number of job ids per call of scancel, so that the command line stays short."""
 Phase: TypeAlias = Literal["waiting", "running", "ending", "ended"]
-"""Phase of a job; `ending`: its script has ended or is being ended, but the job still exists."""
+"""The phase of a job. In `ending`, its script has ended or is being ended, but the job still
+exists."""
 NODE_FORMAT = "%N|%T|%f|%G|%E"
-"""sinfo: name, state, features, generic resources, reason (which may hold anything)."""
+"""Format for sinfo: name, state, features, generic resources, and reason, which may contain
+anything."""
 JOB_FORMAT = "%i|%T|%o|%r"
-"""squeue: id, state, path of the script (which holds no |), reason."""
+"""Format for squeue: id, state, path of the script, which contains no |, and reason."""
 MOST_NODES = 20_000
-"""Maximum number of nodes from sinfo; Slurm is known to run with about 15,000."""
+"""Maximum number of nodes to accept from sinfo. Slurm is known to run with about 15,000."""
 
 _MARKS = "*~#!%$@^-+"
-"""Slurm's marks behind a node's state; * means that the node does not respond."""
+"""The marks that Slurm appends to the state of a node. * means that the node does not respond."""
 _USABLE = frozenset(
     (
         "idle",
@@ -58,8 +62,8 @@ _USABLE = frozenset(
 _WAITING: tuple[Phase, Outcome, str] = ("waiting", "broken", "")
 _ENDING: tuple[Phase, Outcome, str] = ("ending", "broken", "")
 _RUNNING: tuple[Phase, Outcome, str] = ("running", "broken", "")
-"""For all other words, including those of a newer Slurm: the job is followed, and cancelled when
-its time is over. If the job disappears, the outcome is not used."""
+"""The phase for all other states, including those of newer Slurm releases. The job is followed, and
+cancelled when its time is over. The outcome is not used if the job disappears."""
 _BROKEN: tuple[Phase, Outcome, str] = ("ended", "broken", "")
 JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "PENDING": _WAITING,
@@ -87,53 +91,54 @@ JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "DEADLINE": ("ended", "timed-out", "ended by the scheduler"),
     "TIMEOUT": ("ended", "timed-out", "ended by the scheduler"),
 }
-"""Slurm's words for states and flags of a job ("Job state codes" of its page `squeue`) → phase, the
-outcome without a result, and what the word says about the job's end."""
+"""Slurm's word for the state or flag of a job → the phase, the outcome without a result, and what
+the word says about the end of the job. The words are from "Job state codes" on the manual page of
+squeue."""
 _RESOURCE = re.compile(
     r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
 )
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """The state of a job, according to its scheduler."""
+    """The state of a job as reported by the scheduler."""
 
     job: str
     phase: Phase
     word: str
-    """The scheduler's word for it, such as NODE_FAIL."""
+    """The scheduler's word for the state, such as NODE_FAIL."""
     outcome: Outcome = "broken"
-    """The outcome of its node if it ended in this state without a result."""
+    """The outcome of the node if the job ended in this state without a result."""
     meaning: str = ""
-    """The word's meaning for a job that ended, in plain words; empty for a failure of its own."""
+    """What the word means for a job that ended. Empty if the job itself failed."""
     reason: str = ""
-    """Why it waits or ended."""
+    """The reason why the job waits or ended."""
     node: str = ""
-    """The name of its script."""
+    """The name of the node, which is also the name of the job's script."""
 
     @property
     def live(self) -> bool:
-        """Return whether the job may still send a result."""
+        """Whether the job may still send a result."""
         return self.phase in {"waiting", "running"}
 
 
 class RefusedError(Exception):
-    """The scheduler did not accept a job; `str` gives its reason."""
+    """The scheduler did not accept a job. The message is its reason."""
 
 
 class Slurm:
-    """A Slurm cluster, reached through its programs on this machine."""
+    """A Slurm cluster, accessed through the Slurm commands on this machine."""
 
     def __init__(self, partition: str | None = None) -> None:
         self._partition = partition
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the partition, or of all partitions."""
+        """Return the nodes of the partition, or of all partitions if none is set."""
         chosen = ("--partition", self._partition) if self._partition else ("--all",)
         text = _checked("sinfo", "--noheader", "--Node", *chosen, f"--format={NODE_FORMAT}")
         return parse_nodes(text)
 
     def submit(self, script: Path) -> str:
-        """Submit a script and return the job's id."""
+        """Submit a script and return the job's id. Raise `RefusedError` if it is refused."""
         chosen = ("--partition", self._partition) if self._partition else ()
         done = _run("sbatch", "--parsable", *chosen, str(script))
         if done.returncode or done.timed_out:
@@ -145,7 +150,10 @@ class Slurm:
             raise _unexpected("sbatch", done.stdout) from error
 
     def jobs(self, run: str) -> dict[str, JobState]:
-        """Return a run's jobs; Slurm forgets them some minutes after their end (MinJobAge)."""
+        """Return the jobs of a run by id.
+
+        Slurm forgets jobs some minutes after they end (MinJobAge).
+        """
         return parse_jobs(
             _checked(
                 "squeue",
@@ -157,7 +165,7 @@ class Slurm:
         )
 
     def exit_code(self, job: str) -> str:
-        """Return the exit code of a job; empty if Slurm no longer knows it."""
+        """Return the exit code or signal of a job, or "" if Slurm no longer knows the job."""
         done = _run("scontrol", "--oneliner", "show", "job", job)
         match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", done.stdout)
         if done.returncode or match is None:
@@ -167,16 +175,17 @@ class Slurm:
         return match[1]
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs; scancel fails for those that have ended, which is ignored."""
+        """Cancel jobs. Jobs that have already ended make scancel fail, which is ignored."""
         for first in range(0, len(jobs), _MOST_CANCELLED):
             _run("scancel", *jobs[first : first + _MOST_CANCELLED])
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for Slurm's programs.
+    """Return the environment variables for Slurm's commands.
 
-    Users' variables for options override a script's lines, and hide jobs and nodes from lists. So
-    only those for accounts and places of jobs are kept.
+    Variables in which users set options override the lines of a script, and hide jobs and nodes
+    from lists. Of these, only the variables for the account, partition, QOS and reservation are
+    kept.
     """
     return {
         name: value
@@ -209,14 +218,14 @@ def _why(done: process.Completed) -> str:
 
 
 def job_name(run: str) -> str:
-    """Return the name of all jobs of a run, which no other job has."""
+    """Return the name that all jobs of a run have, and no other job."""
     return f"envbuilder-{run}"
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
-    """Return the nodes in sinfo's output, each once, in natural order.
+    """Return the nodes in the output of sinfo, each once, in natural order.
 
-    Raises `ToolError` for lines that do not have the requested form.
+    Raises `ToolError` for lines that do not have the requested format, or for too many nodes.
     """
     by_name: dict[str, Node] = {}
     for line in filter(None, text.splitlines()):
@@ -266,7 +275,7 @@ def _resources(text: str) -> Iterator[Resource]:
 
 
 def parse_jobs(text: str) -> dict[str, JobState]:
-    """Return the jobs in squeue's output by id."""
+    """Return the jobs in the output of squeue by id."""
     states = {}
     for line in filter(None, text.splitlines()):
         fields = line.split("|", 3)
@@ -287,9 +296,9 @@ def parse_jobs(text: str) -> dict[str, JobState]:
 
 
 def given_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return the number of a job's GPUs on its node, from a variable that Slurm sets since 20.11.
+    """Return the number of GPUs that a job has on its node, or None if it is not known.
 
-    None if it is not set.
+    The number comes from a variable that Slurm has set since version 20.11.
     """
     number = environ.get("SLURM_GPUS_ON_NODE", "")
     if re.fullmatch(r"[0-9]{1,6}", number):
