@@ -727,7 +727,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
 
 
 def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
-    """Raise `InvalidError` if a bundle has no complete target of a lock, with the tool for it."""
+    """Raise `InvalidError` unless the bundle has all files and the uv for a target of the lock."""
     brought = {m.sha256 for m in manifest.members}
     for target in lock.targets:
         asked = target.platform in manifest.platforms and target.python in manifest.pythons

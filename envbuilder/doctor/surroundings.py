@@ -67,7 +67,7 @@ class Case(Struct, frozen=True, kw_only=True):
     requested: Profile | None = None
     """The profile to diagnose, or None to diagnose the profiles that fit best."""
     advice: Callable[[Profile, Host], str] = lambda profile, host: ""
-    """Return which release would work better on a host than the profile's, or ""."""
+    """Return a sentence on a release that would work better on a host than the profile's, or ""."""
 
 
 def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:

@@ -316,10 +316,11 @@ def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
 
 
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
-    """Return which release would work better on a host than the locked one, and how to get it.
+    """Return a sentence on a release that would work better than the locked one, and how to get it.
 
     `offers` are the profile's releases, newest first, each with the reason why the project cannot
-    use it, or "". Return "" if no release is better, or if the locked release is unknown.
+    use it, or "". If no release works on the host, the sentence names the oldest sufficient driver.
+    Return "" if no release is better, or if the locked release is unknown.
     """
     limits = {}
     usual = set[releases.Build]()

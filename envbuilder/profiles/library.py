@@ -169,7 +169,7 @@ class Library:
         return lock
 
     def advice(self, profile: Profile, host: Host) -> str:
-        """Return which release would work better on a host, and how to get it; else ""."""
+        """Return a sentence on a release that would work better on a host, or "" if none would."""
         from envbuilder.profiles import fit
 
         offers: fit.Offers = [(chosen, "") for chosen in profile.choices().values()]

@@ -421,9 +421,9 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def changed(profile: Profile, lock: Lock) -> str:
-    """Return what changed since the lock was made, or "" if nothing did.
+    """Return the name of a changed input of the lock, or "" if nothing changed since it was made.
 
-    This is "the profile", or the location of a changed source.
+    The name is "the profile", or the location of a source.
     """
     if lock.inputs != inputs_digest(profile):
         return "the profile"

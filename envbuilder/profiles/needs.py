@@ -137,10 +137,10 @@ _SEEN = ("unsupported", "unlisted", "no-instances")
 def needs(
     profile: Profile, lock: profile_lock.Lock | None, platform: types.Platform, *, wsl: bool = False
 ) -> Needs:
-    """Return what a profile's wheels need on one platform.
+    """Return the needs of a profile's wheels on one platform.
 
     The wheels are those for the first Python version in the lock. If the lock has no files, the
-    needs are those of the build for the profile's release. Without a lock, only the profile's own
+    build for the profile's release determines the needs. Without a lock, only the profile's own
     requirements count. `wsl` means that the host is WSL, where the Windows driver counts.
     """
     requires = profile.requires

@@ -57,7 +57,7 @@ class Build(Struct, frozen=True, kw_only=True):
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
-        """Return what the build needs from a host. Unverified kernels count as unknown."""
+        """Return the build's needs on a host. Unverified kernels count as unknown."""
         needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
             needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
