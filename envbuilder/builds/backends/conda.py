@@ -1,10 +1,10 @@
 """The conda backend: Python and system libraries from conda packages, wheels in a venv on top.
 
 Wheels are never installed into the conda prefix itself: that would remove or overwrite files that
-conda owns. They go into a venv inside the prefix, made by the prefix's own interpreter while both
-are still in the working folder, and then adapted to the final location of both. The image builder
-instead gives uv a program that answers like that interpreter, for Linux only. Here the real one is
-available, and if it cannot run, the build fails before anything is in place.
+conda owns. They go into a venv inside the prefix. The prefix's own interpreter makes the venv while
+both are still in the working folder, and both are then adapted to their final location. The image
+builder instead gives uv a program that answers like that interpreter, for Linux only. Here the real
+interpreter is available. If it cannot run, the build fails before anything is in place.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from envbuilder.builds.request import Locked
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
-"""An environment that sees conda's libraries would also see those in the user's home, and import
-them first. A profile may override this."""
+"""Variables that hide the packages in the user's home. An environment that sees conda's libraries
+would otherwise see those packages, too, and import them first. A profile may override this."""
 VENV = "venv"
-"""The venv of the wheels, below the prefix."""
+"""The folder of the wheels' venv, relative to the prefix."""
 _INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
 _COMPILERS = ("gxx", "cxx-compiler", "clangxx", "compilers")
 # Sourced in a function, where "$@" is empty: activate.d scripts of packages may read it.
@@ -60,8 +60,8 @@ for _name in $_envbuilder_names; do eval "_stated_$_name=\\$$_name"; done
 _activate || exit
 for _name in $_envbuilder_names; do eval "export $_name=\\$_stated_$_name"; done
 exec "$@\""""
-"""Activates the environment, restores the user's variables if activation scripts changed them, and
-runs a command. Names of variables are letters, digits and underscores."""
+"""Shell script that activates the environment, restores the user's variables if activation scripts
+changed them, and runs a command. Names of variables consist of letters, digits and underscores."""
 
 
 def plan(
@@ -73,10 +73,10 @@ def plan(
     rattler: str,
     channels: Mapping[str, str],
 ) -> Plan:
-    """Return the plan of the environment; pure.
+    """Return the plan of the environment, without side effects.
 
     `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
-    version, which decides a prefix's own records; `channels` are public URLs by symbolic name.
+    version, which determines a prefix's own records. `channels` maps symbolic names to public URLs.
     """
     profile = build.profile
     wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
@@ -141,7 +141,8 @@ def _conda_steps(
 ) -> tuple[Step, ...]:
     """Return the steps that install the conda packages.
 
-    Archives go into a folder per channel and platform, in which their names are unique.
+    Archives go into a folder for each channel and platform, because their names are unique only
+    there.
     """
     by_folder: dict[str, list[File]] = {}
     for package in conda.packages:
@@ -211,23 +212,24 @@ def _venv_steps(
 class CondaEnvironment(NativeEnvironment):
     """A planned environment of conda packages.
 
-    Commands are run by bash after it has sourced the activation script, as in a shell: packages add
-    scripts of their own to it (compilers set CXX), so `run` has the same effect as activation.
+    Bash runs each command after it has sourced the activation script, as in a shell. Packages add
+    their own scripts to the activation (compilers set CXX), so `run` has the same effect as
+    activation.
     """
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """Folders of programs below the prefix; those of wheels take precedence over conda's."""
+        """Folders of programs, relative to the prefix; wheels' programs precede conda's."""
         on_top = any(isinstance(step, conda_locks.Rehome) for step in self.plan.steps)
         return (f"{VENV}/bin", "bin") if on_top else ("bin",)
 
     def existing(self) -> Artifact | None:
-        """Return the environment if an earlier build finished it at this very location."""
+        """Return the environment if an earlier build finished it at this location, else None."""
         moved = integrity.marker(self.prefix).get("prefix") != str(self.prefix)
         return None if moved else super().existing()
 
     def made_by(self) -> dict[str, str]:
-        """Return the versions of uv, as locked, and of py-rattler."""
+        """Return the versions of the locked uv and of py-rattler."""
         return {**tool_versions(self.plan), "py-rattler": prefixes.require_rattler()}
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -235,12 +237,12 @@ class CondaEnvironment(NativeEnvironment):
         return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return the environment before activation, which prepends its own programs."""
+        """Return the environment before activation, which prepends the folders of its programs."""
         path = tuple(map(str, (self.prefix / foreign_programs.FOLDER, *programs)))
         return Place(first={variables.PATH: path}, sets_profile=True)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the variable that tells the activation what to restore."""
+        """Return the variable that tells the activation which variables to restore."""
         text = " ".join(names)
         return {_STATED: text} if text else {}
 
@@ -257,10 +259,11 @@ def _bash() -> str:
 
 
 def prepare(build: Locked) -> CondaEnvironment:
-    """Read the conda lock, check the host and plan.
+    """Read the conda lock, check the host and plan the environment.
 
-    Raises `InvalidError` (exit 2) without a usable lock, `HostError` (3) if the host lacks what the
-    lock assumes, `ToolError` (4) if py-rattler, bash or a compiler is missing.
+    Raises `InvalidError` (exit 2) if there is no usable lock, `HostError` (3) if the host lacks
+    features that the lock assumes, and `ToolError` (4) if py-rattler, bash or a compiler is
+    missing.
     """
     profile = build.profile
     stored = conda_locks.find_for_use(profile.name, build.library)
@@ -290,9 +293,9 @@ def prepare(build: Locked) -> CondaEnvironment:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise `InvalidError` for a folder whose name would be misread in packages' shell scripts.
+    """Raise `InvalidError` if packages' shell scripts would misread the folder's path.
 
-    A space is allowed: macOS's folder for application data has one.
+    A space is allowed, because macOS's folder for application data contains one.
     """
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
@@ -302,7 +305,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_host(conda: conda_locks.Target, build: Locked) -> None:
-    """Raise `HostError` if the lock cannot work on the host; note all other findings."""
+    """Raise `HostError` if the lock cannot work on the host; report other findings as warnings."""
     for finding in conda_locks.findings(conda, build.host):
         decides = finding.level == "impossible" or (finding.level == "no" and build.running)
         if decides and not build.request.force:

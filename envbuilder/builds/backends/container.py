@@ -1,6 +1,7 @@
 """Planned images in an engine: check that they exist unchanged, and run commands in them.
 
-A command sees the project's folder, at its own path if possible, and can write it as its user.
+A command runs as the user. It sees the project's folder, at its host path if possible, and can
+write to it.
 """
 
 from __future__ import annotations
@@ -48,27 +49,25 @@ _CACHES = MappingProxyType(
         "TRITON_CACHE_DIR": f"{_CACHE}/triton",
     }
 )
-"""Variables that tell programs where their cache is, whatever HOME is. Programs run what they find
-there: compiled kernels, code from hubs. So each project has a volume of its own, which persists."""
+"""Variables that tell programs where their cache is, whatever HOME is. Programs execute files from
+their cache, such as compiled kernels and code from hubs. Therefore each project has a persistent
+volume of its own for it."""
 
 
 class ProjectMount(Struct, frozen=True, kw_only=True):
-    """A folder of this machine and its path in a container."""
+    """A folder of this machine, and its path in a container."""
 
     folder: Path
     target: PurePosixPath
     workdir: PurePosixPath
     """The current folder of the command, as a path in the container."""
     reason: str = ""
-    """Why it is not at its own path; empty if it is."""
+    """The reason why the folder is not at its host path; empty if it is."""
 
     def inside(
         self, paths: Iterable[PurePath], own_folders: Iterable[Volume] = ()
     ) -> tuple[PurePosixPath, ...]:
-        """Map host paths inside the folder, or inside envbuilder's own folders, to container paths.
-
-        Drop others.
-        """
+        """Map host paths in this folder or in `own_folders` to container paths; drop all others."""
         seen: dict[PurePath, PurePosixPath] = {self.folder: self.target}
         for volume in own_folders:
             seen[Path(volume.source)] = PurePosixPath(volume.target)
@@ -81,9 +80,9 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
-    """Return the folder that a command sees: the project's, else the current one.
+    """Return the folder that a command sees: the project's if `cwd` is in it, else `cwd`.
 
-    The home folder does not count as a project: it holds more than one.
+    The home folder does not count as a project, because it holds more than one.
     """
     inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
     return project if project and inside else cwd
@@ -97,9 +96,9 @@ def _is_home(folder: Path) -> bool:
 
 
 def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
-    """Return where a user's container sees a folder: at its own path if that is possible.
+    """Return the mount of a folder in a user's container, at its host path if that is possible.
 
-    `cwd` is the current folder, at or below it.
+    `cwd` is the current folder: this folder or a folder below it.
     """
     target = PurePosixPath(folder)
     reason = ""
@@ -117,9 +116,9 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
 
 
 def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the user for a command in a folder: this user, but for root the folder's owner.
+    """Return the uid and gid of a command: this user's, or for root those of the folder's owner.
 
-    A folder that root owns can only be written as root, who has no capability in a container.
+    A folder that root owns can only be written to as root, who has no capabilities in a container.
     """
     return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
 
@@ -127,14 +126,17 @@ def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
 def groups_in(
     folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the folder's group if this user can write the folder only as its member."""
+    """Return the folder's group if the user can write to the folder only as a member of it."""
     uid, gid = user
     shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
     return (folder.st_gid,) if shared else ()
 
 
 def require_project(folder: Path, socket: Path | None) -> None:
-    """Raise `InvalidError` for a folder that would give a container access to an engine."""
+    """Raise `InvalidError` if a folder contains an engine's socket.
+
+    The socket would give the container access to the engine.
+    """
     if _holds_socket(folder, socket):
         raise InvalidError(
             f"{folder} holds a container engine's socket, and cannot be the project",
@@ -143,7 +145,10 @@ def require_project(folder: Path, socket: Path | None) -> None:
 
 
 def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) -> None:
-    """Raise `InvalidError` for a volume that holds an engine's socket or covers the project."""
+    """Raise `InvalidError` if a volume holds an engine's socket or conflicts with the project.
+
+    A volume must not cover the project. Its path may be inside the project if that folder exists.
+    """
     if volume.is_folder and _holds_socket(Path(volume.source), socket):
         raise InvalidError(
             f"{volume.source} holds a container engine's socket, and cannot be a volume",
@@ -189,7 +194,7 @@ class DockerEnvironment:
             self._names += (records.claim(plan.fingerprint, build.settings),)
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build made exactly this one, under any name."""
+        """Return the image if an earlier build made exactly this one, under any name; else None."""
         builds = records.read(self._records)
         refs = [self.plan.artifact.ref]
         for record in builds:
@@ -203,7 +208,10 @@ class DockerEnvironment:
         return None
 
     def restore_names(self) -> None:
-        """Tag the image with missing names, those of the plan and our claim; record them."""
+        """Add the names that the existing image lacks, and record them.
+
+        These are the plan's names, and the name by which this data folder claims the image.
+        """
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
         present = set(map(familiar, image.tags))
@@ -215,15 +223,15 @@ class DockerEnvironment:
             records.keep(self._records, replace(record, ref=ref, names=self._names))
 
     def altered(self) -> str:
-        """Return an empty message: an engine's images cannot be changed in place."""
+        """Return an empty string: the images of an engine cannot be changed in place."""
         return ""
 
     def made_by(self) -> dict[str, str]:
-        """Return the programs that built the existing image (BuildKit, …) → their versions."""
+        """Return the versions of the programs that built the existing image, by name."""
         return self._existing[1].made_by if self._existing else {}
 
     def changed(self) -> str:
-        """Return a message if the tag no longer names the image that was built, else empty."""
+        """Return a message if the tag no longer refers to the built image, else an empty string."""
         image = self._engine.image(self.plan.artifact.ref)
         return self._change(image) if image else ""
 
@@ -239,11 +247,9 @@ class DockerEnvironment:
         )
 
     def _checked_id(self) -> str:
-        """Return the id of the built image, which is started instead of its name.
+        """Return the id of the built image; containers are started by this id, not by name.
 
-        Raises `VerifyError` if the name now means another image, or none.
-
-        Raises `VerifyError` if the name means another image now, or none.
+        Raises `VerifyError` if the name now refers to another image, or to none.
         """
         image = self._engine.image(self.plan.artifact.ref)
         problem = self._change(image) if image else f"{self.plan.artifact.ref}: not in the engine"
@@ -263,7 +269,7 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container without network; it can write only the folder `RECORD`.
+        """Run the payload in a container that has no network and can write only to `RECORD`.
 
         Raises `VerifyError` if the image is not the one that was built.
         """
@@ -305,7 +311,10 @@ class DockerEnvironment:
         return access
 
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
-        """Return the variables, each once: with two values, a process may see either."""
+        """Return the variables of a command in the container.
+
+        Each has one value: if a variable were given two, a process might see either.
+        """
         caller = {name: os.environ.get(name, "") for name in access.passed}
         folders = project.inside(access.python_path, access.own_folders)
         first = {variables.PYTHONPATH: list(map(str, folders))}
@@ -328,7 +337,10 @@ class DockerEnvironment:
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with the client's `run`: as the user, with the project."""
+        """Replace this process with the client's `run` of a command in the image.
+
+        The command runs as the user and sees the project.
+        """
         del environ  # a container has its own; the client passes on what is to be passed
         container, elsewhere = self._container(argv, access)
         if not access.is_read:
@@ -348,7 +360,10 @@ class DockerEnvironment:
         return self._engine.run_command(container, terminal=False)
 
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
-        """Return a command's container, and why the project is not at its own path there."""
+        """Return a command's container, and the reason why the project is not at its host path.
+
+        The reason is empty if the project is at its host path.
+        """
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)
         cwd = Path.cwd()
@@ -391,7 +406,7 @@ class DockerEnvironment:
 
 
 def _restrictions(container: Container, elsewhere: str) -> str:
-    """Return the line that says what restricts a command in the container."""
+    """Return a line that describes the restrictions on a command in the container."""
     folder, target = container.project or ("", "")
     writable = [volume.target for volume in container.volumes if volume.writable]
     places = [target, *(path for path in writable if not path.startswith(f"{_SCRATCH}/"))]
@@ -414,7 +429,7 @@ def _restrictions(container: Container, elsewhere: str) -> str:
 
 
 def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
-    """Return the volumes with the project's cache, unless one of them is mounted there.
+    """Return the volumes with the project's cache added, unless one is mounted at its path.
 
     Outside of projects, all commands of a user share one cache.
     """

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 def visible(
     accelerator: types.Accelerator, hiding: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], str]:
-    """Return the variables that choose the GPUs of an environment, and a note on them.
+    """Return the variables that select the GPUs of an environment, and a note on them.
 
-    `hiding`: variables that hide GPUs which do not work. The caller's own take precedence, and are
-    always returned, because a container does not inherit them.
+    `hiding` contains variables that hide GPUs that do not work. The caller's own variables in
+    `environ` take precedence, and are always returned, because a container does not inherit them.
+    The note may be empty.
     """
     row = ACCELERATORS[accelerator]
     chosen = {name: environ[name] for name in (*row.numbering, *row.choosing) if environ.get(name)}
@@ -39,7 +40,7 @@ def visible(
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:
-    """Return the host's device nodes and folders that the flags depend on → their group ids."""
+    """Return the group ids of the host's device nodes and folders that a profile uses, by path."""
     nodes = {}
     paths = [*profile.run.devices, *profile.run.volumes]
     for pattern in profile.run.groups_of:
@@ -51,7 +52,10 @@ def host_nodes(profile: Profile) -> dict[str, int]:
 
 
 def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
-    """Return what a container needs to reach the device; `nodes`: existing paths → group ids."""
+    """Return the access that a container needs to reach the device.
+
+    `nodes` maps existing paths to their group ids, as `host_nodes` returns them.
+    """
     run = profile.run
     # A node may be passed on and its group joined, too: AMD's /dev/kfd.
     groups = set()
@@ -68,9 +72,9 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 
 
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
-    """Return the access with a CDI device instead, if the engine offers that device.
+    """Return the access with a CDI device instead, or unchanged if the engine does not offer it.
 
-    The groups stay: the process that opens the nodes is not root.
+    The groups stay, because the process that opens the nodes is not root.
     """
     name = ACCELERATORS[profile.accelerator].cdi
     if name not in offered:

@@ -1,11 +1,13 @@
-"""The docker backend: choose the builder of an image, or build it from the rendered Dockerfile.
+"""The docker backend: choose the builder of an image, and plan the build.
 
-The Dockerfile is built without network by Docker's BuildKit, or by podman's Buildah if podman is
-the engine. The stages `wheels` and `debs`, which download in a plain `docker build`, are replaced
-by folders of hard links into the store; the text of the final stage is always the same.
+One builder is the engine's, which builds the rendered Dockerfile without network: Docker's
+BuildKit, or podman's Buildah if podman is the engine. The stages `wheels` and `debs`, which
+download in a plain `docker build`, are replaced by folders of hard links into the store. The text
+of the final stage is always the same.
 
-The builder `layers` assembles the same image. Once loaded into an engine, an image is like that of
-any builder: `container.py` runs it. Long because both builders share names, labels and options.
+The other builder, `layers`, assembles the same image. Once an image is in an engine, its builder
+makes no difference: `container.py` runs it. This module is long because both builders share names,
+labels and options.
 """
 
 from __future__ import annotations
@@ -61,12 +63,15 @@ if TYPE_CHECKING:
 
 LAYERS = "layers"
 _AFTER_SYSTEM = re.compile(r"^# --- (?:interpreter|wheels)", re.MULTILINE)
-"""Start of the Dockerfile's stage after `system`."""
+"""Matches the start of the Dockerfile's stage after `system`."""
 _FASTER = "builder layers: it makes the same image as the Dockerfile, but faster"
 
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
-    """Return why docker is not the default; empty if engine and base image are available."""
+    """Return the reason why docker is not the default backend.
+
+    The reason is empty if an engine and the base image are available.
+    """
     python = request.python or profile.image_python
     if not interface.configured_docker():
         return "no container engine was found"
@@ -88,7 +93,10 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
 
 
 def prepare(build: Locked) -> Product:
-    """Choose the builder and plan with it; `ToolError` (exit 4) if something is missing."""
+    """Choose the builder and plan the image.
+
+    Raise `ToolError` (exit 4) if the builder needs something that is missing.
+    """
     target = image_base.target(build.profile, build.lock, build.host, build.request)
     if needs_layers(build.request):
         return prepare_layers(build, target)
@@ -103,17 +111,17 @@ def prepare(build: Locked) -> Product:
 
 
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
-    """Return the plan's note on why it has this builder, if there is a reason.
+    """Return the plan's note on the choice of its builder, if there is a reason to give.
 
-    Commands that run something mostly build nothing, and print a line of their own.
+    Commands that run something rarely build anything, and they print a line of their own.
     """
     return (reason,) if reason and not build.running else ()
 
 
 def needs_layers(request: Request) -> bool:
-    """Return whether the request needs or names the builder `layers`.
+    """Return whether the request names the builder `layers` or needs it.
 
-    Raises `InvalidError` if it needs that builder and names another.
+    Raises `InvalidError` if the request needs that builder and names another.
     """
     only = ""
     if request.base_image and reference.is_on_disk(request.base_image):
@@ -136,7 +144,7 @@ def needs_layers(request: Request) -> bool:
 def _linked(
     target: Target, every: Sequence[File], dockerfile: str, work: Path
 ) -> dict[str, LinkFiles]:
-    """Return the steps that link files into the build's additional contexts, by context."""
+    """Return the steps that link files into the build's additional contexts, by context name."""
     built = tuple(file for file in every if file.source in render.MADE)
     groups = {"wheels": ("wheels", tuple(file for file in every if file not in built))}
     if " AS built\n" in dockerfile:
@@ -159,7 +167,7 @@ def plan(
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of the image; pure."""
+    """Return the plan of an image built from the Dockerfile, without side effects."""
     profile = build.profile
     lock = build.lock
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
@@ -267,7 +275,7 @@ def plan(
 
 
 def _digest(identity: str) -> str:
-    """Return the digest in `name@digest` or in an engine's id; empty if only a name is known."""
+    """Return the digest in `name@digest` or in an engine's image id; empty for a plain name."""
     match = re.search(r"(?:^|@)(?:sha256:)?([0-9a-f]{64})\Z", identity)
     return f"sha256:{match[1]}" if match else ""
 
@@ -275,7 +283,11 @@ def _digest(identity: str) -> str:
 def prepare_dockerfile(
     build: Locked, target: Target, engine: Engine, notes: tuple[str, ...] = ()
 ) -> DockerEnvironment:
-    """Find the base image and plan; `ToolError` (exit 4) if the engine's builder is missing."""
+    """Find the base image and plan a build from the Dockerfile.
+
+    Raise `ToolError` (exit 4) if the engine's builder is missing, `InvalidError` if the base is
+    only unpacked.
+    """
     profile = build.profile
     request = build.request
     settings = build.settings
@@ -318,11 +330,11 @@ def plan_layers(
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of the image; pure.
+    """Return the plan of an image that the builder `layers` assembles, without side effects.
 
-    `machine` is this machine's platform, whose uv installs the wheels; `command` is the engine's
-    builder, if there is an engine. Raises `ToolError` if packages with maintainer scripts must be
-    installed without one.
+    `machine` is this machine's platform, whose uv installs the wheels. `command` is the engine's
+    builder, or None without an engine. Raises `ToolError` if there are packages with maintainer
+    scripts and no engine can install them.
     """
     from envbuilder.builds.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
@@ -418,7 +430,10 @@ def plan_layers(
 
 
 def _room(build: Locked, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
-    """Return the space for cached layers and the image, which engines keep packed and unpacked."""
+    """Return the disk space that the cached layers and the image need.
+
+    Engines keep an image both compressed and unpacked.
+    """
     request = build.request
     packed = sum(f.room for f in wheels)
     rooms = [Room(folder=str(build.settings.cache_dir), bytes=packed)]
@@ -437,11 +452,9 @@ def _end(
     made_by: dict[str, str],
     ahead: str,
 ) -> tuple[Artifact, tuple[Step, ...]]:
-    """Return the artifact and the steps that deliver it: to disk, a registry, both, or an engine.
+    """Return the artifact, and the steps that deliver it to disk, a registry, both, or an engine.
 
-    `ahead`: the temporary name of its preloaded layers, if there are any.
-
-    `ahead`: the temporary name of its preloaded layers, if there are any.
+    `ahead` is the temporary name of the preloaded layers; empty if there are none.
     """
     request = build.request
     settings = build.settings
@@ -491,7 +504,10 @@ def _system(
     work: Path,
     engine: BuildCommand | None,
 ) -> System:
-    """Return the Dockerfile's stage of system packages, which an engine builds and exports."""
+    """Return the Dockerfile's stage of system packages, which an engine builds and exports.
+
+    Raise `ToolError` if there is no engine, or if the base image is on disk.
+    """
     if engine is None or reference.is_on_disk(base.ref):
         raise ToolError(
             f"the system packages of '{build.profile.name}' run scripts when they are installed:"
@@ -531,7 +547,7 @@ def _system(
 
 
 def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
-    """Return a builder's options for the platform and the base, and for the time if it has one."""
+    """Return the builder's options for the platform, the base and, if given, the timestamps."""
     options = ["--platform", target.platform, "--pull=false", "--build-arg", f"BASE_IMAGE={base}"]
     if epoch is not None:
         options += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]
@@ -541,7 +557,7 @@ def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
 def _last_options(
     build: Locked, labels: Mapping[str, str], tags: Sequence[str], context: Path
 ) -> list[str]:
-    """Return the options that name the image and the folder to build it from."""
+    """Return the builder's options for labels, tags and caching, then the folder to build from."""
     options: list[str] = []
     for key, value in labels.items():
         options += ["--label", f"{key}={value}"]
@@ -564,7 +580,10 @@ def own_platform() -> types.Platform | None:
 
 
 def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
-    """Return why another builder is the default for this engine and profile, or empty."""
+    """Return the reason why `layers` is not the default builder for this engine and profile.
+
+    The reason is empty if `layers` is the default.
+    """
     if not build.exports_layouts:
         return f"Docker {build.docker_version} cannot export a base image as an OCI layout"
     machine = own_platform()
@@ -586,10 +605,11 @@ def _runs_scripts(profile: Profile, target: Target) -> bool:
 def prepare_layers(
     build: Locked, target: Target, engine: Engine | None = None, notes: tuple[str, ...] = ()
 ) -> Product:
-    """Find the base and plan; `notes` are the plan's.
+    """Find the base image and plan an image that the builder `layers` assembles.
 
     An engine is used only if it gets the image, has the base or runs scripts. `engine` is that
-    engine, if already connected. Raises `ToolError` (exit 4) if something is missing.
+    engine if it is already connected. `notes` become part of the plan. Raises `ToolError` (exit 4)
+    if something is missing.
     """
     request = build.request
     machine = own_platform()

@@ -1,7 +1,8 @@
 """Refuse programs on PATH that look like the environment's but belong to another Python.
 
-An environment contains what its lock names, and no pip: the shell would find another pip further
-down PATH, which changes another environment and reports success. Programs are recognized by name.
+An environment contains only what its lock names, and no pip. The shell would find another pip
+further down PATH, which would change another environment and report success. Programs are
+recognized by name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CHANGES = frozenset(
 """Installer subcommands that change an environment."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([<>=!~]|\Z)")
 _STARTER = re.compile(rb"(?:#!|'''exec' \"?)\s*(/[^\n\"]*?/((?:python|pypy)[0-9.]*t?))[\s\"]")
-"""The interpreter line at the start of a Python script, as pip and others write it."""
+"""Matches the interpreter line at the start of a Python script, as pip and others write it."""
 _HEAD_BYTES = 1024
 _BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
@@ -47,10 +48,10 @@ REFUSED = (
     "torchrun",
     "accelerate",
 )
-"""Programs that shells, scripts and Makefiles call by name. An environment without such a program
-gets a stub that reports this, so that the next one on PATH is not run."""
+"""Programs that shells, scripts and Makefiles call by name. If an environment lacks such a program,
+it gets a stub that reports this, so that the shell does not run the next one on PATH."""
 FOLDER = f"{resources.OWN}/refused"
-"""The folder of the stubs, below the prefix."""
+"""The folder of the stubs, relative to the prefix."""
 
 
 def require_own(
@@ -58,8 +59,9 @@ def require_own(
 ) -> None:
     """Raise `ToolError` if a command would run in another Python or change the environment.
 
-    `path` is the command's program; `folders` hold the environment's programs. A program given by
-    path may run, unless it is the environment's own and would change it.
+    `path` is the program found for the command, or None. `folders` contain the environment's
+    programs. A program given by its path may run, unless it is the environment's own and would
+    change it.
     """
     if path and Path(path).absolute().parent in folders:
         if command := changing_command(argv):
@@ -90,7 +92,7 @@ def require_own(
 
 
 def _interpreter(path: Path) -> Path | None:
-    """Return the path of the Python that a script starts; None if it is no such script."""
+    """Return the path of the Python that a script starts; None if it starts none."""
     try:
         with path.open("rb") as stream:
             match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))
@@ -100,9 +102,9 @@ def _interpreter(path: Path) -> Path | None:
 
 
 def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) -> None:
-    """Raise `ToolError` for an installer that would change an environment, before building it.
+    """Raise `ToolError` if an installer would change an environment; call before building it.
 
-    One given by path may belong to another environment, and may run.
+    An installer given by its path may run, because it may belong to another environment.
     """
     command = "" if "/" in argv[0] else changing_command(argv)
     if not command:
@@ -118,9 +120,9 @@ def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) ->
 
 
 def require_lasting(argv: Sequence[str], distributions: Collection[str], profile: str) -> None:
-    """Raise `ToolError` for an installer in an image, whose changes end with the container.
+    """Raise `ToolError` for an installer in a container, because its changes would be lost.
 
-    `distributions` are those of the image's lock; an installer among them is refused only if it
+    `distributions` are the names in the image's lock. An installer among them is refused only if it
     would change something.
     """
     name = argv[0]
@@ -131,7 +133,7 @@ def require_lasting(argv: Sequence[str], distributions: Collection[str], profile
 
 
 def changing_command(argv: Sequence[str]) -> str:
-    """Return the installer command that would change an environment (`pip install`), or empty."""
+    """Return the installer command (`pip install`) that changes an environment, or empty."""
     name = PurePath(argv[0]).name
     arguments = list(argv[1:])
     if _PYTHON.fullmatch(name):
@@ -145,7 +147,7 @@ def changing_command(argv: Sequence[str]) -> str:
 
 
 def _module(arguments: Sequence[str]) -> list[str]:
-    """Return the module that an interpreter runs (`-m`), and its arguments."""
+    """Return the module that an interpreter runs (`-m`), followed by the module's arguments."""
     rest = iter(arguments)
     for option in rest:
         if option in {"-X", "-W"}:
@@ -158,7 +160,7 @@ def _module(arguments: Sequence[str]) -> list[str]:
 
 
 def advice(profile: str) -> list[Hint]:
-    """Return how to add packages to an environment of this profile."""
+    """Return hints on how to add packages to an environment of this profile."""
     shipped = (resources.profiles_dir() / f"{profile}.yaml").is_file()
     project_hint = (
         f"add_requirements: in profiles/mine.yaml, a profile of yours that extends {profile},"
@@ -173,7 +175,7 @@ def advice(profile: str) -> list[Hint]:
 
 
 def stub(profile: str) -> str:
-    """Return a script that reports that a program is not in this environment, and fails."""
+    """Return a shell script that fails and reports that a program is not in this environment."""
     lines: list[str] = []
     for hint in advice(profile):
         lines += console.hint_lines(hint)

@@ -1,8 +1,8 @@
-"""Locks on native environments: one that commands use is neither removed nor replaced.
+"""Locks on native environments: an environment in use is neither removed nor replaced.
 
-The lock is on the environment's marker: shared by commands, exclusive for removal. It belongs to
-the open file: a program that replaces this process keeps it, child processes inherit it, and it
-ends with the last of them, however that ends, on any machine.
+The lock is on the environment's marker. Commands share it; a removal needs it exclusively. The lock
+belongs to the open file: a program that replaces this process keeps it, and child processes inherit
+it. It ends with the last of these processes, however that process ends, on any machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOWEST = 64
-"""Lower descriptors may be used by a command: shells redirect some by number."""
+"""Lowest file descriptor for a lock. A command may use lower ones: shells redirect some by
+number."""
 
 
 class Hold:
@@ -32,14 +33,15 @@ class Hold:
         weakref.finalize(self, os.close, descriptor)
 
     def pass_on(self) -> None:
-        """Keep the lock until this process ends, also if another program replaces it."""
+        """Keep the lock until this process ends, even if another program replaces it."""
         fcntl.fcntl(self._descriptor, fcntl.F_DUPFD, _LOWEST)
 
 
 def hold(prefix: Path) -> Hold | None:
-    """Lock an environment against removal, waiting for a removal in progress.
+    """Lock an environment against removal, after waiting for a removal in progress.
 
-    None if it does not exist, or no longer. File systems without locks get no protection.
+    Return None if the environment does not exist, or no longer exists after the wait. On file
+    systems without locks, there is no protection.
     """
     try:
         descriptor = os.open(prefix / MARKER, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,9 +1,10 @@
-"""The integrity manifest of a native environment: its contents when its build ended.
+"""The integrity manifest of a native environment: a list of its files when its build ended.
 
-The list of files is in the environment, and the list's digest in its marker, so that verification
-can name the files that were changed, added or removed since. It includes the base interpreter,
-whose library the environment uses. A tree's digest depends on its contents, not on times, owners or
-storage. Bytecode (`__pycache__`) counts only if the build compiled it: interpreters write more.
+The manifest is in the environment, and the manifest's digest is in the environment's marker. With
+them, verification can name the files that were changed, added or removed since. The manifest
+includes the base interpreter, because the environment uses its library. A tree's digest depends on
+the contents of files, not on times, owners or storage. Bytecode (`__pycache__`) counts only if the
+build compiled it, because interpreters write more.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
 
 MARKER = "envbuilder.json"
-"""Build metadata in a prefix: that envbuilder made it, its inputs, and its digests at that time."""
+"""File of build metadata in a prefix. It states that envbuilder made the environment, and contains
+its inputs and its digests at that time."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES, SHARED})
 PLACED = f"{OWN}/placed.txt"
-"""List of further files that contain the environment's location, one path a line."""
+"""File that lists further files with the environment's location in them, one path per line."""
 HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
-"""Host-dependent files: they contain the host interpreter's path or the environment's location, as
-do those in PLACED. All others are the same wherever they are built."""
+"""Host-dependent files, which contain the host interpreter's path or the environment's location;
+PLACED lists further ones. All other files are the same wherever they are built."""
 SHOWN = 3
 """Maximum number of changed files that a message names."""
 _SECONDS = 10.0
@@ -50,23 +52,23 @@ shared = [library] if v("PYTHONFRAMEWORK") or v("Py_ENABLE_SHARED") else []
 print(json.dumps([os.path.realpath(sys.executable), *shared, *sys.path]))
 """
 _SHARE = 64
-"""Files that a thread hashes at a time."""
+"""Number of files that a thread hashes at a time."""
 _PACKAGES = ("site-packages", "dist-packages")
-"""Folders in a library that hold installed packages: no virtual environment sees them."""
+"""Folders of installed packages in a standard library; virtual environments do not see them."""
 
 
 _LANDMARK = re.compile(
     rf"(?:.*/)?bin/python$|(?:.*/(?:{'|'.join(_PACKAGES)})|{re.escape(OWN)})/[^/]+"
 )
-"""Matches the interpreter, and the part of a path that names a package, a distribution or an
-addition of ours."""
+"""Matches the path of the interpreter, and the part of a path that names a package, a distribution
+or an addition by envbuilder."""
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
     """One entry of a tree; `content` is a file's sha256 or identity, or a link's target."""
 
     path: str
-    """Relative to the root, with slashes; absolute if outside of it."""
+    """The path relative to the root, with slashes; absolute if it is outside of the root."""
     kind: Literal["file", "executable", "link", "folder", "other"]
     content: str = ""
 
@@ -74,7 +76,7 @@ class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
 def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
     """Return the entries below a folder, sorted by path, without the paths in `skip`.
 
-    Links are not followed. Raises `OSError` for what cannot be read.
+    Links are not followed. Raises `OSError` if a file or folder cannot be read.
     """
     return hashed(root, walk(root, skip))
 
@@ -82,8 +84,10 @@ def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
 def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) -> tuple[Entry, ...]:
     """Return the entries like `read_tree`, but with identities of files instead of hashes.
 
-    `outside` are libraries and programs elsewhere, some of which may not exist: the contents of
-    these folders, without installed packages, and these files. Links to files count as the files.
+    A file's identity consists of its inode, size, times and number of links. `outside` lists
+    libraries and programs elsewhere, some of which may not exist. The contents of these folders,
+    without installed packages, and these files are included. There, links to files count as the
+    files.
     """
     entries = list(_entries(root, frozenset(skip)))
     for file in shared(root):
@@ -104,9 +108,9 @@ def _outside(paths: Iterable[str]) -> Iterator[Entry]:
 
 
 def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -> tuple[Entry, ...]:
-    """Return the entries with each file's sha256, like `read_tree`.
+    """Return the entries with the sha256 of each file as its content, like `read_tree`.
 
-    A store keeps the hashes of files that have not changed.
+    With `store`, the hashes are cached until a file changes.
     """
     files = [e.path for e in entries if _is_file(e)]
 
@@ -156,7 +160,7 @@ def _entries(
 
 
 def listed(entries: Iterable[Entry]) -> str:
-    """Format entries as text, one JSON array a line; names that are not UTF-8 are escaped."""
+    """Format entries as text, one JSON array per line; names that are not UTF-8 are escaped."""
     # `json.dumps` for each of 30,000 lines takes five times as long.
     quote = json.encoder.encode_basestring_ascii
     return "".join(f'[{quote(e.path)}, "{e.kind}", {quote(e.content)}]\n' for e in entries)
@@ -171,7 +175,7 @@ def parsed(text: str) -> tuple[Entry, ...]:
 
 
 def tree_digest(entries: Iterable[Entry]) -> str:
-    """Return the sha256 over all entries, as "sha256:…"."""
+    """Return the sha256 of all entries, as "sha256:…"."""
     return _digest(listed(entries))
 
 
@@ -202,7 +206,7 @@ def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Differ
 
 
 def base_of(python: str) -> tuple[str, ...]:
-    """Ask an interpreter for its program and its standard library: files and folders.
+    """Ask an interpreter for the paths of its program and its libraries: files and folders.
 
     Raises `BuildError` if it does not answer.
     """
@@ -225,10 +229,11 @@ def close(
     base: Sequence[str] = (),
     store: Store | None = None,
 ) -> None:
-    """Write the integrity manifest of a finished environment, and its marker with these facts.
+    """Write the integrity manifest of a finished environment, and a marker that contains `facts`.
 
-    `base`: the files of an outside interpreter that the environment uses, from `base_of`. The store
-    caches their hashes, which are not proof: verification reads the files.
+    `base` lists the paths of an outside interpreter that the environment uses, from `base_of`.
+    `store` caches the hashes of its files. The cached hashes are no proof: verification reads the
+    files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.
@@ -259,7 +264,10 @@ def close(
 
 
 def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
-    """Return the interpreter and each package's largest file, from all paths and sizes."""
+    """Return the paths of the interpreter and of each package's largest file.
+
+    `sizes` lists all paths with their sizes in bytes.
+    """
     largest: dict[str, tuple[int, str]] = {}
     for path, size in sizes:
         # People remove bytecode.
@@ -270,10 +278,11 @@ def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
-    """Return a message if a file that an environment needs is gone, else empty.
+    """Return a message if a file that an environment needs is missing, else an empty string.
 
-    `metadata` comes from its marker. This runs before every command, so it looks for some files
-    only and reads none. A link to a missing interpreter counts as missing.
+    `metadata` comes from the environment's marker. This function runs before every command, so it
+    only checks that certain files exist, and reads none. A link to a missing interpreter counts as
+    missing.
     """
     for path in metadata.get("landmarks", ()):
         if not os.path.exists(f"{prefix}/{path}"):  # noqa: PTH110 (a third of the time)
@@ -282,10 +291,10 @@ def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
 
 
 def altered(prefix: Path) -> str:
-    """Return a message if a file that others share was changed in place, else empty.
+    """Return a message if a file that others share was changed in place, else an empty string.
 
-    Such a file must be restored from its wheel. A replaced file is no longer shared: verification
-    names it. Without the build's records, changes cannot be seen.
+    Such a file must be restored from its wheel. A replaced file is no longer shared; verification
+    names it. Without the build's records, changes cannot be detected.
     """
     records = shared(prefix)
     built = marker(prefix).get("shared", len(records))  # earlier versions did not count them
@@ -301,9 +310,7 @@ def altered(prefix: Path) -> str:
 def portable_digest(prefix: Path) -> str:
     """Return the digest of an environment's current files, without host-dependent files.
 
-    Raises `OSError` if one cannot be read.
-
-    Raises `OSError` if one cannot be read.
+    Raises `OSError` if a file cannot be read.
     """
     return _portable(prefix, read_tree(prefix, OURS))
 
@@ -317,13 +324,16 @@ def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:
-    """Record further files that contain the environment's final location; call before `close`."""
+    """Record further files that contain the environment's final location.
+
+    Call this before `close`.
+    """
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
     (prefix / PLACED).write_text("\n".join([*sorted({*_placed(prefix), *paths}), ""]))
 
 
 def host_bound(prefix: Path) -> frozenset[str]:
-    """Return the host-dependent files of an environment."""
+    """Return the host-dependent files of an environment, relative to its prefix."""
     return HOST_BOUND.union(_placed(prefix))
 
 
@@ -335,7 +345,7 @@ def _placed(prefix: Path) -> list[str]:
 
 
 def marker(prefix: Path) -> dict[str, Any]:
-    """Return an environment's build metadata; empty if envbuilder did not finish one there."""
+    """Return an environment's build metadata; empty if there is no finished environment."""
     try:
         metadata = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
@@ -354,17 +364,17 @@ def is_sealed(prefix: Path) -> bool:
 
 
 class State(Struct, frozen=True):
-    """An environment at one moment: the identities and contents of its files."""
+    """The state of an environment at one moment: the identities and hashes of its files."""
 
     identities: tuple[Entry, ...]
     contents: tuple[Entry, ...]
 
 
 def require_unchanged(prefix: Path, python: str) -> State:
-    """Raise `VerifyError` if an environment or its base interpreter has changed since its build.
+    """Raise `VerifyError` if an environment or its base interpreter changed since the build.
 
-    `python` is its interpreter, below the prefix. Returns the state for a later
-    `require_untouched`.
+    `python` is the path of the environment's interpreter, relative to the prefix. Returns the
+    state, which `require_untouched` takes later.
     """
     what = f"{prefix} was changed after the build"
     with _reading(prefix, python, what):
@@ -387,7 +397,7 @@ def require_untouched(prefix: Path, python: str, before: State) -> None:
     """Raise `VerifyError` if a file has changed since `require_unchanged` returned `before`.
 
     A file that was changed and restored counts as changed. If another environment linked or
-    unlinked it, which changes its ctime, it is read again.
+    unlinked a file, which changes its ctime, the file is read again.
     """
     what = f"{prefix} was changed while it was used"
     identities = {entry.path: entry for entry in before.identities}
@@ -403,7 +413,7 @@ def require_untouched(prefix: Path, python: str, before: State) -> None:
 
 
 def _was_linked(before: Entry, now: Entry) -> bool:
-    """Return whether a file got or lost a link, with no sign that it was written."""
+    """Return whether a file gained or lost a hard link, with no sign of a write."""
     old = before.content.split()
     new = now.content.split()
     return _is_file(now) and old[:3] == new[:3] and old[4:] != new[4:]

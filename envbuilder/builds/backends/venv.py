@@ -1,9 +1,9 @@
-"""Native environments: the venv backend, and what it shares with the conda backend.
+"""Native environments: the venv backend, and the code it shares with the conda backend.
 
 Each environment is a folder, built from the store without network. A wheel's unchanged files are
-unpacked once and shared (`builds.unpacked`). uv installs the rest, from a cache that is removed
-with the working folder. uv's cache is never shared: uv would install a file that was edited in one
-environment into the next.
+unpacked once and shared (`builds.image.unpacked`). uv installs the rest, with a cache that is
+removed together with the working folder. uv's cache is never shared: if a file was edited in one
+environment, uv would install the edited file into the next.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 
 
 _FOLDER = "python"
-"""Folder of an unpacked interpreter."""
+"""Name of the folder of an unpacked interpreter."""
 
 
 class Folders(Struct, frozen=True):
-    """Where an environment is built, and its final location."""
+    """The folder in which an environment is built, and its final location."""
 
     prefix: Path
     work: Path
@@ -74,12 +74,12 @@ class Folders(Struct, frozen=True):
 
     @property
     def env(self) -> Path:
-        """The environment, until it is moved to the prefix."""
+        """The folder of the environment until it is moved to the prefix."""
         return self.work / "env"
 
 
 def folders_for(settings: Settings, name: str) -> Folders:
-    """Return the folders of the environment with that name."""
+    """Return the folders of the environment `name`."""
     return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
 
 
@@ -92,11 +92,10 @@ def last_steps(
     base_python: str = "",
     **more: str,
 ) -> tuple[Step, ...]:
-    """Return the last steps of a build, which write the environment's marker with these facts.
+    """Return the last steps of a build, which complete the environment and move it into place.
 
-    `base_python` is the outside interpreter that the environment is based on, if any.
-
-    `base_python` is the interpreter outside of the environment that it is based on, if any.
+    `facts` and `more` are written to the environment's marker. `base_python` is the path of the
+    outside interpreter that the environment is based on; empty if there is none.
     """
     marks = {
         "schema": 1,
@@ -128,14 +127,14 @@ def last_steps(
 def environment_room(settings: Settings, files: Iterable[File]) -> Room:
     """Return the minimum disk space of an environment with these files.
 
-    Wheels that are already unpacked take none.
+    Wheels that are already unpacked take no space.
     """
     new = [f for f in files if not (settings.unpacked_dir / f.sha256 / "files").is_dir()]
     return Room(folder=str(settings.envs_dir), bytes=unpacked(new))
 
 
 def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
-    """Return the .debs that contain the preloaded libraries, including files of the base."""
+    """Return the .deb files that contain the preloaded libraries, including those of the base."""
     debs = (*target.of_kind("deb"), *target.base_files)
     return tuple(f for f in debs if profile.preload and f.name in profile.system_packages)
 
@@ -162,9 +161,10 @@ def wheel_steps(
     version: str,
     system_site: bool = False,
 ) -> tuple[Step, ...]:
-    """Return the steps that install the locked wheels into a venv `env` of `python`.
+    """Return the steps that make a venv of `python` and install the locked wheels into it.
 
-    `system_site`: the venv also sees that interpreter's packages.
+    `env` is the folder of the venv. With `system_site`, the venv also sees the interpreter's own
+    packages.
     """
     wheels = target.of_kind("wheel")
     uv = str(work / "uv")
@@ -242,7 +242,7 @@ def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
 
 
 def refused_programs(profile: Profile) -> list[Any]:
-    """Return the facts that decide the stubs of refused programs, for fingerprints."""
+    """Return the facts that determine the stubs of refused programs, for fingerprints."""
     return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
@@ -259,18 +259,18 @@ class NativeEnvironment(Environment):
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """Folders of programs below the prefix, in order of precedence."""
+        """Folders of programs, relative to the prefix, in order of precedence."""
         return ("bin",)
 
     @property
     def python(self) -> str:
-        """The environment's interpreter, relative to the prefix."""
+        """The path of the environment's interpreter, relative to the prefix."""
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
         """Return the environment if an earlier build finished it and no file is missing.
 
-        It cannot be removed while this object exists.
+        Otherwise, return None. An existing environment cannot be removed while this object exists.
         """
         self._hold = None
         held = in_use.hold(self.prefix)
@@ -283,16 +283,19 @@ class NativeEnvironment(Environment):
         return replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def stay_in_use(self) -> None:
-        """Keep the environment from being removed while another program replaces this process."""
+        """Prevent the removal of the environment even if a program replaces this process."""
         if self._hold:
             self._hold.pass_on()
 
     def changed(self) -> str:
-        """Return a message if files of the environment are gone, else empty."""
+        """Return a message if files of the environment are missing, else an empty string."""
         return integrity.damage(self.prefix, integrity.marker(self.prefix))
 
     def altered(self) -> str:
-        """Return a message if files that other environments share were changed, else empty."""
+        """Return a message if files shared with other environments were changed in place.
+
+        Otherwise, return an empty string.
+        """
         self._hold = None  # such an environment is replaced
         return integrity.altered(self.prefix)
 
@@ -305,13 +308,19 @@ class NativeEnvironment(Environment):
         return list(argv)
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return the environment as its commands see it, with folders of the project's commands."""
+        """Return the environment as its commands see it.
+
+        `programs` are folders with commands of the project.
+        """
         return place(self.profile, self.prefix, programs)
 
     def variables(
         self, environ: Mapping[str, str], access: Access = NOTHING
     ) -> dict[str, Variable]:
-        """Return the variables of a command inside the environment, given the caller's own."""
+        """Return the variables of a command inside the environment.
+
+        `environ` contains the caller's variables.
+        """
         base = self.place(access.programs)
         base = replace(
             base, first={**base.first, variables.PYTHONPATH: list(map(str, access.python_path))}
@@ -319,7 +328,7 @@ class NativeEnvironment(Environment):
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the variables by which others keep their values during activation."""
+        """Return variables that make the activation keep the values of the variables `names`."""
         del names  # by default, no script sets any
         return {}
 
@@ -331,7 +340,8 @@ class NativeEnvironment(Environment):
     ) -> process.Completed:
         """Run the payload with the environment's interpreter.
 
-        Raises `VerifyError` if the payload or the environment was changed, before or meanwhile.
+        Raises `VerifyError` if the payload was changed, or if the environment was changed before or
+        during the run.
         """
         payload = self.prefix / OWN / "payload.pyz"
         if not payload.is_file() or payload.read_bytes() != payload_pyz():
@@ -367,10 +377,11 @@ class NativeEnvironment(Environment):
 
     @cached_property
     def _scratch(self) -> tuple[Path, integrity.State]:
-        """A new folder for bytecode, and the state of the environment, checked to be unchanged.
+        """A temporary folder with the build's bytecode, and the state of the environment.
 
-        Of the environment's bytecode, only the build's own is used. Done once: tuning starts the
-        payload a hundred times, and should not hash 12,000 files each time.
+        The environment is checked to be unchanged since its build. No other bytecode of it is used.
+        This is done only once: tuning starts the payload a hundred times, and should not hash
+        12,000 files each time.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -389,11 +400,10 @@ class NativeEnvironment(Environment):
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with a command, searched on the environment's PATH first.
+        """Replace this process with a command, searching the environment's programs first.
 
-        Raises `CommandError` if it is not found, `ToolError` if it belongs to another Python.
-
-        Raises `CommandError` if it is not found, `ToolError` if it belongs to another Python.
+        Raises `CommandError` if the command is not found, `ToolError` if it belongs to another
+        Python.
         """
         folders = [self.prefix / name for name in self.bin_folders]
         folders += map(Path, access.programs)
@@ -428,9 +438,10 @@ def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> 
 
 
 def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
-    """Return the plan of the environment; pure.
+    """Return the plan of the environment, without side effects.
 
-    `interpreter`: one on this machine, or an archive that is unpacked into the environment.
+    `interpreter` is an interpreter on this machine, or an archive that is unpacked into the
+    environment.
     """
     profile = build.profile
     libraries = preloaded(profile, target)
@@ -489,12 +500,12 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
 
 
 def prepare(build: Locked) -> NativeEnvironment:
-    """Find an interpreter and plan; `ToolError` (exit 4) if it or a compiler is missing.
+    """Find an interpreter and plan the environment.
 
-    The lock's is used if the project says so, or if the machine has none of that version.
-
-    To find an existing environment, cached facts about an interpreter are enough; to build, it is
-    run again.
+    The locked interpreter is used if the profile says so, or if this machine has none of that
+    version. Cached facts about an interpreter are enough to find an existing environment. For a
+    build, the interpreter is run again. Raises `ToolError` (exit 4) if the interpreter or a
+    compiler is missing.
     """
     profile = build.profile
     lock = build.lock
@@ -556,9 +567,9 @@ def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step
 def rehomed(
     build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
 ) -> Rehome:
-    """Return the step that points a venv to its interpreter's final folder, `home`.
+    """Return the step that points a venv to `home`, its interpreter's final folder.
 
-    `python` is that interpreter as reached through the venv's link.
+    `python` is the target of the venv's link to the interpreter.
     """
     return Rehome(
         what="point it to its interpreter",
