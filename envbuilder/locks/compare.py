@@ -137,7 +137,7 @@ def later_day(decided: Decided | None) -> str:
 
 
 def in_images(lock: Lock) -> str:
-    """Return a line about the Debian packages that wheels need in images; empty without any."""
+    """Return a line about the Debian packages that wheels need in images; empty if none."""
     for target in lock.targets:
         if needs := target.system_packages:
             packages = ", ".join(name for name, wheels in needs.items() if wheels)

@@ -307,8 +307,8 @@ class UnusedLock(Struct, frozen=True, kw_only=True):
     path: Path
     why: str
     excluded: bool
-    """Whether the project file rules the lock out. Otherwise only its profile is missing on this
-    machine; it may be a profile of another user."""
+    """Whether the project file rules the lock out. Otherwise this machine lacks only the profile,
+    which may be a user's own profile on another machine."""
 
 
 def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
@@ -477,7 +477,7 @@ def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:
 
 
 def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
-    """Return a copy of a lock without some packages, so that the solver may move them."""
+    """Return a copy of a lock without some packages, letting the solver change their versions."""
     targets = []
     for target in lock.targets:
         kept = (p for p in target.packages if types.canonical(p.name) not in names)
@@ -486,7 +486,7 @@ def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
 
 
 def conda_as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lock.Lock | None:
-    """Return a conda lock in the form that `compare.changes` expects; None for None."""
+    """Return a conda lock in the form that `compare.changes` expects; None if there is no lock."""
     if lock is None:
         return None
     targets = []

@@ -606,7 +606,7 @@ class Debs:
         return (*system, *lock(tuple(asked), debian_suite, names))
 
     def _on_image(self, platform: types.Platform, _: str, asked: _Names) -> tuple[File, ...]:
-        """Return the packages to install on an image; the same for every image of a platform."""
+        """Return the packages to install on an image, the same for all images of a platform."""
         key = (platform, *asked)
         if key not in self._closures:
             of_origin = () if any(asked.values()) else self._of_origin(platform)

@@ -86,7 +86,7 @@ class Scratch:
         shutil.copyfile(inside.__file__, folder / _SCRIPT)
 
     def install(self, wheels: Sequence[Path]) -> None:
-        """Make the venv for the build, with exactly these wheels."""
+        """Create the venv for the build with exactly these wheels; raise `BuildError` on error."""
         venv = str(self.folder / "venv")
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
         done = process.run_uv(
