@@ -1,7 +1,7 @@
-"""The description of a kind of accelerator: the type of a row of `host.accelerators`.
+"""The type of the rows of `host.accelerators`, which describe kinds of accelerators.
 
-Each vendor's module in `host/gpus/` ends with its row. The types of their judgements are here, too:
-what wheels need from a GPU, and findings about whether it has that.
+Each vendor's module in `host/gpus/` ends with its row. The types for judging a GPU are here, too:
+what wheels need from a GPU, and findings about whether the GPU has it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from envbuilder.host.snapshot import Reader, Snapshot
 Level = Literal["note", "warning", "no", "impossible"]
 LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
 Packages = Mapping[str, Mapping[str, int]]
-"""Package and version → bytes of its device code by target, as far as its wheel was read."""
+"""Package and version → size in bytes of its device code by target, as far as its wheel was
+read."""
 
 
 class Finding(Struct, frozen=True):
-    """One sentence; `impossible` means that a build on this host could not succeed either."""
+    """One statement about a host or GPU.
+
+    The level `impossible` means that a build on this host could not succeed either.
+    """
 
     level: Level
     text: str
@@ -34,23 +38,24 @@ class Finding(Struct, frozen=True):
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """Minimum versions, and the GPUs with kernels; empty if unknown."""
+    """Minimum versions, and the GPUs that wheels have kernels for; a field is empty if unknown."""
 
     kernels: tuple[str, ...] = ()
-    """SM, gfx targets or Intel's target names, as the accelerator writes them."""
+    """Supported targets, as the accelerator spells them: SM, gfx targets or Intel's target
+    names."""
     partly: tuple[str, ...] = ()
-    """Those that only some of the libraries support."""
+    """Targets that only some of the libraries support."""
     ptx: bool = False
-    """Whether GPUs newer than the newest kernels can compile their own."""
+    """Whether GPUs newer than the newest kernels can compile their own kernels."""
     driver: str = ""
-    """The oldest version of the vendor's driver."""
+    """The oldest sufficient version of the vendor's driver."""
     macos: str = ""
     glibc: str = ""
     packages: Packages = {}
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where detection runs, which decides how to interpret traces of a GPU."""
+    """The environment that detection runs in, which determines how to interpret traces of a GPU."""
 
     environ: Mapping[str, str] = {}
     wsl: bool = False
@@ -64,92 +69,97 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    """As in profiles."""
+    """The accelerator's name in profiles."""
     vendor: str | None = None
-    """As in `Gpu.vendor`."""
+    """The vendor, as in `Gpu.vendor`; None for the CPU."""
     brand: str = ""
-    """The vendor's own spelling."""
+    """The vendor's own spelling of its name."""
     aliases: tuple[str, ...] = ()
-    """Expressions for other names that users may use."""
+    """Regular expressions for other names that users may use."""
     variants: tuple[str, ...] = ()
-    """The shipped profiles for it in addition to the one of its name, in order of preference."""
+    """The shipped profiles for this accelerator in addition to the profile of its name, in order of
+    preference."""
     builds: str = ""
-    """Prefixes of the names of frameworks' builds for it, other than its own name."""
+    """Prefixes of the names of frameworks' builds for this accelerator, other than its own name."""
 
     # Detection
     pci: int | None = None
-    """The vendor's number on the PCI bus; None if its GPUs are not on one."""
+    """The vendor's number on the PCI bus; None if its GPUs are not on a PCI bus."""
     processing: bool = False
-    """Whether some have the PCI class of processing accelerators instead of displays."""
+    """Whether some of its GPUs have the PCI class of processing accelerators instead of
+    displays."""
     read: Callable[[Reader], None] = lambda reader: None
-    """Read its drivers' reports; display devices on the PCI bus were read before."""
+    """Read the reports of its drivers. Display devices on the PCI bus have been read before."""
     decide: Callable[[Snapshot, Sequence[Device], Place], tuple[Gpu, ...]] = lambda *_: ()
     """Return its GPUs, in the framework's order if that is known."""
     of_host: Callable[[Snapshot], dict[str, Any]] = lambda snapshot: {}
-    """Return fields of the host that only its own files decide."""
+    """Return fields of the host that are determined by this accelerator's files alone."""
     assumable: dict[str, str] = {}
-    """What can be stated about an assumed GPU: key → expression."""
+    """Properties that users may state for an assumed GPU: key → regular expression of the value."""
     example: str = ""
-    """An example of that: "nvidia:sm=8.9"."""
+    """An example of such a statement: "nvidia:sm=8.9"."""
     assume: Callable[[Mapping[str, str]], dict[str, Any] | None] = lambda values: None
-    """Return the fields of a host with such a GPU; None if a key is missing."""
+    """Return the fields of a host with an assumed GPU; None if a required key is missing."""
 
     # What fits
     judge: Callable[[Gpu, Needs, bool], list[Finding]] = lambda gpu, needs, native: []
-    """Judge one GPU; the last argument: for a native environment, not for an image."""
+    """Return findings about one GPU. The last argument is True for a native environment, False for
+    an image."""
     capability: Callable[[Gpu], tuple[float, ...]] = lambda gpu: ()
-    """A GPU's capability as a sort key: of several that do not work, the best one is reported."""
+    """Return a GPU's capability as a sort key. If several GPUs do not work, the most capable one is
+    reported."""
     states_kernels: bool = False
-    """Whether tables list the kernels of its builds; without them, advice would be a guess."""
+    """Whether tables list the kernels of its builds. Without them, advice would be a guess."""
     native: Callable[[Host], list[Finding]] = lambda host: []
-    """Check what else native environments need from the host."""
+    """Return findings about what else native environments need from the host."""
     architecture: Callable[[Gpu], str | None] = lambda gpu: None
-    """A GPU's architecture in words, for which code is compiled; None if unknown."""
+    """Return a GPU's architecture in words, as the target for compiling code; None if unknown."""
     code: str = ""
-    """Expression for the beginning of its device code's targets; empty if none is recognized."""
+    """Regular expression for the beginning of its device code's targets; empty if no target is
+    recognized."""
     runs: Callable[[str, Gpu], bool] = lambda target, gpu: False
-    """Whether code for a target runs on a GPU."""
+    """Return whether code for a target runs on a GPU."""
     shown: Callable[[Collection[str]], list[str]] = sorted
-    """Format targets in words, in their order."""
+    """Return targets in words, sorted."""
 
     # Which GPUs a framework uses
     choosing: tuple[str, ...] = ()
-    """Variables by which users choose among its GPUs; envbuilder uses the first."""
+    """Variables by which users choose among its GPUs. envbuilder uses the first variable."""
     numbering: dict[str, str] = {}
-    """Variables that make the framework number GPUs in the order below."""
+    """Variables that make the framework number GPUs in the order that `order` returns."""
     passed: tuple[str, ...] = ()
     """Other variables that configure its driver, which a verification gets from its caller."""
     order: Callable[[Sequence[Gpu], Sequence[Gpu]], Sequence[Gpu] | None] = lambda gpus, best: ()
-    """Return its vendor's GPUs in the framework's order, to show it only the best; empty if the
-    framework sees no others, None if the order is unknown."""
+    """Return the vendor's GPUs in the framework's order, so that only the best GPUs are shown to
+    it. Empty if the framework sees no others, None if the order is unknown."""
     disguise: str = ""
-    """Prefixes of variables that make its driver treat a GPU as another one."""
+    """Prefixes of variables that make its driver treat a GPU as another model."""
     cdi: str = ""
-    """The CDI device for all of its GPUs, if an engine has it."""
+    """The CDI device for all of its GPUs, for engines that have it."""
 
     # How to repair it
     install: Callable[[Gpu, Host, str], str] = lambda gpu, host, needed: "Install its driver."
-    """Return how to get a kernel driver; the last argument is the oldest sufficient version."""
+    """Return how to install a kernel driver. The last argument is the oldest sufficient version."""
     fixes: Callable[[Gpu, Host], dict[str, str]] = lambda gpu, host: {}
-    """Return the vendor's own fixes, by a GPU's obstacle or a finding's code."""
+    """Return the vendor's own fixes: a GPU's obstacle or a finding's code → what to do."""
     fixes_of_host: Callable[[Host], dict[str, str]] = lambda host: {}
-    """Return the fixes for findings of `native`."""
+    """Return the fixes for findings of `native`, by code."""
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """Return the most severe level, which decides."""
+    """Return the most severe level of the findings, or `note` if there are none."""
     return max((f.level for f in findings), key=LEVELS.index, default="note")
 
 
 def named(gpu: Gpu) -> str:
-    """Return a GPU's name and location."""
+    """Return a GPU's name and, if known, its location on the bus."""
     if gpu.bus:
         return f"{gpu.name} at {gpu.bus}"
     return gpu.name
 
 
 def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
-    """Return a finding about what keeps a GPU from working, by default in detection's words."""
+    """Return a finding about a GPU's obstacle; the default text is the GPU's name and `detail`."""
     text = text or f"{named(gpu)}: {gpu.detail.rstrip('.')}"
     return Finding(level, text, gpu.obstacle or "gpu", gpu)
 

@@ -1,7 +1,8 @@
-"""Decide which AMD GPUs there are and which of them ROCm could use.
+"""Detect AMD GPUs, and decide which of them ROCm could use.
 
-Their names come from the PCI id, ROCm's target (gfx) from the compute driver (kfd), which lists the
-GPUs that can compute, or else from the PCI id. Profiles decide which of them wheels support.
+The names of GPUs come from their PCI ids. ROCm's target (gfx) comes from the compute driver (kfd),
+which lists the GPUs that can compute, or else from the PCI id. Profiles decide which GPUs the
+wheels support.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ _WINDOWS_DRIVER = re.compile(r"[uc]0[0-9]{6}\.inf_", re.ASCII)
 
 
 class _Node(NamedTuple):
-    """A node of the compute driver: a GPU, or a partition of one."""
+    """A node of the compute driver: a GPU, or a partition of a GPU."""
 
     number: int
-    """ROCm numbers GPUs in the order of these numbers."""
+    """Number of the node. ROCm numbers GPUs in the order of these numbers."""
     properties: dict[str, int]
 
 
@@ -152,7 +153,7 @@ def _gpu(
 
 
 def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
-    """Return the access if a variable hides all GPUs; HIP reads CUDA's, too."""
+    """Return the access if a variable hides all GPUs, else None. HIP also reads CUDA's variable."""
     for name in _CHOOSING:
         value = environ.get(name)
         if value is not None and value.strip() in ("", "-1"):
@@ -161,7 +162,7 @@ def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
 
 
 def _unlisted(snapshot: Snapshot) -> pci.Access:
-    """Return why the compute driver lists no node for a GPU, if known."""
+    """Return the access to a GPU that the compute driver does not list, and the reason."""
     unread = _unread(snapshot)
     if unread and unread <= _hidden(snapshot):
         return pci.Access(
@@ -179,15 +180,16 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
-    """Return the files about the compute driver's nodes that could not be read."""
+    """Return the unreadable files that describe the compute driver's nodes."""
     paths = {f"{_NODES}/{node}/properties" for node in snapshot.names(_NODES)}
     return paths - snapshot.files.keys()
 
 
 def _hidden(snapshot: Snapshot) -> set[str]:
-    """Return the files that Linux hides, with this error, from a container that may not use a GPU.
+    """Return the files that Linux hides from a container that may not use their GPU.
 
-    Function kfd_devcgroup_check_permission; a file's mode causes another error.
+    Linux then reports EPERM (function kfd_devcgroup_check_permission); a file's mode causes another
+    error.
     """
     return {
         path for path, reason in snapshot.unreadable.items() if reason == os.strerror(errno.EPERM)
@@ -195,7 +197,7 @@ def _hidden(snapshot: Snapshot) -> set[str]:
 
 
 def _nodes(snapshot: Snapshot) -> list[_Node]:
-    """Return the compute driver's nodes that are GPUs."""
+    """Return the nodes of the compute driver that are GPUs."""
     nodes = []
     for name in snapshot.names(_NODES):
         text = snapshot.files.get(f"{_NODES}/{name}/properties")
@@ -220,7 +222,7 @@ def _is_of(node: _Node, address: str) -> bool:
 
 
 def _target(number: int | None) -> str | None:
-    """Return the ROCm compiler's target name: 110000 is gfx1100, 90402 is gfx942."""
+    """Return the name of ROCm's compiler target, or None: 110000 is gfx1100, 90402 is gfx942."""
     if not number or number >= 10**6:
         return None
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
@@ -253,7 +255,7 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Check the kernels, and that driver and nodes let this process use the GPU."""
+    """Return findings about the kernels, and about access to the GPU by its driver and nodes."""
     kernels = _kernels(needs, gpu)
     if gpu.state == "usable":
         return [*kernels, Finding("note", f"kernel driver {gpu.kernel_driver}")]
@@ -266,14 +268,14 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: a card before an APU, then by memory."""
+    """Return a GPU's capability as a sort key: cards before APUs, then by memory."""
     return gpu.state == "usable", gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that HIP sees, in the compute driver's order, which is HIP's own.
+    """Return the GPUs that HIP sees, in HIP's order, which is the compute driver's.
 
-    None if that is uncertain: a container may see GPUs that this user may not open.
+    None if the order is uncertain: a container may see GPUs that this user may not open.
     """
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
         return None
@@ -281,7 +283,7 @@ def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None
 
 
 def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
-    """Check whether the wheels' libraries support a GPU."""
+    """Return findings about whether the wheels' libraries support a GPU."""
     if not needs.kernels:
         return [unknown_kernels(gpu)]
     if gpu.family is None:
@@ -310,9 +312,9 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
 
 
 def _runs(target: str, gpu: Gpu) -> bool:
-    """Return whether code for a target, or for a family of them, runs on a GPU.
+    """Return whether code for a target, or for a family of targets, runs on a GPU.
 
-    `gfx` alone is code in a form that is not parsed: it is assumed to run.
+    The target `gfx` stands for code in a form that is not parsed; such code is assumed to run.
     """
     if target.endswith("-generic"):
         return str(gpu.family).startswith(target.removesuffix("-generic").replace("-", ""))
@@ -323,7 +325,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def install(gpu: Gpu, host: Host, needed: str) -> str:
-    """Return how to get the kernel driver, which every Linux distribution has."""
+    """Return how to load the kernel driver, which every Linux distribution contains."""
     if host.container:
         return "Load amdgpu on the machine itself; a container uses the machine's kernel."
     return (
@@ -333,7 +335,7 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes for AMD GPUs that do not work."""
+    """Return the fixes for AMD GPUs that do not work, by obstacle or code."""
     fixes_by_obstacle = {
         "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
         " --profile cpu.",
@@ -367,7 +369,7 @@ def _other_wheels(gpu: Gpu) -> str:
 
 
 def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the host's fields with an assumed GPU."""
+    """Return the host's fields with an assumed GPU; None if `gfx` is missing."""
     if "gfx" not in values:
         return None
     gpu = Gpu(

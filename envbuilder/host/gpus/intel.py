@@ -1,6 +1,7 @@
-"""Decide which Intel GPUs there are and which of them torch.xpu could use.
+"""Detect Intel GPUs, and decide which of them torch.xpu could use.
 
-Iris Xe and older are recognized by PCI id: `torch.xpu.is_available()` can be True for them.
+Iris Xe and older GPUs are recognized by their PCI ids, because `torch.xpu.is_available()` can be
+True for them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _DEBIAN_HAS = (14,)
 
 
 def read(reader: Reader) -> None:
-    """Read each GPU's memory, and the libraries that no wheel contains."""
+    """Read each GPU's memory, and look for the libraries that no wheel contains."""
     for device in pci.display_devices(reader, pci.INTEL):
         _read_memory(reader, device)
     for folder in _LEVEL_ZERO_FOLDERS:
@@ -49,7 +50,10 @@ def read(reader: Reader) -> None:
 
 
 def _read_memory(reader: Reader, device: str) -> None:
-    """Read the GPU's own memory: one file per tile with xe, one per card with Intel's own i915."""
+    """Read the size of the GPU's own memory.
+
+    xe has one file per tile; Intel's own i915 has one file per card.
+    """
     for tile in range(_TILES):
         if reader.file(f"{device}/tile{tile}/physical_vram_size_bytes") is None:
             break
@@ -59,7 +63,7 @@ def _read_memory(reader: Reader, device: str) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all Intel GPUs; devices of unknown class count only if the table has them."""
+    """Return all Intel GPUs; a device of unknown class counts only if it is in the table."""
     gpus = tuple(
         _gpu(snapshot, device)
         for device in devices
@@ -136,7 +140,7 @@ def _memory(
 
 
 def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
-    """Return the memory of all tiles as the driver reports it; None if any is unknown."""
+    """Return the memory of all tiles in bytes, as the driver reports it; None if any is unknown."""
     tiles = [f"{folder}/tile{number}/physical_vram_size_bytes" for number in range(_TILES)]
     if any(path in snapshot.unreadable for path in tiles):
         return None
@@ -152,12 +156,12 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
 
 
 def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
-    """Return the memory that Level Zero reports for an integrated GPU, with drivers since 2025.
+    """Return the memory in bytes that Level Zero reports for an integrated GPU, or None.
 
-    It counts the main memory that the kernel lets one GPU map: with i915 all of it; with xe all
-    of it since Linux 6.15, half before ("drm/xe: Increase the XE_PL_TT watermark"). ttm's
-    parameter `pages_limit` does not count: above it, other buffers are swapped out first and then
-    the allocation continues (ttm_tt_populate).
+    This is for drivers since 2025. Level Zero counts the main memory that the kernel lets one GPU
+    map: with i915 all of it; with xe all of it since Linux 6.15, and half of it before ("drm/xe:
+    Increase the XE_PL_TT watermark"). ttm's parameter `pages_limit` does not count: above it, other
+    buffers are swapped out first, and then the allocation continues (ttm_tt_populate).
     """
     if total is None or kernel_driver not in _DRIVERS:
         return None
@@ -184,7 +188,7 @@ def of_host(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Check that PyTorch supports a GPU, that it has kernels, and that its node can be opened."""
+    """Return findings about PyTorch's support for a GPU, its kernels, and access to its node."""
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
         return [blocked("warning", gpu, _sentence(gpu))]
@@ -216,16 +220,17 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: supported before others, then discrete ones."""
+    """Return a GPU's capability as a sort key: supported GPUs first, then discrete ones."""
     support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that Level Zero sees; empty if torch.xpu uses the selected ones anyway.
+    """Return the GPUs that Level Zero sees, in its order; None if the order is unknown.
 
-    torch.xpu uses discrete GPUs alone if there is one (c10/xpu, note on device management). Level
-    Zero numbers discrete GPUs first, by PCI address, then the integrated one.
+    Empty if torch.xpu uses the selected GPUs anyway. torch.xpu uses only discrete GPUs if there is
+    one (c10/xpu, note on device management). Level Zero numbers discrete GPUs first, by PCI
+    address, then the integrated GPU.
     """
     seen = list(filter(_is_seen, gpus))
     discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
@@ -250,7 +255,10 @@ def _sentence(gpu: Gpu) -> str:
 
 
 def native(host: Host) -> list[Finding]:
-    """Check for the GPU runtime, which native environments use from the host; images contain it."""
+    """Return findings about the GPU runtime, which native environments use from the host.
+
+    Images contain it.
+    """
     if host.level_zero:
         return []
     if host.level_zero is None:
@@ -337,7 +345,7 @@ def _level_zero_commands(name: str, number: str) -> str:
 
 
 def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the host's fields with an assumed GPU and the libraries that it needs."""
+    """Return the host's fields with an assumed GPU and its libraries; None if the id is missing."""
     device_id = values.get("id")
     if device_id is None:
         return None

@@ -1,13 +1,13 @@
-"""Decide which NVIDIA GPUs there are and which of them this process could use.
+"""Detect NVIDIA GPUs, and decide which of them this process could use.
 
-NVML reports the most; without it or without a driver, name, chip and compute capability come from
-the PCI id. That identifies the GPU better, but does not make it usable.
+NVML reports the most. Without it, or without a driver, name, chip and compute capability come from
+the PCI id. The PCI id identifies the GPU better, but does not make it usable.
 
-The GPU of a Tegra chip (Jetson) before Thor is not on a PCI bus and has its own driver: NVML gives
-it no address, and the device tree names the chip. Thor's GPU is a PCI device of NVIDIA's common
-driver (JetPack 7), and is detected like any other.
+On a Tegra chip (Jetson) before Thor, the GPU is not on a PCI bus and has its own driver: NVML
+reports no address for it, and the device tree names the chip. Thor's GPU is a PCI device of
+NVIDIA's common driver (JetPack 7), and is detected like any other GPU.
 
-Long because everything about a vendor is in its module.
+This module is long because everything about a vendor is in its module.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, version
 VERSION = "proc/driver/nvidia/version"
 _GPUS = "proc/driver/nvidia/gpus"
 _INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
-"""Prefixes of Windows driver names that are no evidence of a GPU: every Windows has the first two.
-"""
+"""Prefixes of Windows driver names that do not indicate a GPU: every Windows has the first two."""
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 # Not /proc/device-tree, which is a link to it.
 _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 _ALLOCATOR = "dev/nvmap"
-"""Tegra's memory allocator, which is visible in containers; the device tree is not."""
+"""Tegra's memory allocator. Unlike the device tree, it is visible in containers."""
 _COMPATIBLE_LIMIT = 4096
-"""Maximum bytes of names from the firmware or a recorded tree."""
+"""Maximum size in bytes of the names from the firmware or a recorded tree."""
 _TARGET = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 CDI_FILE = "/etc/cdi/nvidia.yaml"
-"""The path passed to `nvidia-ctk` for its specification."""
+"""The output path that `nvidia-ctk` is given for its CDI specification."""
 _CONTROL_MINOR = 255
 """Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 # Branches of Debian's package nvidia-driver: packages.debian.org;
@@ -113,7 +112,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
-    """Return N of the card's /dev/nvidiaN, from the kernel driver, else from NVML."""
+    """Return N of the card's /dev/nvidiaN, from the kernel driver or else from NVML, or None."""
     number = integer(snapshot.fields(f"{_GPUS}/{bus}/information").get("Device Minor"))
     if number is None and device:
         return device.minor
@@ -128,7 +127,7 @@ def _gpu(
     driver: str | None,
     access: pci.Access,
 ) -> Gpu:
-    """Return one GPU, from its PCI card, from its address, or from NVML alone."""
+    """Return one GPU, described by its PCI card, by its address, or by NVML alone."""
     device_id = card.device_id if card else None
     row = tables.nvidia_gpu(device_id or "")
     name = reported.name if reported else _model(snapshot, bus)
@@ -163,7 +162,7 @@ def _gpu(
 
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
-    """Return the kernel driver's name for the GPU."""
+    """Return the kernel driver's name for the GPU, or None."""
     model = clean(snapshot.fields(f"{_GPUS}/{bus}/information").get("Model"))
     if model != "Unknown":
         return model
@@ -275,7 +274,7 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
 def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
     """Return the GPU of a Tegra chip; None on another machine.
 
-    `loaded`: whether NVIDIA's common driver is loaded; None if unknown.
+    `loaded` is whether NVIDIA's common driver is loaded, or None if unknown.
     """
     compatible = snapshot.text(_COMPATIBLE).split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
@@ -313,7 +312,7 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
 
 
 def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
-    """Check the driver, which images use as well, and the kernels."""
+    """Return findings about the driver, which images use as well, and about the kernels."""
     if gpu.obstacle == "wsl":
         return [blocked("warning", gpu)]
     if gpu.state == "present":
@@ -333,9 +332,9 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that CUDA sees, in PCI bus order; None if one is unknown.
+    """Return the GPUs that CUDA sees, in PCI bus order; None if a bus address is unknown.
 
-    CUDA's default order is by speed, which is unknown here.
+    By default, CUDA orders GPUs by speed, which is unknown here.
     """
     seen = [gpu for gpu in gpus if gpu.state != "present" or gpu.obstacle == "no-instances"]
     if all(gpu.bus for gpu in seen):
@@ -377,11 +376,11 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
 
 
 def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
-    """Check whether the wheels' kernels run on a GPU.
+    """Return findings about whether the wheels' kernels run on a GPU.
 
-    Kernels run on their own SM and on higher minors of its major; PTX on anything newer. Tegra's
-    GPUs are an exception: they only run kernels built for exactly them (CUDA C++ Programming Guide,
-    "Binary Compatibility").
+    Kernels run on their own SM and on higher minor versions of the same major version. PTX runs on
+    anything newer. Tegra's GPUs are an exception: they only run kernels that were built for exactly
+    them (CUDA C++ Programming Guide, "Binary Compatibility").
     """
     if not needs.kernels:
         return [unknown_kernels(gpu)]
@@ -425,10 +424,11 @@ def _architecture(gpu: Gpu) -> str | None:
 
 
 def _runs(target: str, gpu: Gpu) -> bool:
-    """Return whether code for a target runs on a GPU: on its own SM, as PTX on newer ones, too.
+    """Return whether code for a target runs on a GPU.
 
-    `a` is for exactly that SM, `f` for its family. Tegra's GPUs only run machine code for exactly
-    them.
+    Code runs on its own SM and on higher minor versions; PTX also runs on newer GPUs. A target that
+    ends in `a` is for exactly that SM, one that ends in `f` for its family. Tegra's GPUs only run
+    machine code for exactly their SM.
     """
     match = _TARGET.fullmatch(target)
     if match is None or gpu.sm is None:
@@ -441,7 +441,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def _shown(targets: Collection[str]) -> list[str]:
-    """Format targets in words, machine code before PTX, then by number."""
+    """Return targets in words, machine code before PTX, then by number."""
     words = []
     for match in filter(None, map(_TARGET.fullmatch, targets)):
         kind = {"sm": "SM", "compute": "PTX"}[match[1]]
@@ -510,7 +510,7 @@ def _before_turing(gpu: Gpu) -> bool:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes for NVIDIA GPUs that do not work."""
+    """Return the fixes for NVIDIA GPUs that do not work, by obstacle."""
     nodes = "/dev/dxg" if host.wsl else "/dev/nvidia*"
     return {
         "library-failed": _library(gpu, host),
@@ -556,9 +556,10 @@ def _missing(gpu: Gpu, host: Host) -> str:
 
 
 def _node_commands(gpu: Gpu, host: Host) -> str:
-    """Return the commands that create the nodes: cards and control, then unified memory.
+    """Return the commands that create the device nodes: cards and control, then unified memory.
 
-    With -u, -c refers to other nodes, so one call cannot create both (nvidia-modprobe.c).
+    With -u, the option -c refers to other nodes, so one call cannot create both kinds
+    (nvidia-modprobe.c).
     """
     memory_node = "sudo nvidia-modprobe -u -c 0 -c 1"
     if _lacks_memory_node(gpu):

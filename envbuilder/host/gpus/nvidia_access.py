@@ -1,13 +1,13 @@
 """Decide whether a CUDA program can use an NVIDIA GPU: device nodes, MIG, NVSwitch.
 
-Its nodes are /dev/nvidiactl and /dev/nvidia-uvm for all cards, and /dev/nvidiaN for each; under
-WSL, /dev/dxg replaces all of them. NVML needs no /dev/nvidia-uvm, so `nvidia-smi` can work where
-CUDA does not (NVIDIA/nvidia-docker issue 1085). A container can have the node of one card and still
-see all cards in /sys.
+All cards share the nodes /dev/nvidiactl and /dev/nvidia-uvm, and each card has its /dev/nvidiaN.
+Under WSL, /dev/dxg replaces all of these nodes. NVML does not need /dev/nvidia-uvm, so `nvidia-smi`
+can work where CUDA does not (NVIDIA/nvidia-docker issue 1085). A container can have the node of one
+card and still see all cards in /sys.
 
-A card in MIG mode accepts no program until it has instances (canonical/lxd issue 11804), nor does a
-card on NVSwitch until the fabric manager has set up its links (CUDA error 802,
-cudaErrorSystemNotReady). NVML lists both kinds as if they worked.
+A card in MIG mode accepts no program until it has instances (canonical/lxd issue 11804). A card on
+NVSwitch accepts no program until the fabric manager has set up its links (CUDA error 802,
+cudaErrorSystemNotReady). NVML lists both kinds of cards as if they worked.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _MEMORY = "dev/nvidia-uvm"
 _WINDOWS = "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
-"""Where NVIDIA's libraries look for it (nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c);
-it is setuid root, and loads missing modules and creates missing nodes for them."""
+"""Path where NVIDIA's libraries look for nvidia-modprobe (nvidia-modprobe,
+modprobe-utils/nvidia-modprobe-utils.c). The program is setuid root; it loads missing modules and
+creates missing nodes for the libraries."""
 # Below it, the driver has a folder gpuN/mig/giN/ciN for each compute instance.
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
 _INSTANCE = re.compile(r"[gc]i[0-9]{1,3}\Z", re.ASCII)
@@ -39,18 +40,18 @@ _INSTANCE_MINORS = "proc/driver/nvidia-caps/mig-minors"
 _INSTANCE_NODES = "dev/nvidia-caps"
 _NODE = re.compile(r"nvidia-cap([0-9]{1,4})\Z", re.ASCII)
 _MONITOR = 2
-"""Number of the last node that is not an instance: 1 configures MIG, 2 monitors it."""
+"""Number of the last node that is not an instance: node 1 configures MIG, node 2 monitors it."""
 _MANAGER = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
-"""The fabric manager's file while it runs (its unit file; Fabric Manager User Guide)."""
+"""A file that exists while the fabric manager runs (its unit file; Fabric Manager User Guide)."""
 _SWITCH = re.compile(r"nvidia-nvswitch[0-9]{1,2}\Z", re.ASCII)
 _UNSUPPORTED = 0
 _COMPLETED = 3  # nvmlGpuFabricState_t; between them: not started, in progress
 
 
 def read(reader: Reader) -> None:
-    """Read nodes, MIG instances, and whether a fabric manager runs.
+    """Read nodes and MIG instances, and whether a fabric manager runs.
 
-    /dev and the kernel driver's files on each card were read before.
+    `/dev` and the kernel driver's files on each card must have been read before.
     """
     for path in (_CONTROL, _MEMORY, _WINDOWS):
         reader.opened(path)
@@ -89,8 +90,8 @@ def of_cards(
 ) -> dict[str, pci.Access]:
     """Return the access that each card's own node allows, by PCI address.
 
-    `minors`: the number of each card's node, None if unknown; `listed`: the addresses that NVML
-    lists, which are those of the cards that it could open.
+    `minors` maps each card's address to the number of its node, or to None if unknown. `by_nvml`
+    holds the addresses that NVML lists: the cards that NVML could open.
     """
     present = {
         int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))
@@ -123,7 +124,7 @@ def _of_unnamed(
 ) -> pci.Access:
     """Return the access to a card whose own node is unknown.
 
-    If NVML lists cards, unlisted ones were not given to this process.
+    If NVML lists cards, the unlisted cards were not given to this process.
     """
     paths = [f"dev/nvidia{minor}" for minor in sorted(unclaimed)]
     if not paths and "dev" in snapshot.folders:
@@ -216,7 +217,7 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
 
 
 def _given(snapshot: Snapshot) -> int:
-    """Return the number of instance nodes; a container has only those of its own instances."""
+    """Return the number of instance nodes. A container has only the nodes of its own instances."""
     names = snapshot.names(_INSTANCE_NODES)
     numbers = (integer(m[1]) for name in names if (m := _NODE.match(name)))
     return sum(number is not None and number > _MONITOR for number in numbers)

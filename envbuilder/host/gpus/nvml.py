@@ -1,7 +1,7 @@
-"""Query NVIDIA's management library (NVML): the driver and each GPU.
+"""Query NVIDIA's management library (NVML) for the driver and each GPU.
 
-`ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the same form:
-{"driver_version", "devices": [`Device`]} or {"error"}. A device requires only a
+`ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the form that
+`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. A device requires only a
 name; unknown keys are ignored.
 """
 
@@ -24,7 +24,7 @@ _NOT_FOUND = 6
 _FABRIC_STARTED = 2
 _FABRIC_COMPLETED = 3
 _MOST_INSTANCES = 64
-"""Maximum number of MIG instances that a card's driver may report."""
+"""Maximum number of MIG instances to query on one card."""
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,21 +38,23 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reserved_bytes: int | None = None
     """The part of `memory_bytes` that the driver and firmware reserve."""
     shared_memory: bool | None = None
-    """True if NVML reports that the GPU has no memory of its own."""
+    """True if NVML reports that the GPU has no memory of its own; otherwise None."""
     sm: str | None = None
     memory_mhz: int | None = None
-    """The memory's highest clock."""
+    """The memory's highest clock rate in MHz."""
     memory_bits: int | None = None
-    """Width of the memory bus."""
+    """Width of the memory bus in bits."""
     mig: bool | None = None
     instances: int | None = None
-    """MIG instances that programs can use; None if MIG is off."""
+    """Number of MIG instances that programs can use; None if MIG is off or the number is
+    unknown."""
     fabric: int | None = None
-    """nvmlGpuFabricState_t: 0 none, 1 not started, 2 in progress, 3 completed."""
+    """State of the NVLink fabric (nvmlGpuFabricState_t): 0 none, 1 not started, 2 in progress, 3
+    completed."""
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """NVML's answer; `error` if it failed."""
+    """NVML's answer; `error` says why if it failed."""
 
     driver_version: str | None = None
     devices: tuple[Device, ...] = ()
@@ -153,7 +155,7 @@ def _fabric(library: Any, handle: Any) -> int | None:
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
-    """Return total memory, how much of it the driver reserves, and whether it is main memory."""
+    """Return total and reserved bytes, and whether the GPU has no own memory; None if unknown."""
     try:
         info = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
         return int(info.total), int(info.reserved), None
@@ -175,7 +177,7 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 
 def parse(text: str | None) -> Answer | None:
-    """Return the recorded answer with safe values; None if none, `error` if it is damaged."""
+    """Return the recorded answer with safe values; None if there is none, `error` if damaged."""
     if text is None:
         return None
     try:
@@ -215,7 +217,10 @@ def _within(value: int | None, most: int, least: int = 1) -> int | None:
 
 
 def address(bus: str | None) -> str | None:
-    """Return a PCI address as sysfs writes it; NVML's is upper case, its domain of eight digits."""
+    """Return a PCI address as sysfs writes it: lower case, and a domain of four digits; or None.
+
+    NVML writes it in upper case, with a domain of eight digits.
+    """
     domain, separator, rest = (clean(bus) or "").lower().partition(":")
     if separator:
         return f"{domain[-4:]}:{rest}"

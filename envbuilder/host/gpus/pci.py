@@ -1,6 +1,6 @@
-"""Read the display devices in `/sys/bus/pci`, and a process's access to them.
+"""Read the display devices in `/sys/bus/pci`, and determine a process's access to them.
 
-A container sees all of the host's devices.
+A container sees all of the host's devices there.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Device(Struct, frozen=True, kw_only=True):
     vendor: int | None
     device_id: str | None
     certain: bool
-    """Whether its class proves that it is a GPU."""
+    """Whether the device's class proves that it is a GPU."""
     driver: str | None
     bound: bool | None
-    """Whether a kernel driver is bound to it; None if unknown."""
+    """Whether a kernel driver is bound to the device; None if unknown."""
     render_node: str | None
-    """Path of its render node, as the kernel names it."""
+    """Path of the device's render node, as the kernel names it."""
 
 
 class Size(NamedTuple):
-    """A GPU's memory, as in `host.Gpu`; bytes, and bytes per second."""
+    """A GPU's memory as in `host.Gpu`: sizes in bytes, bandwidth in bytes per second."""
 
     kind: Literal["dedicated", "shared"] | None = None
     total: int | None = None
@@ -49,9 +49,9 @@ class Size(NamedTuple):
 
 
 def read(reader: Reader, processing: Collection[int]) -> None:
-    """Read render nodes, and what sysfs reports about each display device.
+    """Read render nodes, and sysfs's data about each display device.
 
-    `processing`: vendors whose processing accelerators count as GPUs.
+    `processing` holds the vendors whose processing accelerators count as GPUs.
     """
     for name in reader.folder("dev/dri"):
         if name.startswith("renderD"):
@@ -79,9 +79,9 @@ def read(reader: Reader, processing: Collection[int]) -> None:
 
 
 def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
-    """Return whether a PCI class is a GPU's; None if unknown.
+    """Return whether a PCI class is the class of a GPU; None if unknown.
 
-    Accelerators without display outputs have the class of processing accelerators, as NPUs have.
+    Accelerators without display outputs have the class of processing accelerators, and so do NPUs.
     """
     if kind is None or kind >> 16 != _PROCESSING:
         if kind is None:
@@ -93,7 +93,7 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """Return the folders of a vendor's display devices; `read` keeps no class of others."""
+    """Return the folders of a vendor's display devices; `read` drops the class of all others."""
     folders = []
     for address in reader.folders.get(PCI, ()):
         folder = f"{PCI}/{address}"
@@ -104,7 +104,7 @@ def display_devices(reader: Reader, vendor: int) -> list[str]:
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:
-    """Return the group that owns a device node, by name, else by number; None if unknown."""
+    """Return the group that owns a device node, by name or else by number; None if unknown."""
     number = snapshot.groups.get((node or "").lstrip("/"))
     if number is None:
         return None
@@ -193,7 +193,7 @@ USABLE = Access("usable")
 
 
 def driver(device: Device, names: Sequence[str], framework: str) -> Access | None:
-    """Return the problem with a GPU's kernel driver, which must be one of `names`."""
+    """Return the problem with a GPU's kernel driver, which must be one of `names`, or None."""
     needs = f"{framework} needs {' or '.join(names)}"
     if device.bound is False:
         return Access("present", f"No kernel driver is bound to it: {needs}.", "driver-missing")
@@ -207,7 +207,7 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
 
 
 def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
-    """Return the problem with a GPU's render node, such as /dev/dri/renderD128."""
+    """Return the problem with a GPU's render node, such as /dev/dri/renderD128, or None."""
     if node is None:
         return Access(
             "unknown", "Which node in /dev/dri is its render node could not be read.", "node-unread"
@@ -219,7 +219,8 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
 def opened(snapshot: Snapshot, node: str, option: str, *, is_missing: bool) -> Access | None:
     """Return the problem with a device node; None if this user may open it.
 
-    `option`: the container option that provides it. `is_missing` is used if it was not read.
+    `option` is the container option that provides the node. `is_missing` is whether the node is
+    missing if it was not read.
     """
     readable = snapshot.nodes.get(node.lstrip("/"))
     if readable:
