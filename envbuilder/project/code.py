@@ -1,4 +1,4 @@
-"""Read a repository's own code without running it: its imports, and its main program."""
+"""Read a repository's imports and main program from its code, without running the code."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from envbuilder.project.lines import read_text
 _MOST_FILES = 400
 _LARGEST_FILE = 1 << 18
 _MOST_BYTES = 8 << 20
-"""Limits on reading the code, which is untrusted: files, bytes of each, bytes of all."""
+"""Limits on reading untrusted code: number of files, bytes per file, and bytes in total."""
 _ASIDE = re.compile(
     r"(.*/)?(doc(s|umentation)?|tests?)/.*|(.*/)?(setup|conftest|noxfile|tasks|test_.*|.*_test)\.py"
 )
-"""Files that are not part of a program."""
+"""Pattern of files that are not part of a program, such as tests and documentation."""
 _SCRIPT = re.compile(r"[^/]+\.py")
 _PACKAGE = re.compile(r"[^\W\d]\w*/__main__\.py")
 _LIST = re.compile(
@@ -33,21 +33,21 @@ _LIST = re.compile(
 )
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
-"""Modules shared by many packages, each with a part of it."""
+"""Modules that many packages share; each package provides a part of the module."""
 
 
 class Use(NamedTuple):
-    """Where a module is imported."""
+    """A place where a module is imported."""
 
     file: str
     at_start: bool
-    """Whether a program needs it to start."""
+    """Whether the program needs the module in order to start."""
 
 
 def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
-    """Return files without those of other projects: folders with their own list.
+    """Return the files that do not belong to other projects, which are folders with their own list.
 
-    `lists` do not make their folder a project.
+    A folder that contains one of `lists` does not count as another project.
     """
     taken = "\n".join(("", *lists))
     foreign = tuple(
@@ -64,12 +64,16 @@ def imports(
     programs: Iterable[Sequence[str]],
     lists: Collection[str],
 ) -> dict[str, Use]:
-    """Return third-party modules that a repository's code imports, the most frequent first.
+    """Return the third-party modules that a repository's code imports, most frequent first.
 
-    Without the standard library, and without its own: a module or folder of that name anywhere in
-    it. A folder with its own list is another project, unless that list is used. Searched are the
-    scripts at the top and those that its texts start, with the repository's modules that they
-    import; without any, its code except examples, or all code if no list is used.
+    Modules of the standard library are left out, and so are modules with the name of any file or
+    folder in the repository. A folder with its own list is another project, unless `lists` contains
+    that list.
+
+    A program needs only some modules to start (`Use.at_start`): those imported by the scripts at
+    the top level, by the scripts that `programs` start, or by modules of the repository that these
+    scripts import. If there are no such scripts, all code counts, except examples if a list is
+    used.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
     own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
@@ -106,7 +110,7 @@ def imports(
 
 
 def _text(folder: Path, file: str) -> str:
-    """Return the code of a file; empty if it cannot be read."""
+    """Return the code of a file, or an empty string if it cannot be read."""
     with suppress(InvalidError):
         if file.endswith(".ipynb"):
             return notebooks.imports(folder, file)
@@ -115,11 +119,9 @@ def _text(folder: Path, file: str) -> str:
 
 
 def _imported(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield imported modules as paths, and whether the import is at the top level.
+    """Yield each imported module as a path, and whether the import is at the top level.
 
-    Each name of `from a import b` may be a module, too; a leading dot becomes `../`.
-
-    Each name of `from a import b` may be a module, too; `../` stands for a dot at the beginning.
+    Each name of `from a import b` may be a module, too. Each leading dot becomes `../`.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -136,7 +138,7 @@ def _imported(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _places(path: str, file: str) -> Iterator[str]:
-    """Yield the repository's files that may be an imported module."""
+    """Yield the paths in the repository that an imported module may have."""
     for above in (file, f"{file}/..", "", "src"):
         module = posixpath.normpath(posixpath.join(above, path))
         while module:
@@ -155,7 +157,7 @@ _NEVER = re.compile(
 )
 _USUAL = (("train.py",), ("main.py",), ("run.py",), ("training.py",), ("app.py",))
 _MOST_SCRIPTS = 200
-"""Maximum number of scripts at the top that are read; their authors are untrusted."""
+"""Maximum number of untrusted scripts at the top level that are searched for a main block."""
 
 
 def program_arguments(
@@ -163,8 +165,8 @@ def program_arguments(
 ) -> tuple[str, ...]:
     """Return the arguments of `python` that run a repository's program; empty if unclear.
 
-    `train.py` and the like come first, then the `programs` in its texts, then the only script with
-    a main block.
+    Usual names such as `train.py` come first, then the `programs` in the repository's texts, then
+    packages with a `__main__.py`, then the only script with a main block.
     """
     scripts = [*filterfalse(_NEVER.fullmatch, filter(_SCRIPT.fullmatch, files))]
     present = {*files}
@@ -180,7 +182,7 @@ def program_arguments(
 
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
-    """Return the file with which a command starts Python; empty if the repository lacks it."""
+    """Return the file that a `python` command starts, or an empty string if it does not exist."""
     module = words[-1].replace(".", "/")
     paths = map("".join, product(("", "src/"), [module], _STARTS))
     return next((path for path in (words[0], *paths) if path in present), "")

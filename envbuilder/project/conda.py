@@ -1,9 +1,11 @@
-"""Read conda's environment.yml: packages from channels, and those of its `pip:` list.
+"""Read the packages in environment.yml, `conda list --export` and pixi.toml.
 
-Python packages become requirements by their names on the package index; the backend conda takes
-them from the channels. Programs come from conda or Debian. Frameworks and CUDA are the profile's:
-CUDA packages are left out, and channels with nothing else, and libraries in an export that other
-packages need.
+Python packages become requirements under their names on the package index. The backend conda takes
+them from the channels instead. Programs come from conda or Debian.
+
+The profile provides the framework and CUDA. Therefore CUDA packages are left out, and so are
+channels that have nothing else. Libraries in an export are left out because other packages require
+them anyway.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from envbuilder.project.tables import (
 )
 
 LONGEST = 500
-"""Maximum length of a spec."""
+"""Maximum length of a spec in characters."""
 
 _SPEC = re.compile(
     r"(?:(?P<channel>[A-Za-z0-9_./:-]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)"
@@ -46,26 +48,27 @@ _SPEC = re.compile(
 _VERSION = r"(?:==|!=|<=|>=|~=|=|<|>)?[0-9][A-Za-z0-9.*!]*"
 _VERSIONS = rf"{_VERSION}(?:[,|]{_VERSION})*\Z"
 _ODD = r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z"
-"""A version that only conda can have, and its build, as in an export."""
+"""Pattern of a version that only conda can have, followed by its build, as in an export."""
 _CLAUSE = r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z"
 
 
 class Spec(Struct, frozen=True):
-    """A conda package and its versions."""
+    """A conda package and its allowed versions."""
 
     name: str
     versions: str = ""
-    """As in a `CondaSpec`, without blanks: `1.26.*`, `==1.26.4`, `>=1.26,<2`; empty for any."""
+    """The versions as in a `CondaSpec`, without spaces: `1.26.*`, `==1.26.4`, `>=1.26,<2`. Empty
+    for any version."""
     channel: str = ""
     build: str = ""
-    """The build, if it is exact."""
+    """The build if the spec names exactly one, else empty."""
 
     def text(self) -> str:
-        """Return the spec as in profiles."""
+        """Return the spec in the form that profiles use."""
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
-        """Convert the versions to a Python specifier (PEP 440); None if that is impossible."""
+        """Return the versions as a Python specifier (PEP 440), or None if that is impossible."""
         if not self.versions:
             return ""
         clauses = []
@@ -86,11 +89,9 @@ def _python_clause(operator: str | None, version: str, star: str | None) -> str:
 
 
 def parse(text: str, where: str) -> Spec:
-    """Parse a spec: `numpy=1.26`, `channel::numpy>=1.26`.
+    """Parse a spec such as `numpy=1.26` or `channel::numpy>=1.26`.
 
-    Raises `InvalidError` for forms that are not supported.
-
-    Raises `InvalidError` for forms that are not supported.
+    Raise `InvalidError` for forms that are not supported.
     """
     subject = f"{where}: {escaped(text, 100)}"
     match = _SPEC.match(text.strip())
@@ -104,7 +105,7 @@ def parse(text: str, where: str) -> Spec:
 
 
 def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
-    """Return versions and build from the text after a name, such as `=1.26`, ` >=1.26, <2`."""
+    """Parse the versions and the build that follow a name, such as `=1.26` or ` >=1.26, <2`."""
     rest = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip())
     build = ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
@@ -129,7 +130,7 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the package index names of conda packages that are Python packages."""
+    """Return the package index names of the conda packages that are Python packages."""
     names = (distribution_of(parse(p.text, p.where).name) for p in packages)
     return frozenset(filter(None, names))
 
@@ -137,7 +138,8 @@ def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
     """Return the first conda package that is neither a requirement nor a system package.
 
-    A requirement of the same name counts as the package.
+    `have` contains the names of the requirements and system packages. A conda package also counts
+    as present under its names on the package index and in Debian. Return None if none is missing.
     """
     for package in packages:
         name = parse(package.text, package.where).name
@@ -151,7 +153,7 @@ _IGNORED = frozenset({"name", "prefix"})
 _KEYS = frozenset({"channels", "dependencies", *_IGNORED})
 _FRAMEWORK_CHANNELS = ("pytorch", "nvidia")
 _DEFAULTS = "defaults"
-"""Anaconda's own channels, for which larger organizations need a licence."""
+"""The name of Anaconda's own channels, for which larger organizations need a licence."""
 _NO_CHANNEL = "nodefaults"
 _CHANNEL_URL = re.compile(
     r"https?://(?:conda|repo)\.anaconda\.(?:org|com)/(pkgs/)?([a-z0-9-]+)/?\Z"
@@ -159,7 +161,7 @@ _CHANNEL_URL = re.compile(
 
 
 class Packages:
-    """Collects a file's packages from channels, by kind."""
+    """Collects the packages that a file takes from conda channels, by kind."""
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
@@ -178,11 +180,9 @@ class Packages:
         self._any_version: list[str] = []
 
     def take(self, text: str, where: str, marker: str = "") -> None:
-        """Add a package of an environment; `marker`: where it applies.
+        """Add a package of an environment; `marker` limits the targets that it applies to.
 
-        Raises `InvalidError`.
-
-        Raises `InvalidError`.
+        Raise `InvalidError` if the spec is not supported.
         """
         self._marker = marker
         match = _SPEC.match(text.strip())
@@ -222,7 +222,7 @@ class Packages:
                 self._built.append(name)
 
     def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
-        """Return a package as a requirement, of any version if the index lacks conda's."""
+        """Return a package as a requirement, for any version if the index lacks conda's version."""
         specifier = spec.specifier()
         if name != types.canonical(spec.name) and not frameworks.of_build(name):
             # What is named otherwise is often numbered otherwise: opencv 4.5.1 is 4.5.1.48.
@@ -260,7 +260,7 @@ class Packages:
         return lines.joined([of_channels, of_pip])
 
     def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
-        """Yield notes on what is left out or changed; `channels`: those of all packages."""
+        """Yield notes on packages that are left out or changed; `channels` are those in use."""
         if self._frameworks:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
@@ -296,7 +296,7 @@ class Packages:
 
 
 def _of_programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield possible replacements for packages that are not on the package index."""
+    """Yield notes with possible replacements for packages that are not on the package index."""
     debian = {name: debian_package(name) for name in names}
     if of_debian := {name: package for name, package in debian.items() if package}:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
@@ -316,7 +316,7 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _joined(names: Iterable[str]) -> str:
-    """Return the first six names, each once, and the number of others."""
+    """Return the first six distinct names as text, and the number of further names."""
     return first(list(dict.fromkeys(names)), 6)
 
 
@@ -324,19 +324,17 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def read_environment_yml(project: Path, file: str) -> lines.Listed:
-    """Return the packages of an environment; `file` is its path in the project.
+    """Return the packages of an environment; `file` is its path relative to the project.
 
-    Raises `InvalidError`.
-
-    Raises `InvalidError`.
+    Raise `InvalidError` if the file is invalid.
     """
     return _Reader(project, file).listed()
 
 
 def read_conda_list(project: Path, file: str) -> lines.Listed:
-    """Return the packages of `conda list --export`, as `name=version=build`.
+    """Return the packages that `conda list --export` wrote as `name=version=build`.
 
-    Those from PyPI have `pypi_0` as their build. Raises `InvalidError`.
+    Packages from PyPI have the build `pypi_0`. Raise `InvalidError` if the file is invalid.
     """
     packages = Packages()
     of_pip = []
@@ -351,7 +349,7 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
 
 
 class _Reader:
-    """Reads an environment with packages from channels and pip."""
+    """Reads an environment.yml with packages from channels and from pip."""
 
     def __init__(self, project: Path, file: str) -> None:
         self._project = project
@@ -418,7 +416,7 @@ class _Reader:
         return channels
 
     def _specs(self) -> Iterator[tuple[str, str]]:
-        """Yield the packages from channels with their places; collect the lines for pip."""
+        """Yield the packages from channels with their places, and collect the lines for pip."""
         for number, item in enumerate(self._list("dependencies")):
             where = self._place("dependencies", number)
             if isinstance(item, str):
@@ -447,15 +445,16 @@ class _Reader:
 # pixi.toml, and tool.pixi of a pyproject.toml
 
 _SYSTEMS = {"linux": "linux", "osx": "darwin", "unix": ""}
-"""Beginning of a platform → the system in markers."""
+"""Prefix of a pixi platform → the value of `sys_platform` in markers; empty for all systems."""
 
 
 def read_pixi(
     project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> lines.Listed:
-    """Return the requirements in a pixi.toml; `groups` are its features. Raises `InvalidError`.
+    """Return the requirements in a pixi.toml; `groups` are the names of its features.
 
-    Tables for Linux and macOS apply to these platforms only; others are ignored.
+    Tables for Linux and macOS apply to these platforms only. Tables for other platforms are
+    ignored. Raise `InvalidError` if the file is invalid.
     """
     chosen_names("extra", extras, (), file)
     text = lines.read_text(project, file)
@@ -485,7 +484,7 @@ def read_pixi(
 
 
 def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the tables of a feature, each with the marker of its platform."""
+    """Yield the marker and the content of a feature's table for each platform."""
     yield "", table
     for platform, target in mapping(table.get("target")).items():
         for begin, system in _SYSTEMS.items():
@@ -494,7 +493,7 @@ def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _pixi_spec(name: str, spec: Any) -> str:
-    """Return a conda package in the form of an environment.yml."""
+    """Return a conda package of a pixi.toml in the form of an environment.yml."""
     table = spec if isinstance(spec, dict) else {"version": spec}
     version = str(table.get("version", "")).strip().removeprefix("*")
     channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""

@@ -41,23 +41,24 @@ if TYPE_CHECKING:
     from envbuilder.project.repository import InstallHints
 
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
-"""Packages that texts install in order to install others."""
+"""Packages that texts install only in order to install other packages."""
 _MOST_MENTIONED = 5
-"""Maximum number of further files, and of extras or groups, in the comments."""
+"""Maximum number of further files, and of extras or groups, that the comments mention."""
 _MOST_READ = 30
-"""Maximum number of files that are read for choosing one."""
+"""Maximum number of files that are read in order to choose among them."""
 _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
-"""Folders whose files come last, or count only if a README names them."""
+"""Folders whose files come last (`_LATE`), or count only if a README names them (`_NEVER`)."""
 _OF_LISTS = re.compile(r"(requirements?|envs?|environments?|conda|dependencies|deps|configs?)")
-"""Folders of lists that may be for the folder above; others may be separate programs."""
+"""Folders whose lists may be for the folder above. Lists in other folders may belong to separate
+programs."""
 _OF_ITSELF = frozenset({*forms.OWN, "uv.lock"})
-"""Packages that are installed with the project."""
+"""Files with the requirements of the package in their folder."""
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
 )
-"""Names of lists that are not needed to run a project."""
+"""Names of lists that are not needed to run a project, such as lists for tests."""
 _HARDWARE = re.compile(
     r"(?i)(.*[-_.])?(cpu|gpu|cuda|cu[0-9]+|rocm|[tnx]pu|mps|mac|osx|arm64|win|windows)([-_.].*)?"
 )
@@ -67,9 +68,9 @@ _HEAD = """\
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
 IMPORTED = "imported by "
-"""Prefix of the place of a package that a file's code imports."""
+"""Prefix of a package's place if the code of a file imports the package."""
 OF_CONDA = " (conda)"
-"""Suffix of the place of a package that a text installs with conda."""
+"""Suffix of a package's place if a text installs the package with conda."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
 _INSTEAD = "the nearest to what files say that there is"
 _TAIL = {
@@ -78,64 +79,67 @@ _TAIL = {
     "profiles": "# profiles: [cpu, cuda]  # the hardware to support; without it, all\n",
     "python": '# python: "3.12"\n',
 }
-"""Keys that are often added; written as comments."""
+"""Keys that users often add; a draft contains them as comments."""
 
 
 class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that only a text or code names, and no list."""
+    """A package that only a text or code names, but no list."""
 
     requirement: str
     source: str
-    """The file that names it."""
+    """The file that names the package."""
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """A file with a list of a project's requirements."""
+    """A file that lists a project's requirements."""
 
     main: RequirementFile
-    """The file's entry, without optional parts."""
+    """The file's entry, with the extras and groups that the README or the project's tool
+    installs."""
     listed: Listed = Listed()
     notes: tuple[Needed, ...] = ()
-    """Parts of the README and of locks that are not followed."""
+    """Notes on extras in the README and on locks that are not used."""
     optional: RequirementFile | None = None
-    """The same with all of its extras and groups; None if it has none."""
+    """The file's entry with all of its extras and groups; None if it has no further ones."""
     why: str = ""
-    """Why it was chosen, if there are others."""
+    """Why this file was chosen; empty if there are no other files."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The files for requirements, and the remaining ones."""
+    """The files chosen for requirements, and the remaining files."""
 
     sources: tuple[Source, ...] = ()
     others: tuple[str, ...] = ()
-    """More files that could be listed."""
+    """Further files that the project could list."""
     errors: tuple[InvalidError, ...] = ()
-    """Why preferred files cannot be read."""
+    """The errors of preferred files that cannot be read."""
     notes: tuple[str, ...] = ()
-    """Notes on the README's recipe, and on empty files at the top if no other file is used."""
+    """Notes on the README's recipe, and on the chosen files. If no file is chosen, notes on empty
+    files at the top level."""
     unlisted: tuple[Line, ...] = ()
-    """Packages that texts install or code imports (`IMPORTED`), but no file lists."""
+    """Packages that texts install or code imports (`IMPORTED`), but that no file lists."""
     pythons: tuple[Line, ...] = ()
-    """The Python in the README's recipe, only as a hint: it decides nothing."""
+    """The Python versions in the README's recipe. They are only a hint and decide nothing."""
 
     @property
     def python(self) -> str:
-        """The comment on the Python to choose."""
+        """The comment that suggests a Python version."""
         for line in self.pythons:
             return f'# python: "{line.text.lstrip("=").removesuffix(".*")}"  # {line.where}\n'
         return _TAIL["python"]
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The requirements in all of them."""
+        """The requirements of all chosen files, and the packages that no file lists."""
         return (*joined(source.listed for source in self.sources).requirements, *self.unlisted)
 
 
 def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
     """Choose the files to read requirements from; `files` and `hints` come from `repository`.
 
-    Of several files, the one that the README names, else the best kind nearest to the top. If the
-    README installs the repository itself, its own requirements are included.
+    If there are several files, prefer the file that the README names, then the best kind of file
+    nearest to the top level. If the README installs the repository itself, include the repository's
+    own requirements.
     """
     ordered, usable = _candidates(folder, files, hints)
     stating = [name for name in forms.OWN if name in ordered]
@@ -180,14 +184,14 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 
 
 def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
-    """Return whether there are scripts with their own lists; add them to the recipe's files."""
+    """Return whether any script has its own list; add such scripts to the recipe's files."""
     for file in filter(partial(has_list, folder), files):
         hints.files[file] = hints.recipe[f"-r {file}"] = ""
     return bool(hints.files)
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
-    """Return whether the README's recipe installs a file in addition to others."""
+    """Return whether the README's recipe installs a file in addition to `sources`."""
     if file in forms.OWN:
         return bool(hints.itself) and not any(map(_is_complete, sources))
     path = PurePosixPath(file)
@@ -199,7 +203,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
 def _including(
     folder: Path, file: str, usable: Iterable[str], hints: InstallHints
 ) -> Source | None:
-    """Return the conda environment whose list for pip includes a file, if any."""
+    """Return the conda environment whose list for pip includes a file, or None."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
@@ -209,7 +213,7 @@ def _including(
 
 
 def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
-    """Return packages of the README's recipe that files do not describe better."""
+    """Return the packages of the README's recipe that no file describes better."""
     conda = Packages()
     parts = list[Listed]()
     notes = list[str]()
@@ -245,24 +249,24 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
 
 
 def _written(line: Line) -> str:
-    """Return a requirement with its source, as written in files."""
+    """Return a requirement with its source in the form that files use."""
     location = f" @ {line.source}" if line.source else ""
     return re.sub(r"\A[^;]*", lambda matched: f"{matched[0]}{location}", line.text)
 
 
 def _family(name: str) -> str:
-    """Return the family of packages with a common version: a framework, or the package itself."""
+    """Return the framework with which a package shares its version, or else the package's name."""
     return getattr(frameworks.of_build(name), "title", name)
 
 
 def is_bounded(line: Line) -> bool:
-    """Return whether a line has an upper bound or a source."""
+    """Return whether a line has an upper bound on the version, or a source."""
     versions = line.text.partition(";")[0]
     return bool(line.source or re.search(r"(?<![>!])=|[<~]", versions))
 
 
 def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
-    """Return whether a file lists enough that is not in other files already."""
+    """Return whether a file lists enough packages that the chosen files do not list."""
     requirements = source.listed
     have = {line.name for line in joined(source.listed for source in sources).requirements}
     names = {line.name for line in requirements.requirements}
@@ -271,13 +275,13 @@ def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
 
 
 def _is_stub(source: Source) -> bool:
-    """Return whether a file only lists the project itself, as `-e .` does."""
+    """Return whether a file lists only the project itself, as `-e .` does."""
     own = (line.where.startswith(f"{source.main.file}:") for line in source.listed.requirements)
     return source.listed.itself is not None and not any(own)
 
 
 def _is_complete(source: Source) -> bool:
-    """Return whether a file contains the project's own requirements."""
+    """Return whether a file includes the project's own requirements."""
     name = source.main.file
     is_lock = "/" not in name and _form(name).keeps_versions
     return name in forms.OWN or is_lock or source.listed.itself is not None
@@ -297,7 +301,7 @@ def _reason(file: str, ordered: Sequence[str], hints: InstallHints) -> str:
 def _candidates(
     folder: Path, files: Iterable[str], hints: InstallHints
 ) -> tuple[list[str], list[str]]:
-    """Return the files that may list requirements, the best one first, and which of them count."""
+    """Return all files that may list requirements, best first, and the files worth considering."""
     order = {file: number for number, file in enumerate(hints.files)}
     packages = [*hints.names]
     packages += (text.partition("[")[0].lower() for text in hints.requirements)
@@ -336,9 +340,9 @@ def _candidates(
 
 
 def _may_list(folder: Path, file: str) -> bool:
-    """Return whether a file of an unusual name lists requirements, as its folder or content shows.
+    """Return whether the folder or content of an unusually named file suggests requirements.
 
-    Any YAML file may be conda's; scripts count only at the top.
+    Any YAML file may be an environment of conda. Scripts count only at the top level.
     """
     if "/" not in file and has_list(folder, file):
         return True
@@ -357,7 +361,7 @@ def _form(file: str) -> forms.Form:
 
 
 def _read(folder: Path, file: str, hints: InstallHints) -> Source:
-    """Read a file's list. Raises `InvalidError`."""
+    """Read the requirements that a file lists. Raise `InvalidError` if the file is invalid."""
     main, optional = _entries(folder, file, hints)
     notes = list[str]()
     try:
@@ -378,9 +382,9 @@ def _read(folder: Path, file: str, hints: InstallHints) -> Source:
 def _entries(
     folder: Path, file: str, hints: InstallHints
 ) -> tuple[RequirementFile, RequirementFile | None]:
-    """Return a file's entry, and the entry with all of its extras and groups, if it has any.
+    """Return a file's entry, and an entry with all extras and groups (None if it adds nothing).
 
-    The first has those that the README, or its own tool, installs.
+    The first entry has the extras and groups that the README or the project's own tool installs.
     """
     path = PurePosixPath(file)
     names = [*hints.chosen] if file in {*forms.OWN, "uv.lock"} else []
@@ -411,7 +415,7 @@ def _entries(
 
 
 def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
-    """Yield extras and groups with packages of imported modules that nothing else has."""
+    """Yield notes on extras and groups that provide imported modules which nothing else has."""
     brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
     brought -= {line.name for line in choice.lines}
     for source in choice.sources:
@@ -436,30 +440,30 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The content of `envbuilder.yaml` in addition to the listed files."""
+    """The content of an `envbuilder.yaml` in addition to the listed files."""
 
     is_package: bool = False
     as_of: date | None = None
     framework: types.Framework | None = None
-    """The framework to use, of several."""
+    """The framework to use if there are several."""
     framework_version: str | None = None
     version_why: str = "instead of what files say"
-    """Why the release differs from that in files; `python_why` likewise."""
+    """Why the release differs from the release in files; `python_why` says the same for Python."""
     python: str | None = None
     python_why: str = _INSTEAD
     build: tuple[str, ...] = ()
-    """Packages for which the index has only the source."""
+    """Packages that the index offers only as source."""
     exclude: dict[str, str] = {}
-    """Unavailable packages → why."""
+    """Unavailable packages → the reason."""
     overrides: dict[str, tuple[str, str]] = {}
-    """Packages → the replacement, whatever requires them, and why."""
+    """Packages → the replacement, which applies whatever requires them, and the reason."""
     suggested: tuple[Suggested, ...] = ()
     system: tuple[tuple[str, str], ...] = ()
     indexes: dict[str, str] = {}
     """conda channels that envbuilder does not know → their URLs."""
 
     def definition(self, choice: Choice) -> Definition:
-        """Return the project that the draft with these files defines."""
+        """Return the project's definition that results from this draft and the chosen files."""
         built = [
             line.name
             for line in choice.lines
@@ -485,7 +489,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 def text(choice: Choice, draft: Draft) -> str:
-    """Return the text of an `envbuilder.yaml` that lists files, with the rest in comments."""
+    """Return the text of an `envbuilder.yaml` that lists the chosen files, with comments."""
     chosen = draft.definition(choice)
     parts = [_HEAD, *_requirements(choice)]
     built = _items(chosen.build_from_source) if isinstance(chosen.build_from_source, tuple) else ""
@@ -528,7 +532,7 @@ def _mappings(draft: Draft) -> Iterator[str]:
 
 
 def _requirements(choice: Choice) -> Iterator[str]:
-    """Yield the lines for files, and for packages that are in none of them."""
+    """Yield the lines for the chosen files and for the packages that no file lists."""
     more = choice.others[:_MOST_MENTIONED]
     if choice.unlisted:
         yield "requirements:\n"
@@ -548,7 +552,7 @@ def _requirements(choice: Choice) -> Iterator[str]:
 
 
 def _entry(file: RequirementFile, most: int | None = None) -> str:
-    """Return a file's entry for `requirements_from:`."""
+    """Return a file's entry for `requirements_from:` with up to `most` extras and groups each."""
     chosen = ""
     if file.extras:
         chosen += f", extras: {_items(file.extras[:most])}"
@@ -559,7 +563,7 @@ def _entry(file: RequirementFile, most: int | None = None) -> str:
 
 
 def _items(values: Iterable[str]) -> str:
-    """Return a list in brackets."""
+    """Return the values as a YAML list in brackets."""
     return f"[{', '.join(scalar(value, in_flow=True) for value in values)}]"
 
 

@@ -1,4 +1,4 @@
-"""Edit the list of packages in `envbuilder.yaml`, and nothing else in it."""
+"""Edit the packages and `as_of` in `envbuilder.yaml`, and leave the rest of it unchanged."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _BY_HAND = Hint("Edit the file by hand, then lock", ("lock",))
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A project's file with other requirements."""
+    """An edit of a project's file."""
 
     path: Path
     before: str
-    """The original text."""
+    """The text before the edit."""
     text: str
     definition: Definition
     lines: tuple[str, ...]
-    """The changes in words, for users; empty if there are none."""
+    """Descriptions of the changes for users; empty if there are none."""
     notes: tuple[str, ...] = ()
     """Notes on requirements that were changed or skipped."""
 
 
 class _File:
-    """A project's file during editing, one requirement after the other."""
+    """A project's file while its requirements are edited one by one."""
 
     def __init__(self, text: str, path: Path, environment: str) -> None:
         self._before = text
@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The edited list, for messages."""
+        """The edited list, as messages name it."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -70,9 +70,10 @@ class _File:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
     def change(self, change: str, value: str | None, index: int | None = None) -> None:
-        """Edit the list, and check the result like any file; `change` describes the edit.
+        """Edit the list and check the result like any file; `change` describes the edit.
 
-        `value` is put at a place of the list, by default the last; None removes the item there.
+        `value` replaces the item at `index`, or is appended if `index` is None. If `value` is None,
+        the item at `index` is removed.
         """
         above = () if self.environment == DEFAULT else ("environments", self.environment)
         try:
@@ -94,11 +95,13 @@ class _File:
 def added(
     text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
 ) -> Change:
-    """Add requirements to a project's file; one for a listed package replaces its line.
+    """Add requirements to a project's file; if a package is listed already, replace its line.
 
-    The framework is in every environment, and skipped. Its companions can be listed, since not
-    every project needs them. Unless `exact`, raise `InvalidError` for a likely misspelled name;
-    always for requirements that cannot be locked.
+    The framework is skipped, since every environment has it. Its companions can be listed, since
+    not every project needs them.
+
+    Raise `InvalidError` for a requirement that cannot be locked. Unless `exact`, raise it also for
+    a name that is probably misspelled.
     """
     file = _File(text, path, environment)
     notes = []
@@ -133,7 +136,7 @@ def added(
 
 
 def dated(text: str, path: Path, day: date) -> Change:
-    """Return a project's file with another `as_of`."""
+    """Return the change that sets `as_of` in a project's file. Raise `InvalidError` if it fails."""
     before = decoded(text, path)[1] or Definition()
     try:
         after = yaml_files.edit_value(text, "as_of", day.isoformat())
@@ -145,11 +148,10 @@ def dated(text: str, path: Path, day: date) -> Change:
 
 
 def changed_file(change: Change) -> dict[Path, bytes]:
-    """Return the file to change and its new content; a link to it stays a link.
+    """Return the path of the changed file and its new content.
 
-    Raise `InvalidError` if the file was changed meanwhile.
-
-    Raise `InvalidError` if the file was changed meanwhile.
+    Links in the path are resolved, so that a link to the file stays a link. Raise `InvalidError` if
+    the file was edited in the meantime.
     """
     path = change.path
     if read_text(path) != change.before:
@@ -161,11 +163,9 @@ def changed_file(change: Change) -> dict[Path, bytes]:
 
 
 def _written(text: str, *, exact: bool) -> tuple[str, str]:
-    """Return a requirement in the file's form, and a note if it was changed.
+    """Return a requirement in the form of the file, and a note if it was changed.
 
-    Raise `InvalidError` if it cannot be locked.
-
-    Raise `InvalidError` as a lock of it would.
+    The note is empty otherwise. Raise `InvalidError` if the requirement cannot be locked.
     """
     if exact or "@" in text:  # locations are refused
         parse(text, _ADD)
@@ -175,9 +175,9 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:
-    """Return a note if the profile decides about a framework's package; else empty.
+    """Return a note if the profile decides about this package of a framework; empty otherwise.
 
-    Raise `InvalidError` for another framework than the project's, or for a version.
+    Raise `InvalidError` if the line names another framework than the project's, or a version.
     """
     key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
     if row is None or key is None:
@@ -205,7 +205,8 @@ def removed(
 ) -> Change:
     """Remove packages from a project's file.
 
-    Raise `InvalidError` for one that is not listed there, with its actual place, if any.
+    Raise `InvalidError` for a package that the file does not list. The message says where the
+    package is listed, if anywhere.
     """
     file = _File(text, path, environment)
     for name in dict.fromkeys(map(types.canonical, names)):
@@ -222,7 +223,7 @@ def _from_profile(name: str) -> str:
 
 
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
-    """Raise `InvalidError` for a package that is not in the list."""
+    """Raise `InvalidError` for a package that the edited list does not contain."""
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
             f"envbuilder remove: {_from_profile(name)}", "It is in every environment."
@@ -250,12 +251,12 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return the file's keys for an environment, without the inherited ones."""
+    """Return the keys that the file sets for an environment, without the inherited keys."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 
 def _name(text: str) -> str:
-    """Return the package in a line of the file; empty if it is not a requirement."""
+    """Return the package that a line of the file requires; empty if it is not a requirement."""
     try:
         parse(text, "")
     except InvalidError:

@@ -1,4 +1,4 @@
-"""The environments of a project: the content of `envbuilder.yaml` and of its files."""
+"""The environments of a project, defined by `envbuilder.yaml` and the files that it lists."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from envbuilder.project.lines import (
 )
 
 Read = Callable[..., Listed]
-"""Return the requirements in a project's file, like `forms.read`."""
+"""A function that returns the requirements in a project's file, like `forms.read`."""
 
 
 class Contents(Listed, frozen=True, kw_only=True):
     """Everything in an environment in addition to the hardware's profile.
 
-    `pythons`: those that `python:` (if given) and each file allow; `read_from`: all files.
+    `pythons` holds the version from `python:` if it is given, else the versions that each file
+    allows. `read_from` names all files that were read.
     """
 
     environment: Environment
@@ -51,7 +52,7 @@ class Contents(Listed, frozen=True, kw_only=True):
 
     @property
     def places(self) -> dict[str, str]:
-        """Requirement, spelt as in an adapted profile → where it is listed."""
+        """Requirement, spelled as in an adapted profile → the place that lists it."""
         lines = (*self.constraints, *self.requirements)
         return {str(parse(line.text, line.where)): line.where for line in lines}
 
@@ -62,11 +63,9 @@ def names(definition: Definition) -> tuple[str, ...]:
 
 
 def merged(definition: Definition, name: str) -> Environment:
-    """Merge an environment: the top-level keys, and its own in addition.
+    """Return an environment with the top-level keys and its own keys merged.
 
-    Raise `InvalidError` if there is none of this name.
-
-    Raise `InvalidError` if there is none of this name.
+    Raise `InvalidError` if there is no environment with this name.
     """
     if name == DEFAULT:
         return definition
@@ -90,9 +89,9 @@ def merged(definition: Definition, name: str) -> Environment:
 
 
 def of(settings: Settings) -> Environment:
-    """Return the environment in the settings; an empty one outside of a project.
+    """Return the environment in the settings, or an empty environment outside of a project.
 
-    An installed project is also imported from its folders.
+    If the project itself is installed, its module folders are added to `python_path`.
     """
     if settings.definition is None:
         return Environment()
@@ -110,7 +109,7 @@ def contents(
 ) -> Contents:
     """Return everything that an environment requires. Raise `InvalidError` if a file is invalid.
 
-    `read` returns a file's list; by default each file is read.
+    `read` returns the requirements in a file. By default, this is `forms.read`.
     """
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
@@ -149,13 +148,13 @@ def contents(
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
-    """Return package → its replacement in the project's own file."""
+    """Return each overridden package → its replacement in the project's own file."""
     overrides = entries(definition, DEFAULT, project, "overrides")
     return {types.canonical(package): Line(text, where) for (package, text), where in overrides}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
-    """Return packages that another listed package replaces, and the replacements."""
+    """Return each package that another listed package makes redundant → that other package."""
     present = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
@@ -170,7 +169,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 def _replaced(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines that stay, then replacements, some for certain targets only."""
+    """Yield the lines that stay, then the replacements, some of them for certain targets only."""
     lines = tuple(lines)
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
@@ -189,7 +188,10 @@ def _replaced(
 def _left(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines that are not replaced; those for certain targets get the opposite marker."""
+    """Yield the lines that are neither excluded nor replaced.
+
+    If a replacement applies to certain targets only, the line stays for all other targets.
+    """
     for line in lines:
         instead = overrides.get(line.name)
         if line.name in excluded or (instead and not _marker(instead)):
@@ -212,7 +214,7 @@ def _marker(line: Line | None) -> str:
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield a note for each replacement for certain targets that replaces no line."""
+    """Yield a note for each override with a marker that replaces no line."""
     for name in overrides.keys() - {line.name for line in lines}:
         if _marker(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
@@ -222,7 +224,7 @@ def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]
 def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
-    """Return the project's rules for choosing packages."""
+    """Return the project's rules for the resolution of its packages."""
     build = definition.build_from_source
     overriding = []
     excluded = {*map(types.canonical, definition.exclude)}
@@ -242,7 +244,7 @@ def _resolution(
 
 
 def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
-    """Return the requirements in the project's own file, with their places."""
+    """Return the requirements that the project's own file lists, with their places."""
     lines = []
     notes = list[str]()
     for text, where in entries(definition, name, project, "requirements"):
@@ -263,9 +265,9 @@ def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
 def of_framework(
     contents: Contents, definition: Definition, project: Path, framework: types.Framework
 ) -> Contents:
-    """Return contents with the override of the framework's release, even if no file lists it.
+    """Return the contents with the framework's override, even if no file lists the framework.
 
-    Raise `InvalidError` if the framework is excluded.
+    Raise `InvalidError` if the project excludes the framework.
     """
     override = _overrides(definition, project).get(framework)
     if framework in contents.resolution.exclude:
@@ -280,7 +282,7 @@ def of_framework(
 
 
 def place_of_exclusion(definition: Definition, project: Path, package: str) -> str:
-    """Return the line of `exclude:` or `overrides:` that leaves a package out."""
+    """Return the place of the entry in `exclude:` or `overrides:` that leaves a package out."""
     if override := _overrides(definition, project).get(package):
         return override.where
     excluded = entries(definition, DEFAULT, project, "exclude")
@@ -288,7 +290,7 @@ def place_of_exclusion(definition: Definition, project: Path, package: str) -> s
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return the requirements, with any version of the framework and its builds' parts."""
+    """Return the contents without limits on the framework's release and the parts of its builds."""
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
     lines = []
@@ -312,9 +314,9 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield a key's values at the top level and in an environment, with places.
+    """Yield the values of a key at the top level and in an environment, with their places.
 
-    For a list or mapping, each item; else the value itself.
+    For a list or a mapping, yield each item. Otherwise, yield the value itself.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
@@ -335,9 +337,9 @@ def entries(
 
 
 def paths(definition: Definition, name: str, project: Path, key: str) -> Iterator[Path]:
-    """Yield the folders of `python_path`, or the `files`, of an environment.
+    """Yield the paths that an environment lists under `key`, which is `python_path` or `files`.
 
-    Raise `InvalidError` with the place of the first that does not exist.
+    Raise `InvalidError` with the place of the first path that does not exist.
     """
     for text, where in entries(definition, name, project, key):
         path = project / text
@@ -365,12 +367,12 @@ def require_parts(definition: Definition, name: str, project: Path) -> None:
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:
-    """Return an entry of `requirements_from`, which may be a path alone."""
+    """Return an entry of `requirements_from` as a `RequirementFile`; it may be only a path."""
     return RequirementFile(file=item) if isinstance(item, str) else item
 
 
 def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
-    """Read a file; errors that concern no line of it get the place that names it."""
+    """Read a file. If an error concerns no line of the file, add the place that names the file."""
     if read is None:
         from envbuilder.project import forms
 

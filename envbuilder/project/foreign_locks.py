@@ -1,4 +1,4 @@
-"""Read the locks of other tools: uv.lock, pylock.toml (PEP 751), Pipfile and its lock."""
+"""Read the locks of other tools: uv.lock, pylock.toml (PEP 751), Pipfile and Pipfile.lock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 LARGEST = 32 << 20
-"""Maximum size in bytes of a lock; those of large projects have 3 MB."""
+"""Maximum size of a lock in bytes; the locks of large projects have 3 MB."""
 
 # Markers
 
@@ -61,10 +61,10 @@ class Chosen(Struct, frozen=True):
 
 
 def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
-    """Return a marker without its conditions on extras and groups, which are decided here.
+    """Return a marker without its conditions on extras and groups, which `chosen` decides.
 
-    Empty if nothing else remains; None if the marker cannot be true. Raises `InvalidError` if it is
-    not valid.
+    Return an empty string if no condition remains, or None if the marker cannot be true. Raise
+    `InvalidError` if the marker is not valid.
     """
     try:
         if len(marker) <= LONGEST:
@@ -84,13 +84,10 @@ def _remaining(marker: str, chosen: Chosen) -> str | None:
 
 
 def _reduced(part: Any, chosen: Chosen) -> str | bool:
-    """Return a part of a parsed marker as text; a bool if extras and groups alone decide.
+    """Return a part of a parsed marker as text, or a bool if extras and groups alone decide it.
 
-    `packaging` represents a comparison as a tuple of three, and combines them in lists with "and"
-    and "or" in between.
-
-    `packaging` has a comparison as a tuple of three, and a list of these and of lists with "and"
-    and "or" between them.
+    `packaging` represents a comparison as a tuple of three items. It combines comparisons in lists,
+    with "and" and "or" between them.
     """
     if isinstance(part, tuple):
         left, operator, right = (str(each.serialize()) for each in part)
@@ -112,7 +109,7 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
 
 
 def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
-    """Join parts with a word; `decisive` is the value of a part that decides alone."""
+    """Join the parts with `word`. If a part equals `decisive`, it alone decides the result."""
     if decisive in parts:
         return decisive
     undecided = [part for part in parts if isinstance(part, str)]
@@ -129,7 +126,7 @@ def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool
 
 _UV_VERSION = 1
 _UV_ITSELF = ({"virtual": "."}, {"editable": "."})
-"""Sources that mean the project itself."""
+"""Values of `source` that mean the project itself."""
 
 
 class _Edge(Struct, frozen=True):
@@ -143,7 +140,7 @@ class _Edge(Struct, frozen=True):
 
 
 class _Entry(Struct, frozen=True):
-    """A requirement as in pyproject.toml; the last seven keys are its source, if any."""
+    """A requirement as in pyproject.toml; the last seven fields are its source, if any."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -158,18 +155,18 @@ class _Entry(Struct, frozen=True):
     virtual: Any = None
 
     def text(self, marker: str) -> str:
-        """Return the requirement, without its source and with this marker."""
+        """Return the requirement with this marker, but without its source."""
         name = f"{self.name}[{','.join(self.extras)}]" if self.extras else self.name
         return with_marker(f"{name}{self.specifier}", marker)
 
     @property
     def location(self) -> str:
-        """Its source, if it is not from an index."""
+        """The location of the package; empty if it comes from an index."""
         return _location(asdict(self))
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
-    """The metadata in pyproject.toml; markers of `requires_dist` name the extras."""
+    """The metadata from pyproject.toml. The markers in `requires_dist` name the extras."""
 
     requires_dist: tuple[_Entry, ...] = ()
     provides_extras: tuple[str, ...] = ()
@@ -183,7 +180,8 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
     version: str = ""
     source: dict[str, Any] = {}
     resolution_markers: tuple[str, ...] = ()
-    """Where this version applies, if there are several: one of these is true."""
+    """The targets to which this version applies if there are several versions: one of these markers
+    must be true."""
     dependencies: tuple[_Edge, ...] = ()
     optional_dependencies: dict[str, tuple[_Edge, ...]] = {}
     dev_dependencies: dict[str, tuple[_Edge, ...]] = {}
@@ -191,7 +189,7 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 class _Manifest(Struct, frozen=True):
-    """uv's inputs of the resolution in pyproject.toml."""
+    """The inputs for uv's resolution that pyproject.toml states."""
 
     overrides: tuple[_Entry, ...] = ()
 
@@ -204,7 +202,10 @@ class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements of a lock's project, and its versions. Raises `InvalidError`."""
+    """Return the requirements of the lock's project, and the locked versions.
+
+    Raise `InvalidError` if the lock is invalid or lacks the project.
+    """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
     if data.get("version") != _UV_VERSION:
@@ -232,7 +233,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
 
 class _UvLockReader:
-    """A lock as seen from its project, with some extras and groups."""
+    """Reads a lock for its project with the chosen extras and groups."""
 
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
@@ -275,7 +276,7 @@ class _UvLockReader:
         return f"{self._file}: {escaped(name, 60)}"
 
     def _named_extras(self) -> set[str]:
-        """Return the extras that the chosen ones include through the project itself."""
+        """Return the project's extras that chosen requirements include by naming the project."""
         extras = set[str]()
         for entry in self._entries:
             parsed = self._parsed(entry) if entry.name == self._root.name else None
@@ -284,13 +285,13 @@ class _UvLockReader:
         return extras
 
     def _parsed(self, entry: _Entry) -> Requirement | None:
-        """Return a requirement; None if it does not apply."""
+        """Return the parsed requirement, or None if it does not apply."""
         where = self._where(entry.name)
         marker = remaining(entry.marker, self._chosen, where)
         return None if marker is None else parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
-        """Yield the project's own requirements, and packages that are not from an index."""
+        """Yield the project's own requirements, and packages that do not come from an index."""
         locations = set[str]()
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
@@ -301,9 +302,10 @@ class _UvLockReader:
                 yield from self._from(Line(name, self._where(name)))
 
     def _from(self, required: Line, named_location: str = "") -> Iterator[Line]:
-        """Yield a requirement, once for each source of its package in the lock.
+        """Yield a requirement once for each source of its package in the lock.
 
-        `stated`: the location in the requirement itself, for which the lock has the commit.
+        `named_location` is the location in the requirement itself. The lock's location replaces it,
+        since only the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
         locations = [
@@ -324,7 +326,7 @@ class _UvLockReader:
                 yield replace(required, text=text)
 
     def constraints(self) -> Iterator[Line]:
-        """Yield the locked version of each package that the project needs."""
+        """Yield the locked version of each package that the project needs, as a constraint."""
         for name, packages in sorted(self._forks.items()):
             where = self._where(name)
             for package, marker in packages:
@@ -334,7 +336,7 @@ class _UvLockReader:
 
     @cached_property
     def _forks(self) -> dict[str, list[tuple[_Locked, str]]]:
-        """Package → each version that the project needs, and the marker of its fork."""
+        """Package → the versions that the project needs, each with the marker of its fork."""
         of_name = defaultdict[str, list[_Locked]](list)
         for package in sorted(self._reachable(), key=lambda package: package.version):
             of_name[package.name].append(package)
@@ -348,7 +350,7 @@ class _UvLockReader:
         return locked
 
     def _reachable(self) -> list[_Locked]:
-        """Return the packages that the project needs."""
+        """Return the packages that the project needs, directly or through other packages."""
         root = self._root
         of_name = defaultdict[str, list[_Locked]](list)
         for package in self._lock.package:
@@ -384,7 +386,7 @@ class _UvLockReader:
 
 
 def _location(source: dict[str, Any]) -> str:
-    """Return a package's source in uv's form; empty if it is an index."""
+    """Return the location in a source table of uv.lock; empty for an index."""
     git = source.get("git")
     if not isinstance(git, str):
         return location_of(source)
@@ -399,15 +401,13 @@ def _location(source: dict[str, Any]) -> str:
 # pylock.toml
 
 _PYLOCK_ITSELF = frozenset({".", "./"})
-"""Paths of the project's own folder, which locks of uv and pip contain, too."""
+"""Paths that mean the project's own folder, which locks of uv and pip also contain."""
 
 
 def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Return the packages of a lock, all of which are to be installed.
 
-    `groups` are added to its default ones. Raises `InvalidError`.
-
-    `groups` are added to its default ones. Raises `InvalidError`.
+    `groups` are added to the lock's default groups. Raise `InvalidError` if the lock is invalid.
     """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
@@ -446,9 +446,10 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
 
 
 def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) -> Line | None:
-    """Return a package as a requirement of its version; None if it does not apply. Add `notes`.
+    """Return a package as a requirement of its locked version, or None if it does not apply.
 
-    The hardware decides the version of frameworks, their companions and their libraries.
+    Notes for the user are appended to `notes`. The versions of frameworks, their companions and
+    their libraries depend on the hardware.
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = remaining(str(package.marker or ""), chosen, where)
@@ -471,7 +472,7 @@ def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) ->
 
 
 def _pylock_location(package: Package) -> str:
-    """Return a package's source; empty if it is an index."""
+    """Return the location of a package; empty if it comes from an index."""
     if package.vcs is not None:
         folder = f"#subdirectory={package.vcs.subdirectory}" if package.vcs.subdirectory else ""
         address = package.vcs.url or package.vcs.path or ""
@@ -490,11 +491,9 @@ def _is_itself(package: Package) -> bool:
 
 
 def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements in a Pipfile or its lock; `dev` is its group.
+    """Return the requirements in a Pipfile or its lock.
 
-    Raises `InvalidError`.
-
-    Raises `InvalidError`.
+    The only group is `dev`. Raise `InvalidError` if the file is invalid.
     """
     chosen_names("extra", extras, (), file)
     is_lock = file.endswith(".lock")

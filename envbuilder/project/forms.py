@@ -1,6 +1,6 @@
-"""Read files with requirements, each by its form: a new form is a row of `FORMS`.
+"""Read files with requirements. Each kind of file is a row of `FORMS`.
 
-Import it only to read a file, since it imports all readers.
+Import this module only in order to read a file, since it imports all readers.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from envbuilder.project.setup_files import read_project, read_setup
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A form of files with requirements."""
+    """A kind of file that lists requirements."""
 
     pattern: str
-    """Pattern of its file names. If several forms match, the first one counts."""
+    """Regular expression for the file names. If several forms match a name, the first form
+    counts."""
     read: Callable[..., Listed]
-    """Reads a project's file; for a form with extras, also gets the chosen ones."""
+    """The function that reads a project's file. If the form has extras, it also gets the chosen
+    extras and groups."""
     names: str = ""
-    """The file names in messages and documentation."""
+    """The file names that messages and the documentation show."""
     has_extras: bool = False
-    """Whether it has extras or groups."""
+    """Whether files of this form have extras or groups."""
     keeps_versions: bool = False
-    """Whether it is a lock, which is preferred to its source."""
+    """Whether the file is a lock, which is preferred to the file that it was made from."""
     is_usual: bool = True
-    """Whether the name alone shows that requirements are listed."""
+    """Whether the name alone shows that the file lists requirements."""
 
 
 def _read_text_list(project: Path, file: str) -> Listed:
-    """Read a .txt file, written by pip or conda."""
+    """Read a .txt file in the format of pip or of `conda list --export`."""
     is_condas = _OF_CONDA.search(read_text(project, file))
     return (read_conda_list if is_condas else read_requirements_txt)(project, file)
 
 
 _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
-"""Text that `conda list --export` writes, and pip never does."""
+"""Pattern of text that `conda list --export` writes and pip never does."""
 FORMS = (
     Form(
         names="uv.lock",
@@ -98,12 +100,12 @@ FORMS = (
 
 
 def supported() -> str:
-    """Return the names of supported files, for messages and help."""
+    """Return the names of all supported files, for messages and help."""
     return ", ".join(form.names for form in FORMS if form.names)
 
 
 def form_of(name: str) -> Form | None:
-    """Return the form of a file with this name; None if it is not supported."""
+    """Return the form of a file with this name, or None if it is not supported."""
     return next((form for form in FORMS if re.fullmatch(form.pattern, name)), None)
 
 
@@ -115,19 +117,19 @@ _INSTEAD = {
     "pixi.lock": "List pixi.toml.",
 }
 LOCKS = ("poetry.lock", "pdm.lock")
-"""Locks made from pyproject.toml, whose versions are not read."""
+"""Locks made from pyproject.toml, whose versions envbuilder does not read."""
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
-"""Files with the project's own requirements; the first existing one counts."""
+"""Files that may have the project's own requirements; the first existing file counts."""
 
 
 def read(
     project: Path, file: str, extras: Sequence[str] = (), groups: Sequence[str] = ()
 ) -> Listed:
-    """Return the requirements in a project's file; `file` is its path in the project.
+    """Return the requirements in a file; `file` is its path relative to the project.
 
-    `extras` and `groups` are added, for files that have any. If it installs the project itself,
-    that one's requirements are included. Nothing outside the project is read. Raises
-    `InvalidError`.
+    Requirements of the `extras` and `groups` are added if this kind of file can have any. If the
+    file installs the project itself, the project's own requirements are included. Nothing outside
+    the project is read. Raise `InvalidError` if the file is invalid or not supported.
     """
     with recorded() as files:
         requirements = _read(project, file, extras, groups)
@@ -147,7 +149,7 @@ def read(
 
 
 def _with_own(project: Path, requirements: Listed) -> Listed:
-    """Return a file's list with the project's own requirements."""
+    """Return a file's requirements together with the project's own requirements."""
     for name in OWN:
         if (project / name).is_file():
             try:
@@ -184,9 +186,10 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 
 
 def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[str]:
-    """Yield why files at the top that may list requirements are not read, and what to do.
+    """Yield a message for each file at the top level that may list requirements but is not read.
 
-    All of them if the project has no requirements; if it lists a file, only locks.
+    The message says why the file is not read, and what to do. By default, all known files are
+    checked. For a project that already lists a file, pass only locks.
     """
     for name in names:
         if (project / name).is_file():
@@ -200,16 +203,16 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
 
 
 class InstallHints(NamedTuple):
-    """Metadata in the text of a source."""
+    """Metadata that a package's source states in its text."""
 
     name: str
     version: str
-    """Empty if only its code knows the version."""
+    """The version; empty if only the package's code knows it."""
     requires: tuple[str, ...]
 
 
 def shown(folder: Path) -> InstallHints | None:
-    """Return the metadata in the text of setup.py or others; None if it cannot be read."""
+    """Return the metadata that setup.py or similar files state, or None if it cannot be read."""
     try:
         itself = package.read(folder)
         file = next(name for name in reversed(package.FILES) if (folder / name).is_file())

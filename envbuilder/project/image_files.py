@@ -1,4 +1,4 @@
-"""The project's files for its image: listed, limited, without secrets and caches."""
+"""Collect the project's files for its image, within limits and without secrets and caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from envbuilder.core.text import binary_size
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30
 _DEEPEST = 40
-"""Limits on an image's files from a repository, which is untrusted: files, their bytes, levels."""
+"""Limits on an image's files from an untrusted repository: number of files, their total bytes, and
+levels of folders."""
 _HEAD = 1 << 16
 _LESS = "List the folders that the program needs; put data in volumes:."
 _KEY_TEXT = re.compile(
@@ -28,11 +29,12 @@ _KEY_TEXT = re.compile(
     rb"|^AGE-SECRET-KEY-1|^PuTTY-User-Key-File-",
     re.MULTILINE,
 )
-"""Text of a private key; code that only looks for one has a quote after the dashes."""
+"""Pattern of a private key. It does not match code that only looks for one, which has a quote after
+the dashes."""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True):
-    """A file of the project, by its path below the project's folder."""
+    """A file of the project, with its path relative to the project's folder."""
 
     path: str
     sha256: types.Sha256
@@ -41,26 +43,27 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """The files for an image, and those that are never copied."""
+    """The files for an image, and the omitted files, which are never copied."""
 
     files: tuple[ImageFile, ...]
     omitted: tuple[str, ...] = ()
 
     @property
     def digest(self) -> types.Sha256:
-        """The sha256 of the list of files with their names, bytes and modes."""
+        """The SHA-256 of the list of files with their paths, hashes, sizes and modes."""
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()
 
 
 def collect(
     project: Path, entries: Iterable[tuple[str, str]], texts: Mapping[str, str] = {}
 ) -> Contents:
-    """Return the files at or below paths of the project; each path comes with its place.
+    """Return the files at or below the given paths of the project.
 
-    `texts`: files that envbuilder wrote there, which are always included.
+    Each entry is a path and the place that names it. `texts` are files that envbuilder wrote into
+    the project, by path; they are always included.
 
-    Raise `InvalidError` with that place for a path that does not exist or leaves the project, for
-    too many files or too much data.
+    Raise `InvalidError` with the place of a path if the path does not exist or leaves the project,
+    or if there are too many files or too much data.
     """
     files = dict[str, ImageFile]()
     omitted = list[str]()
@@ -98,7 +101,7 @@ def _require_few(files: Collection[str]) -> None:
 
 
 def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterator[Path]:
-    """Yield the files at or below a path; add those that are never copied to `omitted`."""
+    """Yield the files at or below a path; append files that are never copied to `omitted`."""
     if not os.path.lexists(project / path):
         raise InvalidError(
             f"{shown(path.as_posix())} does not exist", "Write its path from envbuilder.yaml."
@@ -130,7 +133,7 @@ def _leads_to_litter(path: Path, root: Path) -> bool:
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:
-    """Raise `InvalidError` unless a path is a file in the project, or a link to one."""
+    """Raise `InvalidError` unless a path is a file in the project or a link to such a file."""
     from envbuilder.core.archives import path_objection
 
     name = shown(path.as_posix())
@@ -148,7 +151,10 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
 
 def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
-    """Return a file with its hash; None if it looks like a private key."""
+    """Return a file with its hash, or None if it looks like a private key.
+
+    Raise `InvalidError` if the file cannot be read or has more than `limit` bytes.
+    """
     from envbuilder.core.archives import PIECE
 
     digest = hashlib.sha256()

@@ -1,7 +1,7 @@
-"""Requirements from files: all in one form, each with its file and line.
+"""Requirements from files in one common form, each with its file and line.
 
-Shared by all kinds of files: reading their text, the form of a requirement (PEP 508), and sources
-of packages that are not from an index.
+All readers share this code: it reads a file's text, parses requirements (PEP 508), and handles
+sources of packages that are not from an index.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1 << 20
-"""Maximum bytes of a handwritten file."""
+"""Maximum size of a handwritten file in bytes."""
 LONGEST = 20_000
-"""Maximum length of a requirement or marker; those of locks are long."""
+"""Maximum length of a requirement or marker in characters; those in locks are long."""
 SHOWN = 120
-"""Maximum number of characters of a requirement that a message repeats."""
+"""Maximum number of characters of a requirement that a message shows."""
 MOST = 20_000
-"""Maximum number of requirements from a file and those that it includes."""
+"""Maximum number of requirements in a file and the files that it includes."""
 
 
 class Line(Struct, frozen=True):
-    """A requirement, and its place."""
+    """A requirement and the place that lists it."""
 
     text: str
-    """In the form of PEP 508, with normalised names; for conda packages, a spec as in a profile's
-    `conda.packages`."""
+    """The requirement in the form of PEP 508, with normalised names. For a conda package, a spec as
+    in a profile's `conda.packages`."""
     where: str
-    """For messages, such as "requirements.txt:3"."""
+    """The place in messages, such as "requirements.txt:3"."""
     source: str = ""
-    """Its source if it is not from an index, as in `profile.Source`."""
+    """The package's source as in `profile.Source`; empty if it comes from an index."""
     locked: bool = False
-    """Whether a lock chose it, and the project itself does not require it."""
+    """Whether a lock chose the package, and the project itself does not require it."""
 
     @property
     def name(self) -> str:
@@ -65,13 +65,16 @@ class Line(Struct, frozen=True):
 
 
 class Dropped(str):
-    """A note on something ignored; a note that is neither this nor `Needed` is on a change."""
+    """A note that something is ignored.
+
+    A note that is neither `Dropped` nor `Needed` is about a change.
+    """
 
     __slots__ = ()
 
 
 class Needed(str):
-    """A note on something that the user has to decide or write."""
+    """A note that the user must decide or write something."""
 
     __slots__ = ()
 
@@ -81,32 +84,30 @@ class Listed(Struct, frozen=True, kw_only=True):
 
     requirements: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
-    """Versions that packages may have if they are installed: exact ones of a lock (`name==version`,
-    perhaps with a marker), and those of a constraints file."""
+    """Versions that packages may have if they are installed: exact versions of a lock
+    (`name==version`, perhaps with a marker), and limits of a constraints file."""
     overrides: tuple[Line, ...] = ()
-    """Requirements that replace all others of their package."""
+    """Requirements that replace all other requirements of the same package."""
     pythons: tuple[Line, ...] = ()
-    """The Python versions that it allows, as specifiers (`>=3.10`), all of which must hold.
+    """The Python versions that the file allows, as specifiers (`>=3.10`). All of them must hold.
 
-    They may name patch releases: to check a version such as 3.12, try all of them.
-
-    They may name patch releases: to check a version such as 3.12, try all of them."""
+    They may name patch releases: to check a version such as 3.12, try all of its patch releases."""
     conda: tuple[Line, ...] = ()
-    """Packages from conda channels, without Python itself."""
+    """Packages from conda channels, except Python itself."""
     channels: tuple[str, ...] = ()
-    """Their channels, in order."""
+    """The conda channels of these packages, in order."""
     system: tuple[str, ...] = ()
-    """Debian packages for its programs and libraries, for `system_packages`."""
+    """Debian packages for the file's programs and libraries, for `system_packages`."""
     itself: tuple[str, ...] | None = None
-    """The extras of the project itself, if a line installs it (`-e .[dev]`)."""
+    """The extras of the project itself if a line installs it (`-e .[dev]`), else None."""
     read_from: tuple[str, ...] = ()
-    """The project's files that were read for it, by path."""
+    """Paths of the project's files that were read for these requirements."""
     notes: tuple[str, ...] = ()
-    """Notes for the user, each `Dropped`, `Needed`, or on a change."""
+    """Notes for the user: each is `Dropped`, `Needed`, or plain text about a change."""
 
 
 def joined(parts: Iterable[Listed]) -> Listed:
-    """Merge the lists of several files, in their order."""
+    """Merge the lists of several files in the given order."""
     values: dict[str, Any] = {}
     for item in parts:
         for field, value in msgspec.structs.asdict(item).items():
@@ -118,8 +119,8 @@ def joined(parts: Iterable[Listed]) -> Listed:
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
     """Return the text of a file in UTF-8, or in UTF-16 as PowerShell's > writes it.
 
-    `file`: its path in the project; `where`: the line that names it, for messages. Raises
-    `InvalidError`.
+    `file` is its path relative to the project. `where` is the line that names the file, for
+    messages. Raise `InvalidError` if the file cannot be read.
     """
     content = read_bytes(project, file, limit, where)
     is_utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -133,9 +134,9 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
 
 
 def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
-    """Return the content of a file, like `read_text`.
+    """Return the content of a file; the arguments and errors are the same as for `read_text`.
 
-    Never reads a file outside of the project, or one that other users can write.
+    Never read a file outside of the project, or a file that other users can write.
     """
     name = f"{where}: {escaped(file)}" if where else escaped(file)
     try:
@@ -163,7 +164,7 @@ _READ: ContextVar[set[str]] = ContextVar("_READ")
 
 @contextmanager
 def recorded() -> Iterator[set[str]]:
-    """Record the files of a project that are read in the block, by path."""
+    """Yield a set that collects the paths of the project's files read within the block."""
     files: set[str] = set()
     token = _READ.set(files)
     try:
@@ -173,7 +174,7 @@ def recorded() -> Iterator[set[str]]:
 
 
 def exists(project: Path, path: str) -> bool:
-    """Return whether a project has a file or folder; false for invalid paths."""
+    """Return whether a file or folder exists in a project; false for an invalid path."""
     try:
         return (project / path).exists()
     except (OSError, ValueError):  # a name that is too long, or has a NUL
@@ -181,7 +182,7 @@ def exists(project: Path, path: str) -> bool:
 
 
 def is_valid(value: object, kind: object) -> bool:
-    """Return whether an untrusted value has a type such as `ProjectPath`."""
+    """Return whether an untrusted value conforms to a type such as `ProjectPath`."""
     try:
         decoding.convert(value, kind)
     except msgspec.ValidationError:
@@ -200,12 +201,12 @@ _ARCHIVE = r"(?i)\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z"
 _DIRECT = r"(?s)([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*@(.*)"
 _MARKER = r"\s+;|;\s+"
 _BUILD = r"(?<=[0-9])\+[a-z0-9.]*(cpu|cu[0-9]|cuda|rocm|xpu|pt[0-9]|torch[0-9])[a-z0-9.]*"
-"""The build of a version for some hardware, such as `+cu124`, which is only in an index of its own.
-"""
+"""Pattern of the part of a version that names a build for some hardware, such as `+cu124`. Only
+separate indexes have such builds."""
 
 
 def parse(text: str, where: str) -> Requirement:
-    """Parse a requirement by name. Raises `InvalidError` for anything else, with advice."""
+    """Parse a requirement by name. Raise `InvalidError` with advice for anything else."""
     direct = re.match(_DIRECT, text)
     location = direct[3].strip() if direct else text.strip()
     if direct or is_location(location):
@@ -223,9 +224,7 @@ def parse(text: str, where: str) -> Requirement:
 def _requirement(text: str) -> Requirement:
     """Parse a requirement; raise `ValueError` with the reason if it is invalid.
 
-    Cached: each profile parses all lines, and markers of locks are long.
-
-    Each profile asks for those of all lines, and markers of locks are long.
+    Results are cached, since each profile parses all lines, and markers of locks are long.
     """
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
@@ -247,7 +246,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def line(requirement: Requirement, where: str) -> Line:
-    """Return a requirement in its normalised form."""
+    """Return a requirement as a `Line` in normalised form."""
     return Line(_normalised(requirement), where)
 
 
@@ -262,12 +261,12 @@ def _normalised(requirement: Requirement) -> str:
 
 
 def with_marker(requirement: str, marker: Marker | str | None) -> str:
-    """Return a requirement with a marker, if there is one."""
+    """Return a requirement with a marker appended, if there is a marker."""
     return f"{requirement}; {marker}" if marker else requirement
 
 
 def narrowed(requirement: str, marker: str) -> str:
-    """Return a requirement that also needs another marker to be true."""
+    """Return a requirement that applies only if `marker` is true, too."""
     before_marker, _, before = requirement.partition(";")
     before = before.strip()
     if before and marker:
@@ -298,12 +297,12 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
 
 
 def profile_decides(framework: frameworks.Framework) -> str:
-    """Return why a file's line does not decide about a framework's build."""
+    """Return the reason why a file cannot choose a framework's build."""
     return f"the profile decides where {framework.title} comes from"
 
 
 def of_host(location: str) -> frameworks.Framework | None:
-    """Return the framework whose own host a URL names."""
+    """Return the framework to whose own host a URL points, or None."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""
     except ValueError:
@@ -319,13 +318,14 @@ def of_host(location: str) -> frameworks.Framework | None:
 _QUOTED = r"\A([\"'])(.*)\1\Z"
 _OF_CONDA = r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z"
 _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
-"""A version that setuptools accepted as a bound until 2022."""
+"""Pattern of a bound with a star, which setuptools accepted until 2022."""
 
 
 def parse_lenient(text: str, where: str) -> tuple[Line, str]:
-    """Parse a requirement of a file; also return a note on the part that is ignored.
+    """Parse a requirement of a file; also return a note on parts that are changed or ignored.
 
-    It may have a source (`name @ git+https://…`). Raises `InvalidError`.
+    The requirement may have a source (`name @ git+https://…`). The note is empty if everything is
+    used as written. Raise `InvalidError` if the requirement is invalid.
     """
     if direct := re.match(_DIRECT, text):
         location, marker = split_marker(direct[3])
@@ -348,14 +348,14 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
 
 
 def unquoted(text: str) -> str:
-    """Remove the quotes and the comma around a requirement in a list."""
+    """Remove the quotes and the comma around a requirement that is written as in a list."""
     return re.sub(_QUOTED, r"\2", text.strip().rstrip(","))
 
 
 def rename(requirement: Requirement, shown: str) -> list[str]:
-    """Correct a requirement's name, and add a marker if few targets need the package.
+    """Correct a requirement's name in place; add a marker if few targets need the package.
 
-    Return a note on each of these changes; `shown` is their beginning.
+    Return a note on each change. Each note begins with `shown`.
     """
     from packaging.markers import Marker
 
@@ -377,7 +377,7 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:
-    """Return the index package for a conda package; raise `InvalidError` if there is none."""
+    """Return the index package for a conda package; raise `InvalidError` if none is known."""
     known = "python" if name.lower() == "python" else distribution_of(name.lower())
     if known:
         return known
@@ -390,7 +390,7 @@ def _distribution_of_conda(name: str, shown: str) -> str:
 
 
 def split_marker(text: str) -> tuple[str, str]:
-    """Split a location from the marker after it, which keeps its semicolon."""
+    """Split a location from the marker after it. The marker keeps its semicolon."""
     location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
     return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
 
@@ -400,8 +400,9 @@ def sourced(
 ) -> tuple[Line, str]:
     """Return a package from a location, and a note if another source is used instead.
 
-    `named`: its name, perhaps with extras and a marker; `folder`: the base of relative paths.
-    Raises `InvalidError` for locations that cannot be locked. A login of git is removed.
+    `requirement` is the package's name, perhaps with extras and a marker. `text` is the original
+    line, for messages. Relative paths start at `folder`. A login in a git URL is removed. Raise
+    `InvalidError` for a location that cannot be locked.
     """
     require_public(location, where)
     required = line(parse(requirement, where), where)
@@ -432,7 +433,7 @@ def sourced(
 
 
 def location_of(table: Mapping[str, Any]) -> str:
-    """Return the location in another tool's table of a requirement; empty without one."""
+    """Return the location in another tool's table of a requirement; empty if it has none."""
     git = table.get("git")
     if not isinstance(git, str):
         return _first_text(table, ("url", "path", "file", "directory", "editable", "virtual"))
@@ -449,16 +450,19 @@ def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
 
 
 NOWHERE = 'python_version < "3"'
-"""The marker of a package that is left out although a file requires it."""
+"""A marker that is never true, for a package that is left out although a file requires it."""
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
-"""Prefix of a path that no project has."""
+"""Pattern of the beginning of a path that cannot be in any project."""
 
 
 _LOGIN = r"(?i)(git\+https?://)[^/]*@"
 
 
 def require_public(location: str, where: str) -> None:
-    """Raise `InvalidError` for a URL with credentials, except git's, which are removed."""
+    """Raise `InvalidError` for a URL with credentials.
+
+    Logins in git URLs are accepted, because they are removed later.
+    """
     if re.search(r"://(?!git@)[^/]*@", re.sub(_LOGIN, r"\1", location)):
         raise InvalidError(
             f"{where}: a URL with credentials, which a project's files must not have",
@@ -467,7 +471,7 @@ def require_public(location: str, where: str) -> None:
 
 
 def url_path(location: str) -> str:
-    """Return the path of a URL; return a path unchanged."""
+    """Return the decoded path of a URL or plain path, or an empty string if it is invalid."""
     try:
         return unquote(urlsplit(location).path)
     except ValueError:
@@ -475,7 +479,7 @@ def url_path(location: str) -> str:
 
 
 def of_file(location: str) -> tuple[str, str]:
-    """Return a package's name and version from its file name; empty if it has none."""
+    """Return the package name and version in a location's file name; empty if it has none."""
     from packaging.utils import (
         InvalidSdistFilename,
         InvalidWheelFilename,
@@ -495,7 +499,7 @@ def of_file(location: str) -> tuple[str, str]:
 def _source(location: str, shown: str, folder: str) -> str:
     """Return a location as in `profile.Source`; empty for a folder outside of the project.
 
-    Raise `InvalidError` if it is not supported.
+    Raise `InvalidError` if the location is not supported.
     """
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
@@ -527,7 +531,7 @@ def _source(location: str, shown: str, folder: str) -> str:
 
 
 def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
-    """Return a `requires-python`, if any; raise `InvalidError` if it is invalid."""
+    """Return the limit of a `requires-python`, if any; raise `InvalidError` if it is invalid."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -543,7 +547,7 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
 def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
     """Return uv's constraints or overrides, and a note on those that are ignored.
 
-    The framework's are ignored without a note, since the profile decides about it.
+    Lines about the framework are ignored without a note, since the profile decides about it.
     """
     lines = []
     left = []
@@ -567,7 +571,7 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
     """Return the lines for a profile's hardware, and a note on each replaced package.
 
-    The replacement may lack a pinned release: a later one is accepted.
+    A replacement may not have the pinned release, so later releases are accepted, too.
     """
     result = []
     notes = []
@@ -585,7 +589,10 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
 
 
 def instead_of(name: str, profile: Profile) -> str:
-    """Return the replacement of a package on a profile's hardware; empty if there is none."""
+    """Return the replacement of a package on a profile's hardware; empty if there is none.
+
+    Return the package itself if it needs no replacement.
+    """
     if frameworks.FRAMEWORKS[profile.framework].is_library(name):
         return name
     return requirements.on_hardware(name, profile.accelerator)

@@ -1,6 +1,6 @@
-"""Recognize packages by other names: conda's names, names of modules, misspelled names.
+"""Recognize packages by other names: conda's names, module names and misspelled names.
 
-The tables, with their sources, are in `profiles/names/`.
+The tables and their sources are in `profiles/names/`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import table
 
 _SHORTEST = 4
-"""Minimum length of names that are compared: short ones are all similar."""
+"""Minimum length of names that are compared, since short names are all similar."""
 
 _GENERIC = frozenset(
     {"azure", "common", "config", "data", "dataset", "google", "google-cloud", "tools", "utils"}
 )
-"""Modules of many repositories or packages, which share their names with popular packages."""
+"""Modules of many repositories or packages that have the same names as popular packages."""
 
 WITH_FRAMEWORK = frozenset(
     {
@@ -51,11 +51,11 @@ WITH_FRAMEWORK = frozenset(
         "torchsparse",
     }
 )
-"""Packages whose build imports the framework without declaring it, usually in a setup.py."""
+"""Packages whose build imports the framework, usually in setup.py, without declaring it."""
 
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of conda packages elsewhere."""
+    """The names of conda packages on the package index and in Debian."""
 
     python: dict[str, types.Distribution]
     debian: dict[str, types.DebianPackage]
@@ -63,7 +63,7 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that only some targets need, or none."""
+    """Packages that are needed only on some targets, or on none."""
 
     where: str
     why: str
@@ -71,7 +71,7 @@ class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of modules, and other common names, on the package index."""
+    """Module names, and other common names, of packages on the package index."""
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Requirement]
@@ -89,7 +89,7 @@ def _listed(file: str) -> list[str]:
 
 @cache
 def _python_of_conda() -> Mapping[str, str]:
-    """Map conda's Python packages to their names on the index; several are joined by commas."""
+    """Return conda's Python packages → their names on the index, joined by commas."""
     rows = (line.partition(" ") for line in _listed("conda-python.txt"))
     return {name: others or name for name, _, others in rows}
 
@@ -115,18 +115,20 @@ def _popular_names() -> frozenset[str]:
 
 
 def distribution_of(name: str) -> str:
-    """Return a conda package's name on the package index; empty if it is not a Python package.
+    """Return a conda package's name on the index; empty if it is not a Python package.
 
-    Also empty for one that contains several packages of other names: the user must choose.
+    The name is also empty for a conda package that contains several packages with other names: the
+    user must choose one.
     """
     held = distributions_of(name)
     return held[0] if len(held) == 1 else ""
 
 
 def distributions_of(name: str) -> tuple[str, ...]:
-    """Return the index packages in a conda package, from a table.
+    """Return the packages of the index that a conda package contains, according to a table.
 
-    An equal name proves nothing: conda's program may be a stranger's package on the index.
+    An equal name proves nothing: a conda program may have the same name as an unrelated package on
+    the index.
     """
     names = _conda()
     if frameworks.is_conda_runtime(name):
@@ -140,12 +142,12 @@ def distributions_of(name: str) -> tuple[str, ...]:
 
 
 def debian_package(name: str) -> str:
-    """Return the Debian package for a conda package; empty if none is known."""
+    """Return the Debian package for a conda package, or an empty string if none is known."""
     return _conda().debian.get(name, "")
 
 
 def is_conda_library(name: str) -> bool:
-    """Return whether a conda package is only listed because another one needs it."""
+    """Return whether a conda package is listed only because another package needs it."""
     names = _conda()
     if name in names.libraries:
         return True
@@ -157,12 +159,12 @@ def is_conda_library(name: str) -> bool:
 
 
 def alias_of(name: str) -> str:
-    """Return the package that is meant by a name, which is mostly the name itself."""
+    """Return the package that a name refers to, which is usually the name itself."""
     return _imports().meant.get(name, name)
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return the marker of a package that few targets need, and a note on it.
+    """Return the marker of a package that only few targets need, and a note on it.
 
     Both are empty for all other packages.
     """
@@ -173,26 +175,26 @@ def needed_where(name: str) -> tuple[str, str]:
 
 
 def of_modules() -> Mapping[str, str]:
-    """Return modules (normalised names) → their packages, where the names differ."""
+    """Return modules (normalised names) → their packages, if the two names differ."""
     return {**_imports().meant, **_imports().modules}
 
 
 @cache
 def known_modules() -> Mapping[str, str]:
-    """Return modules (normalised names) → their packages, from tables.
+    """Return modules (normalised names) → their packages, according to the tables.
 
-    Without names that are common for a repository's own modules.
+    Names that repositories often use for their own modules are left out.
     """
     return {**{name: name for name in sorted(_popular_names() - _GENERIC)}, **of_modules()}
 
 
 def distribution_of_module(name: str) -> str:
-    """Return the package of a module; empty if no table has it."""
+    """Return the package that provides a module, or an empty string if no table lists it."""
     return known_modules().get(types.canonical(name), "")
 
 
 def mistaken(name: str) -> str:
-    """Return a package that is more likely meant by a name; empty if there is none."""
+    """Return the package that a user more likely meant by a name; empty if there is none."""
     if is_popular(name):
         return ""
     similar = (known for known in _popular_names() if _nearly(name, known))
@@ -200,7 +202,7 @@ def mistaken(name: str) -> str:
 
 
 def _nearly(name: str, other: str) -> bool:
-    """Return whether two names differ by one letter, by two swapped ones, or by dashes."""
+    """Return whether two names differ only by one letter, two swapped letters, or dashes."""
     shorter, longer = sorted((name, other), key=len)
     if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
         return name.replace("-", "") == other.replace("-", "")
@@ -219,5 +221,5 @@ def nearest(name: str) -> str:
 
 
 def is_popular(name: str) -> bool:
-    """Return whether a package is popular, so that its name is hardly a mistake."""
+    """Return whether a package is popular, so that its name is unlikely to be a mistake."""
     return name in _popular_names()

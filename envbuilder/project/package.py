@@ -1,7 +1,8 @@
-"""The project itself as a package: its name, its modules' folders and its commands.
+"""The project itself as a package: its name, the folders of its modules, and its commands.
 
-Read from pyproject.toml, setup.cfg and setup.py without running any of them; from setup.py only
-literals in its syntax tree. If several files state the same, the first of these counts.
+The values come from pyproject.toml, setup.cfg and setup.py, none of which is run. From setup.py,
+only literals in its syntax tree are used. If several files state the same value, the first file in
+this order counts.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 FOLDER = ".envbuilder/project"
-"""Folder of the project with its metadata; its commands are in `bin` below."""
+"""Folder in the project for its metadata as a package. The commands are in its subfolder `bin`."""
 _OBJECT = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
 _COMMAND = r"[A-Za-z0-9_][\w.-]{0,98}"
 _VERSION = r"[0-9][0-9A-Za-z.!+-]{0,60}"
 UNKNOWN = "0+unknown"
-"""The version of a package whose files do not state it."""
+"""The version of a package whose files do not state a version."""
 _MOST = 1000
-"""Maximum number of commands, and characters of a path, in an untrusted pyproject.toml."""
+"""Maximum number of commands, and of characters in a path, in an untrusted pyproject.toml."""
 _NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
-"""Keys of `[tool]` that are false for a project which is not installed itself."""
+"""Keys below `[tool]` that are false for a project that is not installed itself."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -42,21 +43,21 @@ class Package(Struct, frozen=True, kw_only=True):
     name: str
     version: str = UNKNOWN
     folders: tuple[str, ...] = (".",)
-    """Folders of the project with its modules."""
+    """Folders of the project that contain its modules."""
     commands: Mapping[str, str] = {}
     """Command → MODULE:OBJECT."""
     notes: tuple[str, ...] = ()
     is_installed: bool = True
-    """Whether its own tools install it, or only its requirements."""
+    """Whether the project's own tools install the project, and not only its requirements."""
 
     @property
     def programs(self) -> list[tuple[str, ...]]:
-        """The arguments of `python` that start its commands."""
+        """The arguments of `python` that start each command."""
         return [("-m", target.partition(":")[0]) for target in self.commands.values()]
 
     @property
     def texts(self) -> dict[str, str]:
-        """The files that make it an installed package, by their paths below the project."""
+        """Path relative to the project → the text of a file that makes it an installed package."""
         info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
         entries = "".join(f"{name} = {target}\n" for name, target in self.commands.items())
         texts = {
@@ -73,7 +74,7 @@ class Package(Struct, frozen=True, kw_only=True):
         return texts
 
     def modules(self, project: Path) -> tuple[str, ...]:
-        """Return the importable modules in its folders; at the top, only packages and files."""
+        """Return the paths with its modules: folders and, at the top level, packages and files."""
         below = tuple(folder for folder in self.folders if folder != ".")
         if "." not in self.folders:
             return below
@@ -82,11 +83,11 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class _Stated(Struct, kw_only=True):
-    """The values in one file, as written."""
+    """The values that one file states, as written."""
 
     name: Any
     version: Any
-    """A text, or a table that refers to it."""
+    """A string, or a table that refers to the place of the version."""
     folders: list[Any]
     commands: list[str]
     is_installed: bool = True
@@ -94,13 +95,13 @@ class _Stated(Struct, kw_only=True):
 
 
 def of(settings: Settings) -> Package:
-    """Return the project as a package to be installed. Raise `InvalidError` like `read`."""
+    """Return the project as a package to install. Raise `InvalidError` like `read`."""
     assert settings.project is not None, "it has a definition"
     return read(settings.project)
 
 
 def read(project: Path) -> Package:
-    """Return a project's metadata from its files. Raise `InvalidError` if there is none."""
+    """Return a project's metadata. Raise `InvalidError` if its files define no package."""
     values = list[_Stated]()
     for file, reader in _READERS.items():
         if (project / file).is_file() and (value := reader(project)):
@@ -160,21 +161,21 @@ def _is_module(path: Path) -> bool:
 
 
 def _usual_folder(project: Path) -> str:
-    """Return `src` if it has modules and the top has no package, like build backends do."""
+    """Return `src` if it has modules and is no package itself, else `.`, as build backends do."""
     source = project / "src"
     holds = source.is_dir() and any(map(_is_module, source.iterdir()))
     return "src" if holds and not (source / "__init__.py").exists() else "."
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield the texts in a list, or a single text."""
+    """Yield the strings in a list, or a single string, as normalised paths."""
     for item in as_list(value):
         if isinstance(item, str) and item:
             yield str(PurePosixPath(item))
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
-    """Return a version, possibly from a module or a text file; empty if unknown."""
+    """Return a version, perhaps read from a module or a text file; empty if it is unknown."""
     if isinstance(value, str):
         return value if re.fullmatch(_VERSION, value) else ""
     places = mapping(value)
@@ -200,14 +201,14 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
 
 
 def _table(data: Any, *keys: str) -> Any:
-    """Return the table at a path of a document; an empty one if there is none."""
+    """Return the value at a path of keys, or an empty table if there is none."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return {} if data is None else data
 
 
 def _pyproject(project: Path) -> _Stated | None:
-    """Return the values in pyproject.toml."""
+    """Return the values in pyproject.toml, or None if it defines no package."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
     metadata = mapping(data.get("project"))
     tool = mapping(data.get("tool"))
@@ -246,7 +247,7 @@ def _pyproject(project: Path) -> _Stated | None:
 
 
 def _setup_cfg(project: Path) -> _Stated | None:
-    """Return the values in setup.cfg."""
+    """Return the values in setup.cfg, or None if it defines no package."""
     from envbuilder.project.setup_files import cfg_sections  # most projects have none
 
     sections = cfg_sections(project, "setup.cfg")
@@ -266,7 +267,7 @@ def _setup_cfg(project: Path) -> _Stated | None:
 
 
 def _setup_py(project: Path) -> _Stated | None:
-    """Return the literal values in setup.py's call of `setup`."""
+    """Return the literal arguments of the call of `setup` in setup.py, or None if there is none."""
     from envbuilder.project.setup_files import FileReference, Text, read_python, text_of
 
     try:
@@ -299,4 +300,4 @@ def _list(value: Any) -> list[Any]:
 
 _READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}
 FILES = tuple(_READERS)
-"""The files with a package's metadata; for each value the first file counts."""
+"""The files with a package's metadata. For each value, the first file that states it counts."""

@@ -1,8 +1,9 @@
-"""Choose a project's framework release, one for all profiles if possible.
+"""Choose a project's framework release, which is the same for all profiles if possible.
 
-The release and its Python are the project's choice, the build is the hardware's. Without limits,
-projects get the release with which most profiles were verified; with limits (`torch==2.4.1`), the
-newest one within them that the most profiles have. A locked release stays while it fits.
+The project determines the release and its Python, and the hardware determines the build. Without
+limits, a project gets the release with which most profiles were verified. With limits
+(`torch==2.4.1`), it gets the newest release within them that the most profiles have. A locked
+release stays as long as it fits.
 """
 
 from __future__ import annotations
@@ -39,31 +40,33 @@ OLDEST_PYTHON = 8
 """The minor version of the oldest Python that a project may use."""
 _PYTHONS = [f"3.{minor}" for minor in range(OLDEST_PYTHON, 16)]
 TARGETS = tuple(itertools.product(types.PLATFORMS, _PYTHONS))
-"""Targets of profiles; a requirement for none of these is ignored."""
+"""All targets that profiles can have, as platform and Python. A requirement that applies to none of
+them is ignored."""
 _LOCAL = re.compile(r"\+[a-z0-9.]+")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """A project's limits on its framework's release, and on Python."""
+    """A project's limits on the release of its framework, and on Python."""
 
     framework: types.Framework
     lines: tuple[Line, ...]
-    """Requirements of the framework and its companions, as in files."""
+    """Requirements on the framework and its companions, as written in files."""
     pythons: tuple[Line, ...]
     preferred: str = ""
-    """The release in another tool's lock; others are possible."""
+    """The release in another tool's lock; other releases are possible, too."""
     required: Line | None = None
-    """The release that other packages need; `where` names them. Without it, no profile is bound."""
+    """The release that other packages need; `where` names these packages. A profile that has no
+    such release ignores it."""
     stated: tuple[str, ...] = ()
-    """The project's own limits for a lock's record, sorted."""
+    """The project's own limits, sorted, as a lock records them."""
     packages: str = ""
-    """Digest of all of the project's requirements."""
+    """Digest of all requirements of the project."""
     by_packages: bool = False
-    """Whether packages also limit the release or the Python."""
+    """Whether packages also limit the release or the Python version."""
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """The requirements of the framework and its companions, as constraints on any build."""
+        """The limits on the framework and its companions, as constraints on any build."""
         result = []
         for line in self.lines:
             marker, versions = _parsed(line)
@@ -72,15 +75,15 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def every(self) -> tuple[Line, ...]:
-        """All limits on the release, `required` last."""
+        """All limits on the release; `required` comes last."""
         return (*self.lines, self.required) if self.required else self.lines
 
     def admits(self, chosen: Chosen) -> bool:
-        """Return whether all lines allow a release, on the platforms of its builds."""
+        """Return whether all limits allow a release on the platforms of its builds."""
         return self.obstacle(chosen) is None
 
     def obstacle(self, chosen: Chosen) -> Line | None:
-        """Return the first line that rules a release out."""
+        """Return the first limit that rules a release out, or None if all limits allow it."""
         names = FRAMEWORKS[self.framework].names
         for line in self.every:
             marker, specifier = _parsed(line)
@@ -93,7 +96,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None
 
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
-        """Return why a release is ruled out on a profile, also by its Pythons, or empty."""
+        """Return why a profile cannot have a release, also with its Pythons; empty if it can."""
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"
         if pythons(profile, self.pythons, chosen):
@@ -102,7 +105,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
-    """Return whether a marker is true on a platform and Python of a release's builds."""
+    """Return whether a marker is true on any platform and Python of a release's builds."""
     for build in chosen.builds:
         if any(applies(marker, build.platform, python) for python in build.pythons):
             return True
@@ -111,7 +114,7 @@ def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
 
 @cache
 def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
-    """Return a line's marker and the releases that it allows."""
+    """Return a line's marker and the releases that the line allows."""
     need = parse(line.text, line.where)
     return need.marker, without_build(need.specifier)
 
@@ -121,8 +124,8 @@ def _goes_with(
 ) -> bool:
     """Return whether a companion's requested version fits a release.
 
-    The table has one version for a release, or a range. If it has neither, versions for other
-    releases do not fit.
+    For a release, the table has one version of the companion, a range of versions, or neither. If
+    it has neither, versions that belong to other releases do not fit.
     """
     from packaging.version import Version
 
@@ -152,14 +155,14 @@ def _goes_with(
 
 
 def without_build(specifier: SpecifierSet) -> SpecifierSet:
-    """Return limits on the release without the build: `+cu124` is the hardware's choice."""
+    """Return the limits on a release without the build: the hardware determines `+cu124`."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
 
 
 def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
-    """Return the releases of a profile, the newest first, and pinned ones that no table has."""
+    """Return the releases of a profile, newest first, and pinned releases that no table lists."""
     every = profile.choices()
     for line in limits.every:
         pinned = pin(line.text, FRAMEWORKS[limits.framework].names).partition("+")[0]
@@ -170,7 +173,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Pythons that all files allow, each in some patch release."""
+    """Return the Python versions for which every limit allows some patch release."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
@@ -186,7 +189,10 @@ def _fits(version: str, limit: Line) -> bool:
 
 
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
-    """Return the release in another tool's lock; of several, that for the most Pythons."""
+    """Return the release in another tool's lock; empty if it has none.
+
+    If the lock has several releases, return the release for the most targets.
+    """
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
 
     def reach(line: Line) -> int:
@@ -202,7 +208,10 @@ class _Lock(Struct):
 
 
 def locked(path: Path, *, usable: bool = False) -> Decided | None:
-    """Return the decision in a lock; None if it cannot be read, or with `usable` not be built."""
+    """Return the decision in a lock, or None if the lock cannot be read.
+
+    With `usable`, also return None if nothing can be built from the lock.
+    """
     try:
         lock = decoding.from_json(files.read(path, decoding.LARGEST), _Lock)
     except (OSError, ValueError):
@@ -213,18 +222,18 @@ def locked(path: Path, *, usable: bool = False) -> Decided | None:
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A project's release and Python on a profile."""
+    """The release and the Python of a project on a profile."""
 
     chosen: Chosen
     python: str
     packages: str = ""
-    """Digest of all requirements, if packages needed this; else empty."""
+    """Digest of all requirements if the packages required this decision, else empty."""
     why: str = ""
-    """Why it differs from the release on other profiles."""
+    """Why the release differs from the release on other profiles; empty if it does not."""
 
 
 def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | None:
-    """Return a lock's decision if its reasons still hold, and the tables allow it on a profile."""
+    """Return a lock's decision if its reasons still hold and the profile allows it, else None."""
     if lock is None or lock.limits != limits.stated or lock.packages not in {"", limits.packages}:
         return None
     chosen = profile.choices(lock.release).get(lock.release)
@@ -236,14 +245,14 @@ def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | 
 
 
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
-    """Return the Pythons that files allow with a release on a profile, the oldest first."""
+    """Return the Pythons that files allow for a release on a profile, oldest first."""
     usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
     possible = (v for v in chosen.pythons if v in usual and _minor(v) >= OLDEST_PYTHON)
     return allowed(possible, limits)
 
 
 def distance(python: str, other: str) -> int:
-    """Return how many minor versions lie between two Pythons."""
+    """Return the number of minor versions between two Pythons."""
     return abs(_minor(python) - _minor(other))
 
 
@@ -252,7 +261,10 @@ def _minor(python: str) -> int:
 
 
 def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
-    """Return a release in builds for the CUDA of some packages, if it has any."""
+    """Return the release in builds for the CUDA version of some packages.
+
+    Return `chosen` unchanged if the release has no such builds.
+    """
     wanted = {cuda_of(line.name) for line in lines} - {""}
     builds = tuple(build for build in profile.builds if cuda_of(build) in wanted)
     same = releases.choices(profile.framework, builds, profile.platforms)
@@ -262,8 +274,9 @@ def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Cho
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
     """Return the base image of each Python that can have one.
 
-    A Python without its own image gets the profile's usual base plus the lock's interpreter; with
-    `managed`, every Python does. A profile with pinned wheels only has the Pythons that it lists.
+    A Python without its own image gets the profile's usual base image and the lock's interpreter.
+    With `managed`, this applies to every Python. A profile with pinned wheels has only the Pythons
+    that it lists.
     """
     others = profile.builds and not profile.debian_base
     usual = profile.base.get(profile.image_python) if others else None
@@ -306,9 +319,10 @@ def decide(
     locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
-    """Return profile → its release and Python; profiles without an allowed one are left out.
+    """Return the release and the Python of each profile, by the profile's name.
 
-    All profiles have builds. `locked` returns a decision that stays while it fits, `offered` the
+    Profiles without an allowed release are left out. All profiles must have builds. `locked`
+    returns the decision in a profile's lock, which stays as long as it fits. `offered` returns the
     Pythons for which the hash of a build's wheel is available.
     """
     decided = dict[str, Decision]()
@@ -336,27 +350,27 @@ def decide(
 
 
 class _Options(Struct, frozen=True):
-    """A project's possible releases on a profile, the newest first."""
+    """The releases that a project can use on a profile, newest first."""
 
     profile: Profile
     chosen: dict[str, Chosen]
     allowed: dict[str, tuple[str, ...]]
-    """Release → Pythons."""
+    """Release → the Pythons that are allowed with it."""
     offered: Offered
 
     def available(self, release: str) -> tuple[str, ...]:
-        """Return the Pythons of a release with available wheels and hashes."""
+        """Return the allowed Pythons for which a release has available wheels and hashes."""
         if release not in self.chosen:
             return ()
         have = self.offered(self.chosen[release].builds[0])
         return tuple(python for python in self.allowed[release] if python in have)
 
     def pythons(self, chosen: Chosen) -> tuple[str, ...]:
-        """Return the Pythons to choose from; those without wheels only if there are no others."""
+        """Return the Pythons with available wheels, or all allowed Pythons if there are none."""
         return self.available(chosen.release) or self.allowed[chosen.release]
 
     def best(self, common: str) -> Chosen:
-        """Return the common release, else the profile's own, else the nearest available one."""
+        """Return the common release, else the profile's own, else the nearest available release."""
         older = itertools.dropwhile(
             lambda release: release != common, releases.table_of(self.profile.framework)
         )
@@ -365,7 +379,7 @@ class _Options(Struct, frozen=True):
         return self.chosen.get(release) or next(iter(self.chosen.values()))
 
     def why_not(self, common: str) -> str:
-        """Return why it is not the common release."""
+        """Return why the profile does not use the common release."""
         if common not in self.chosen:
             return f"there is no {common} for it"
         return f"no reachable source has a hash of {self.chosen[common].title}"
@@ -385,7 +399,11 @@ def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
 def _common(
     options: Sequence[_Options], standing: Mapping[str, Decision], preferred: Sequence[str]
 ) -> str:
-    """Return the common release: the locks', else a preferred one, else the most frequent."""
+    """Return the release that all profiles should have in common.
+
+    This is the most frequent release in the locks, else the first preferred release that a profile
+    has, else the release that is available on the most profiles.
+    """
     from packaging.version import Version
 
     locked = Counter(decision.chosen.release for decision in standing.values()).most_common(1)
@@ -408,7 +426,11 @@ def _python(
     pools: Sequence[Collection[str]],
     standing: Mapping[str, Decision],
 ) -> str:
-    """Return the common Python: the locks', else the most frequent, also for images."""
+    """Return the Python that all profiles should have in common.
+
+    This is the most frequent Python in the locks, else the Python that the most profiles allow.
+    Among several such Pythons, one with base images on the most profiles is preferred.
+    """
     locked = Counter(decision.python for decision in standing.values()).most_common(1)
     if locked:
         return locked[0][0]
@@ -423,7 +445,11 @@ def _python(
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
-    """Return a Python; if images are impossible with it, add the newest one with a base."""
+    """Return the Pythons of an environment: the default and, if needed, one for images.
+
+    If images are impossible with the default Python, the newest allowed Python with a base image is
+    added.
+    """
     for_images = [python for python in allowed if python in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:
         return Python(default=default, supported=(default,))

@@ -1,6 +1,6 @@
-"""Search a repository without running anything of it: its files and its README.
+"""Search a repository's files and its README without running anything in it.
 
-All of it is untrusted: links are not followed out of it, and everything has a limit.
+All content is untrusted: links out of the repository are not followed, and everything has a limit.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _MOST_TEXTS = 8
 _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
 """Limits on reading an untrusted repository: entries and levels of its tree, texts of each kind,
-commands in them, characters of a line."""
+commands in a text, and characters in a line."""
 _KEPT = re.compile(r".+\.(py|ipynb|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
-"""Code and texts that are read in addition to files with requirements."""
+"""Pattern of code and texts that are read in addition to files with requirements."""
 _SKIPPED = re.compile(r"\..*|.*\.egg-info|node_modules|__pycache__|site-packages|envbuilder\.lock")
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
@@ -45,10 +45,10 @@ _SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh|.*\.ipynb")
 
 
 def files(folder: Path) -> Iterator[str]:
-    """Yield the relevant files of a repository, top-level ones first, by name.
+    """Yield the relevant files of a repository, the top level first, sorted by name.
 
-    Without hidden folders, environments, links to folders, and names that are invalid in a
-    project's file.
+    Hidden folders, virtual environments, links to folders, and names that are invalid in a
+    project's file are left out.
     """
     folders = deque([("", 0)])
     seen = 0
@@ -85,11 +85,9 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def last_commit(folder: Path) -> date | None:
-    """Return the day of a clone's last commit; None without a clone, or if git fails.
+    """Return the day of a clone's last commit, or None if there is no clone or git fails.
 
-    `git cat-file` runs no hook, pager or program of a repository's own configuration.
-
-    `git cat-file` runs no hook, pager or program of a repository's own configuration.
+    `git cat-file` runs no hook, pager or program from the repository's own configuration.
     """
     printed = git(folder, "--no-replace-objects", "cat-file", "commit", "HEAD") or ""
     committer = re.search(r"^committer .*> ([0-9]{1,12}) ", printed, re.MULTILINE)
@@ -102,34 +100,41 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """Packages that commands in texts install, in order, with their places. Possibly untested."""
+    """The packages that commands in texts install, in order, with their places.
+
+    The commands may be untested.
+    """
 
     files: dict[str, str] = {}
-    """Files that they install from → the place that names them."""
+    """Files that the commands install from → the place that names them."""
     itself: str = ""
-    """The place that installs the repository itself; empty if none does."""
+    """The place of the command that installs the repository itself; empty if there is none."""
     chosen: dict[str, str] = {}
-    """Extras and groups that the README installs with it, or an option that means all of them."""
+    """Extras and groups that the README installs with the repository, or an option that means all
+    of them → the place."""
     recipe: dict[str, str] = {}
-    """Other packages of the README's own recipe: lines for pip, or packages of `CONDA`."""
+    """Other packages of the README's own recipe → the place. They are lines for pip, or conda
+    packages with the prefix `CONDA`."""
     names: set[str] = set()
-    """Names of the repository (normalised); with an empty one if its origin is unknown."""
+    """The normalised names of the repository. If its origin is unknown, they include an empty
+    name."""
     requirements: dict[str, str] = {}
-    """Requirements of all texts."""
+    """Requirements in all texts → the place."""
     system: dict[str, str] = {}
-    """Debian packages."""
+    """Debian packages → the place."""
     programs: list[tuple[str, ...]] = []
-    """Programs that they start with Python."""
+    """Programs that the commands start with Python, as arguments of `python`."""
 
     @property
     def by_readme(self) -> bool:
-        """Whether a README, not only an image's recipe, installs the repository itself."""
+        """Whether a README, and not only an image's recipe, installs the repository itself."""
         return bool(_README.fullmatch(PurePosixPath(self.itself.partition(":")[0]).name))
 
 
 CONDA = "conda::"
 BASE = "'s base image"
-"""Suffix of the place of the framework's release in a base image: a hint, not a list."""
+"""Suffix of a requirement's place if a base image names the framework's release. It is only a hint,
+not a list."""
 _START = re.compile(
     r"(?:^[\s$>#!%*+.)\-\d]*(?:RUN\s+)?|`+\s*|&&\s*|;\s*|\|\|\s*)(?:sudo\s+|-\S+\s+|[A-Z_]+=\S+\s+)*"
 )
@@ -183,8 +188,8 @@ _PACKAGE = {
         r".*\b(pytorch|tensorflow)(?::|\S*?[:_-](?:pth|pytorch_))([0-9]\.[0-9]+(\.[0-9]+)?)(?![0-9.]).*"
     ),
 }
-"""A package in a command; for base images only those whose tag has a framework's release, like
-NVIDIA's."""
+"""Kind of command → the pattern of a package in it. For base images, the pattern matches only tags
+with a framework's release, like NVIDIA's."""
 _CLONED = re.compile(
     r"((?:https?://|ssh://|git@)\S+?/([^/\s]+?)(?:\.git)?/?)(?:\s+(\w\S*))?(?:\s|\Z)"
 )
@@ -201,12 +206,14 @@ _OTHER_PART = re.compile(
     r"(?i)contribut|\bdevelop(er|ment)|\btest(s|ing)?\b|troubleshoot|\bfaq\b|docker|windows|\bdocs?\b"
 )
 _ON_CONDITION = re.compile(r"(?i)\b(if|in case) (you|your|there|it)\b")
-"""What distinguishes the recipe from other commands: headings of its section; words of headings and
-lines that are not for everybody; headings of other sections; words of lines about packages."""
+"""Patterns that distinguish the recipe from other commands: headings of the recipe's section
+(`_INSTALLING`), words in headings and lines that are not for everybody (`_ASIDE`), headings of
+other sections (`_OTHER_PART`), and words in lines about packages for some users
+(`_ON_CONDITION`)."""
 
 
 def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
-    """Return the packages that a README, Dockerfiles, scripts and notebooks install."""
+    """Return the packages that READMEs, Dockerfiles, scripts and notebooks install."""
     taker = _Taker(folder)
     own = code.without_projects(files, ())
     upper = sorted((f.count("/"), f) for f in own if f.count("/") < 2)
@@ -230,9 +237,9 @@ class _Command(NamedTuple):
     arguments: str
     where: str
     section: str
-    """The headings above it, a line each."""
+    """The headings above the command, one per line."""
     beside: str
-    """Its line, and the text above."""
+    """The line of the command, and the text above it."""
 
 
 def _commands(text: str, file: str) -> Iterator[_Command]:
@@ -272,7 +279,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Taker:
-    """Collects the packages that commands install, one command after the other."""
+    """Collects the packages that commands install, one command at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.hints = InstallHints()
@@ -283,19 +290,19 @@ class _Taker:
             names.append(package.read(folder).name)
         self.hints.names.update(map(canonical, names))
         self._clones: dict[str, str] = {}
-        """Folders into which other repositories are cloned → their URLs."""
+        """Folders into which commands clone other repositories → the URLs of these repositories."""
         self._inside = "."
         """The current folder of the commands."""
         self._command = _Command("", "", "", "", "")
         self._is_recipe = False
-        """Whether the command is part of the README's recipe."""
+        """Whether the current command is part of the README's recipe."""
         self._installs_itself = False
         """Whether a command of the recipe has installed the repository itself."""
         self._environments = set[str]()
-        """Names of the recipe's conda environments: a second one has its own recipe."""
+        """Names of the recipe's conda environments. A second environment has its own recipe."""
 
     def take(self, command: _Command, *, is_recipe: bool) -> None:
-        """Process a command; `is_recipe`: whether it is in a README's recipe."""
+        """Process a command; `is_recipe` says whether it is in a README's recipe."""
         kind, arguments, _, section, beside = command
         if section != self._command.section:
             self._inside = "."
@@ -323,7 +330,7 @@ class _Taker:
             self._install(kind, arguments, words)
 
     def _follow(self, script: str) -> None:
-        """Process the commands of a script that the recipe runs, but no scripts in it."""
+        """Process the commands of a script that the recipe runs, but not scripts that it runs."""
         section = self._command.section
         if not self._is_recipe:
             return
@@ -335,7 +342,10 @@ class _Taker:
                     self.take(command._replace(section=section), is_recipe=True)
 
     def _clone(self, text: str) -> None:
-        """Record a clone of another repository; the first is this one, if its origin is unknown."""
+        """Record a clone of another repository.
+
+        If the origin of this repository is unknown, the first clone is this repository.
+        """
         if url := _CLONED.search(text):
             is_own = not self.hints.names.isdisjoint(("", canonical(url[2])))
             self.hints.names.discard("")
@@ -349,7 +359,10 @@ class _Taker:
         return next((clone for clone in self._clones if f"{path}/".startswith(f"{clone}/")), "")
 
     def _path(self, text: str) -> str:
-        """Return the path that a command names: in its folder, or at the top if missing there."""
+        """Return the path that a command names.
+
+        It is relative to the command's folder or, if missing there, to the top level.
+        """
         path = posixpath.normpath(posixpath.join(self._inside, text))
         is_there = self._clone_of(path) or exists(self._folder, path)
         is_inside = not path.startswith(("..", "/"))
@@ -392,7 +405,7 @@ class _Taker:
             self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
-        """Add a package from a folder, perhaps the repository itself with extras."""
+        """Add a package from a folder, which may be the repository itself with extras."""
         folder, bracket, extras = text.partition("[")
         path = self._path(folder)
         if clone := self._clone_of(path):
@@ -404,7 +417,7 @@ class _Taker:
             self._take_itself(extras)
 
     def _take_itself(self, extras: str) -> None:
-        """Add the repository itself, by its folder or its name."""
+        """Record that a command installs the repository itself, by its folder or its name."""
         self.hints.itself = self.hints.itself or self._command.where
         # What comes later is an alternative, or for some.
         if self._is_recipe and not self._installs_itself:

@@ -1,7 +1,8 @@
-"""Read requirements.txt in pip's form, and lines of that form in other files.
+"""Read requirements.txt in pip's format, and lines of that format in other files.
 
-Requirements and constraints count. Options for sources of packages are ignored with a note, since
-profiles and the machine decide that; hashes are dropped, since the lock has its own.
+Only requirements and constraints are used. Options for the sources of packages are ignored with a
+note, since profiles and the machine decide about sources. Hashes are dropped, since the lock has
+its own.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEEPEST = 10
-"""Maximum depth of files that include others."""
+"""Maximum depth of files that include other files."""
 _COMMENT = r"(^|\s)#.*\Z"
 _COMMAND = r"(?:python[\d.]*\s+-m\s+)?pip3?\s+install\s+(?:(?:-[UIq]|--upgrade)\s+)*"
 _VARIABLE = r"\$\{[A-Za-z0-9_]+\}"
@@ -57,7 +58,7 @@ _INDEXES = frozenset(
     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
 )
 _PUBLIC = r"https://pypi(\.python)?\.org(/simple)?/?\Z"
-"""The public index, which is the default of every list."""
+"""Pattern of the public index, which every list uses by default."""
 _WITHOUT_EFFECT = {
     "--require-hashes": "",
     "--pre": "a pre-release is taken where a line names one, such as name>=2.0rc1",
@@ -68,27 +69,30 @@ _WITHOUT_EFFECT = {
     "--use-feature": "an option of pip's own",
     "--use-pep517": "an option of pip's own",
 }
-"""Options → why they are ignored; empty for those that apply to every lock."""
+"""Options → the reason why they are ignored; empty for options that hold for every lock anyway."""
 _EGG_VERSION = r"-[0-9]+\.[0-9][\w.]*\Z"
-"""A suffix that old versions of pip needed, as in egg=shapely-1.7.1dev."""
+"""Pattern of a suffix that old versions of pip needed, as in egg=shapely-1.7.1dev."""
 
 
 def read_requirements_txt(project: Path, file: str) -> Listed:
-    """Return a file's requirements; `file` is its path in the project. Raises `InvalidError`."""
+    """Return the requirements in a file; `file` is its path relative to the project.
+
+    Raise `InvalidError` if the file is invalid.
+    """
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
     return reader.listed()
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
-    """Return the requirements in lines of another file: pairs of place and line."""
+    """Return the requirements in lines of another file; `lines` are pairs of a place and a text."""
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
     return reader.listed()
 
 
 def read_cog(project: Path, file: str) -> Listed:
-    """Return the requirements in a cog.yaml. Raises `InvalidError`."""
+    """Return the requirements in a cog.yaml. Raise `InvalidError` if it is invalid."""
     where = escaped(file)
     text = read_text(project, file)
     build = mapping(decoding.parse_yaml(text, where).get("build"))
@@ -114,7 +118,7 @@ def read_cog(project: Path, file: str) -> Listed:
 
 
 class _Reader:
-    """Collects lines, each file once."""
+    """Collects requirements from lines, and reads each included file once."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
@@ -204,7 +208,10 @@ class _Reader:
             self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
-        """Return a package that is named only by its location, and a note."""
+        """Return a package that only its location names, and a note.
+
+        Return None instead of a package if the location is the project itself.
+        """
         location, marker = split_marker(text)
         location = re.sub(r"\A(git\+)?git@", "git+ssh://git@", location)
         location = re.sub(r"\Afile:(?!/)", "", location)
@@ -243,9 +250,10 @@ class _Reader:
         return required, other or note
 
     def _existing(self, file: str, path: str) -> str:
-        """Return the path in the project: pip's starts at the current folder, uv's at the file.
+        """Return a local path in `file` as a path relative to the project.
 
-        Of the two, the first that exists.
+        pip starts at the current folder, uv at the folder of the file. The first path that exists
+        is used.
         """
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         for candidate in (posixpath.normpath(path), beside):
@@ -255,7 +263,7 @@ class _Reader:
         return posixpath.normpath(path)
 
     def _name(self, path: str) -> str:
-        """Return the name of the package in a folder, from its files, else the folder's own."""
+        """Return the name of the package in a folder from its files, else the folder's name."""
         for name, pattern in _STATED.items():
             try:
                 text = read_text(self._project, f"{path}/{name}")
@@ -278,11 +286,11 @@ _STATED = {
     "setup.cfg": re.compile(r"^name\s*=\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
     "setup.py": re.compile(r"\bname\s*=\s*[\"']([A-Za-z0-9][\w.-]*)[\"']"),
 }
-"""File of a package → the pattern of its name there."""
+"""File of a package → the pattern of the package's name in that file."""
 
 
 def _repository(location: str) -> str:
-    """Return the name of a URL's repository, or of its archive; empty if it has none."""
+    """Return the name of a URL's repository or archive, or an empty string if it has none."""
     path = url_path(location)
     if archive := re.match(r"/[^/]+/([^/]+)/(archive|tarball|zipball)/", path):
         return types.canonical(archive[1])
@@ -293,7 +301,7 @@ def _repository(location: str) -> str:
 
 
 def logical(text: str) -> Iterator[tuple[int, str]]:
-    r"""Yield numbered lines; one that ends in `\` is joined with the next, as in pip."""
+    r"""Yield numbered lines; join a line that ends in `\` with the next line, as pip does."""
     start = ""
     first = 0
     for number, content in enumerate(text.splitlines(), 1):
@@ -309,7 +317,7 @@ def logical(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _beside(file: str, target: str, where: str) -> str:
-    """Return the path in the project of a file that another file names."""
+    """Return the path, relative to the project, of a file that another file names."""
     words = []
     with suppress(ValueError):
         words = shlex.split(target)
@@ -327,7 +335,7 @@ def _beside(file: str, target: str, where: str) -> str:
 
 
 def _of_option(option: str, value: str, text: str, where: str) -> str:
-    """Return the note for a line with an option; raise `InvalidError` for an unknown one."""
+    """Return the note for a line with an option; raise `InvalidError` for an unknown option."""
     shown = f"{where}: {escaped(text, SHOWN)}"
     if option in _WITHOUT_EFFECT:
         reason = _WITHOUT_EFFECT[option]

@@ -1,4 +1,4 @@
-"""Read a script's own metadata: the block at its top (PEP 723)."""
+"""Read the metadata block at the top of a script (PEP 723)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ _BLOCK = re.compile(r"(?m)^# /// script\s*\n((?:#(?:[ \r].*)?\n)+?)# ///\s*$")
 def _stated(project: Path, file: str) -> str:
     """Return the metadata block of a script as a pyproject.toml with the same line numbers.
 
-    Raises `InvalidError`.
-
-    Raises `InvalidError`.
+    Raise `InvalidError` if the script has no such block.
     """
     text = read_text(project, file)
     block = _BLOCK.search(text)
@@ -43,17 +41,15 @@ def has_list(project: Path, file: str) -> bool:
 
 
 def read_script(project: Path, file: str) -> Listed:
-    """Return the requirements in a script's metadata. Raises `InvalidError`."""
+    """Return the requirements in a script's metadata. Raise `InvalidError` if they are invalid."""
     text = _stated(project, file)
     return read_pyproject(pyproject(text, file), project, file, text, (), ())
 
 
 def of_script(settings: Settings, path: Path) -> Settings:
-    """Return the settings for a script with its own requirements: a project of its own.
+    """Return settings in which a script with its own requirements is a project of its own.
 
-    Settings for any other program, or in a project, stay unchanged.
-
-    Those of another program, and in a project, stay as they are.
+    The settings stay unchanged for any other program, and inside a project.
     """
     folder = path.absolute().parent
     if settings.definition is not None or not has_list(folder, path.name):

@@ -1,7 +1,7 @@
-"""Read setup.cfg, and setup.py by its syntax tree: nothing of a project runs.
+"""Read setup.cfg, and setup.py from its syntax tree, without running any code of a project.
 
-From setup.py, only literals and the requirements files that it reads are used. The user has to
-write down anything that it computes.
+From setup.py, only literals and the requirements files that it reads are used. The user must write
+down any value that it computes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ from envbuilder.project.tables import (
 )
 
 _LARGEST = 256 << 10
-"""Maximum bytes of a setup.py; the parser takes a hundred times as much memory."""
+"""Maximum size of a setup.py in bytes; the parser needs a hundred times as much memory."""
 
 
 class ComputedError(InvalidError):
-    """A value in setup.py cannot be read without running it."""
+    """A value in setup.py cannot be read without running the file."""
 
 
 class _Stated(Struct):
-    """The values of a package; each list has lines for pip, with their places."""
+    """The values that a file states about a package.
+
+    Each list has lines for pip, as pairs of a place and a line.
+    """
 
     requires: list[tuple[str, str]] | None = None
     extras: dict[str, list[tuple[str, str]]] = {}
@@ -51,10 +54,10 @@ class _Stated(Struct):
 
 
 def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements in a setup.cfg or setup.py, with some extras.
+    """Return the requirements in a setup.cfg or setup.py, including the chosen extras.
 
-    Values that setup.py leaves to the setup.cfg beside it are read from there. Raises
-    `InvalidError`.
+    Values that setup.py does not state are read from the setup.cfg beside it. Raise `InvalidError`
+    if a value cannot be read.
     """
     chosen_names("group", groups, (), file)
     is_python = file.endswith(".py")
@@ -78,7 +81,8 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
 def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Return the requirements of a pyproject.toml, including those in other files.
 
-    These are requirements files that it names, else setup.py or setup.cfg. Raises `InvalidError`.
+    The other files are the requirements files that it names, else setup.py or setup.cfg. Raise
+    `InvalidError` if a file is invalid.
     """
     text = read_text(project, file)
     tables = pyproject(text, file)
@@ -103,7 +107,7 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield lines that include a pyproject.toml's requirements files."""
+    """Yield lines for pip that include the requirements files of a pyproject.toml, with places."""
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
     hook = mapping(hooks.get("requirements_txt"))
@@ -123,7 +127,7 @@ def _dynamic_lines(
 
 
 def _setup_beside(project: Path, file: str) -> str:
-    """Return setuptools' file beside a pyproject.toml; empty if there is none."""
+    """Return the setup.py or setup.cfg beside a pyproject.toml; empty if there is none."""
     for name in ("setup.py", "setup.cfg"):
         path = posixpath.join(posixpath.dirname(file), name)
         if (project / path).is_file():
@@ -135,7 +139,10 @@ def _setup_beside(project: Path, file: str) -> str:
 
 
 def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
-    """Return the sections of a setup.cfg, with underscores for hyphens in keys."""
+    """Return the sections of a setup.cfg; hyphens in keys become underscores.
+
+    Raise `InvalidError` if the file cannot be read.
+    """
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(read_text(project, file), escaped(file))
@@ -177,49 +184,52 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 # statement of any other kind sets becomes unknown, and what it may add to a list or dict is.
 
 _MOST_STEPS = 200_000
-"""Maximum expressions of an untrusted setup.py; a function's count for each call."""
+"""Maximum number of expressions that are evaluated in an untrusted setup.py. The expressions of a
+function count for each call."""
 _LONGEST = 20_000
-"""Maximum items of a list, or characters of a text, that an untrusted setup.py builds."""
+"""Maximum number of items in a list, or of characters in a text, that an untrusted setup.py
+builds."""
 REST = "**"
-"""Key for the unknown rest of a dict."""
+"""Key for the unknown remaining items of a dict."""
 
 
 class Unknown(Struct, frozen=True):
-    """A value that is only known by running the file."""
+    """A value that is only known after running the file."""
 
     line: int
 
 
 class Text(Struct, frozen=True):
-    """A text of the file, and its line."""
+    """A text in the file, and its line number."""
 
     text: str
     line: int
 
 
 class FileReference(Struct, frozen=True):
-    """The content of a file, with the line that reads it."""
+    """The content of a file, and the number of the line that reads it."""
 
     path: str
     line: int
 
 
 Names = dict[str, Any]
-"""Name → its value: `Text`, `FileReference`, `Unknown`, a function, or a list or dict of values."""
+"""Name → its value: a `Text`, `FileReference` or `Unknown`, a function, or a list or dict of
+values."""
 
 
 class StaticReader:
-    """Reads the statements of a Python file in order, without running anything."""
+    """Evaluates the statements of a Python file in order, without running anything."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.names: Names = {"__file__": Text(posixpath.basename(file), 1)}
         self.setup: Names | None = None
-        """The arguments of the call of `setup`, if there is one."""
+        """The arguments of the call of `setup`; None if there is no such call."""
         self._steps = 0
 
     def refuse(self, line: int, what: str) -> NoReturn:
-        """Raise `InvalidError` for a value that cannot be read without running the file."""
+        """Raise `ComputedError` for a value that cannot be read without running the file."""
         raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
             "Write what it requires under requirements: in envbuilder.yaml, or list another file"
@@ -227,13 +237,13 @@ class StaticReader:
         )
 
     def _step(self, count: int) -> None:
-        """Count processed expressions. Raise `InvalidError` if there are too many."""
+        """Count the evaluated expressions. Raise `ComputedError` if there are too many."""
         self._steps += count
         if self._steps > _MOST_STEPS:
             self.refuse(1, "computes too much to be evaluated")
 
     def read(self, body: Iterable[ast.stmt]) -> None:
-        """Read statements; store their assignments in `names`."""
+        """Read the statements, and store the values that they assign in `names`."""
         for statement in body:
             match statement:
                 case ast.ClassDef() | ast.Return():
@@ -268,7 +278,7 @@ class StaticReader:
                     _forget(statement, self.names)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression."""
+        """Return the value of an expression, which is `Unknown` if it cannot be evaluated."""
         self._step(1)
         value: Any = Unknown(node.lineno)
         match node:
@@ -324,7 +334,7 @@ class StaticReader:
         return self._table(keys, [keyword.value for keyword in call.keywords])
 
     def _result(self, call: ast.Call) -> Any:
-        """Return the result of a call."""
+        """Return the result of a call, which is `Unknown` if it cannot be evaluated."""
         name = _name(call.func)
         if isinstance(call.func, ast.Name) and isinstance(
             function := self.names.get(name), ast.FunctionDef
@@ -348,9 +358,9 @@ class StaticReader:
     def _file_of_function(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> FileReference | Unknown:
-        """Return the only file that a function reads, unless it adds packages to that.
+        """Return the only file that a function reads, or `Unknown` if it also lists packages.
 
-        It is the function's argument, else its default or the file that it names.
+        The path comes from the arguments of the call, else from the function's defaults or body.
         """
         nodes = [*ast.walk(function)]
         self._step(len(nodes) + len(self.names))
@@ -368,9 +378,10 @@ class StaticReader:
 
 
 _OPENING = frozenset({"open", "read_text", "parse_requirements"})
-"""Functions that read the file in their first argument, or that it is."""
+"""Functions that read the file in their first argument, and methods of a path that read its
+file."""
 _COPYING = frozenset({"list", "tuple", "set", "sorted", "map", "filter"})
-"""Functions that return the lines of their last argument, roughly unchanged."""
+"""Functions that return the lines of their last argument almost unchanged."""
 _JOINING = frozenset(
     {
         "abspath",
@@ -386,11 +397,11 @@ _JOINING = frozenset(
         "str",
     }
 )
-"""Functions that build a path from others; paths are below the file's own folder."""
+"""Functions that build a path from other paths. All paths are relative to the file's own folder."""
 
 
 def _name(node: ast.expr) -> str:
-    """Return the last part of a dotted name; empty if it is something else."""
+    """Return the last part of a dotted name, or an empty string for any other expression."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -402,7 +413,7 @@ def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
 
 
 def _forget(statement: ast.stmt, names: Names) -> None:
-    """Make everything unknown that a statement may assign, or append to lists and dicts."""
+    """Mark all values as unknown that a statement may assign, or append to lists and dicts."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
@@ -417,7 +428,7 @@ def _forget(statement: ast.stmt, names: Names) -> None:
 
 
 def _lists_packages(node: ast.AST) -> bool:
-    """Return whether a list with possible packages is written here or appended to."""
+    """Return whether a node writes a list that may contain packages, or appends to one."""
     items: list[ast.expr] = []
     if isinstance(node, ast.List):
         items = node.elts
@@ -435,7 +446,7 @@ def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
 
 
 def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
-    """Return the path that a path function builds from its arguments."""
+    """Return the path that a path function builds from its arguments, or `Unknown`."""
     is_parent = name == "dirname"
     if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
         return Unknown(node.lineno)
@@ -460,7 +471,7 @@ def _item(held: Any, key: Any, node: ast.expr) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return a value if it is a text, else an empty one."""
+    """Return the text of a `Text`, or an empty string for any other value."""
     return value.text if isinstance(value, Text) else ""
 
 
@@ -482,7 +493,7 @@ def read_python(project: Path, file: str) -> StaticReader:
 
 
 def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
-    """Return the values of a setup.py; of extras, the requirements of the chosen ones."""
+    """Return the values of a setup.py, with the requirements of the chosen extras only."""
     reader = read_python(project, file)
     keywords = reader.setup
     if keywords is None:
@@ -515,7 +526,7 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
 def _python_lines(
     reader: StaticReader, value: Any, key: str, notes: list[str]
 ) -> list[tuple[str, str]]:
-    """Return requirements as lines for pip, with their places; add notes on unknown ones."""
+    """Return requirements as lines for pip with their places; add notes on unknown requirements."""
     items = as_list(value)
     if items and not any(isinstance(item, Text | FileReference) for item in items):
         reader.refuse(getattr(items[0], "line", 1), f"{key} is computed at run time")

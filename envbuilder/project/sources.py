@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
-    """Return the source of each line that names one, without repeating any.
+    """Return the sources that lines name, without duplicates.
 
-    Raise `InvalidError` if a package has two sources on one target.
+    Raise `InvalidError` if a package has two sources on the same target.
     """
     sources: dict[tuple[str, str, str], Source] = {}
     for line in lines:
@@ -48,7 +48,7 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
-    """Add the digests of its folders' current files to a project's resolution."""
+    """Return a project's resolution with the digest of each source that is a folder."""
     sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
     return replace(resolution, sources=tuple(sources))
 

@@ -1,6 +1,7 @@
-"""Read TOML, and pyproject.toml: dependencies, extras (PEP 621), dependency groups (PEP 735).
+"""Read TOML, and the dependencies, extras and dependency groups in pyproject.toml.
 
-The file is never passed to uv, which would run the build backend if metadata is dynamic.
+Extras are defined by PEP 621, dependency groups by PEP 735. The file is never passed to uv, which
+would run the build backend if metadata is dynamic.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _MOST_PARTS = 12
-"""Maximum number of parts of a dotted key: tomllib takes time quadratic in it."""
+"""Maximum number of parts of a dotted key, since tomllib takes time quadratic in this number."""
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE)
 _TOML_PLACE = r" \(at (?:line (\d+), column \d+|end of document)\)\Z"
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
-    """Return the data of a TOML document; raise `InvalidError` with the line of a mistake."""
+    """Return the data of a TOML document; raise `InvalidError` with the line of an error."""
     import tomllib
 
     if key := _LONG_KEY.search(text):
@@ -68,7 +69,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) -> NoReturn:
-    """Raise `InvalidError` for an extra or group that is not in a file."""
+    """Raise `InvalidError` for an extra or group that a file does not have."""
     possible = ", ".join(escaped(name, 60) for name in sorted(available)[:20])
     raise InvalidError(
         f"{escaped(file)}: no {kind} {escaped(name, 60)}",
@@ -77,7 +78,10 @@ def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) 
 
 
 def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
-    """Return the normalised names of extras or groups; all must be available."""
+    """Return the normalised names of extras or groups.
+
+    Raise `InvalidError` if a name is not available.
+    """
     chosen = set(map(types.canonical, names))
     possible = set(map(types.canonical, available))
     if missing := chosen - possible:
@@ -86,7 +90,10 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
 
 
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
-    """Return whether a requirement names the project itself, to include its own extras."""
+    """Return whether a requirement names the project itself in order to include its extras.
+
+    Raise `InvalidError` if such a requirement has a marker.
+    """
     if not project or types.canonical(parsed.name) != project:
         return False
     if parsed.marker:
@@ -136,7 +143,7 @@ class _Tool(Struct, frozen=True):
 
 
 class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
-    """The tables of a pyproject.toml that are used."""
+    """The tables of a pyproject.toml that envbuilder uses."""
 
     project: _Project | None = None
     dependency_groups: dict[str, tuple[str | _Include, ...]] = {}
@@ -144,23 +151,23 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def about(self) -> _Project:
-        """The table [project], empty if there is none."""
+        """The table [project], or an empty table if there is none."""
         return self.project or _Project()
 
     @property
     def is_poetry(self) -> bool:
-        """Whether Poetry's own tables have the requirements."""
+        """Whether Poetry's own tables contain the requirements."""
         return "dependencies" in self.tool.poetry and not self.about.dependencies
 
     @property
     def poetry_extras(self) -> dict[str, list[str]]:
-        """The extras in Poetry's tables, with their packages; none if [project] has packages."""
+        """Extras in Poetry's tables → their packages; empty if [project] has dependencies."""
         extras = mapping(self.tool.poetry.get("extras")) if self.is_poetry else {}
         return {types.canonical(name): texts_of(packages) for name, packages in extras.items()}
 
     @property
     def poetry_groups(self) -> dict[str, dict[str, Any]]:
-        """The groups of Poetry's tables, with their packages."""
+        """Groups in Poetry's tables → their packages."""
         groups = {}
         for name, group in mapping(self.tool.poetry.get("group")).items():
             groups[types.canonical(name)] = mapping(mapping(group).get("dependencies"))
@@ -170,12 +177,12 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The names of all its extras."""
+        """The names of all extras in the file."""
         return (*self.about.optional_dependencies, *self.poetry_extras)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The names of all its groups."""
+        """The names of all groups in the file."""
         return tuple({**self.dependency_groups, **self.poetry_groups})
 
     @property
@@ -192,7 +199,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
         )
 
     def leaves_open(self, extras: Collection[str]) -> bool:
-        """Return whether another file has the requirements."""
+        """Return whether another file has the requirements, or those of some of the extras."""
         if self.is_poetry:
             return False
         if self.project is None:
@@ -205,7 +212,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def pyproject(text: str, file: str) -> Pyproject:
-    """Return the content of a pyproject.toml. Raises `InvalidError`."""
+    """Parse a pyproject.toml. Raise `InvalidError` if it is invalid."""
     return decode(parse_toml(text, file), Pyproject, escaped(file))
 
 
@@ -219,11 +226,10 @@ def read_pyproject(
     *,
     is_open: bool = False,
 ) -> Listed:
-    """Return a project's requirements with some extras and groups. Raises `InvalidError`.
+    """Return a project's requirements with the chosen extras and groups.
 
-    `is_open`: whether other files have the rest.
-
-    `is_open`: whether other files state the rest.
+    `is_open` says that other files have the remaining requirements. Raise `InvalidError` if the
+    file is invalid or lacks requirements.
     """
     if not is_open:
         _require_static(tables, file, extras, groups)
@@ -251,7 +257,7 @@ def read_pyproject(
 def _require_static(
     tables: Pyproject, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> None:
-    """Raise `InvalidError` if the file does not contain its requirements itself."""
+    """Raise `InvalidError` if the file does not state its requirements itself."""
     name = escaped(file)
     if tables.is_poetry:
         return
@@ -279,7 +285,7 @@ def _required(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield the requirements of a project, and notes; each extra and group counts once."""
+    """Yield the requirements of a project, and notes; read each extra and group only once."""
     folder = posixpath.dirname(file)
     members = texts_of(tables.tool.uv.workspace.get("members"))
     project = tables.about
@@ -327,7 +333,7 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return quoted texts → their line, as `:3`; empty for repeated ones."""
+    """Return each quoted text → its line, as `:3`; empty if the text occurs repeatedly."""
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
         for double, single in re.findall(_QUOTED, content):
@@ -337,7 +343,7 @@ def _lines_of(text: str) -> dict[str, str]:
 
 
 def _is_for(source: dict[str, Any], kind: str, name: str) -> bool:
-    """Return whether a source applies to an extra's or group's list, or to all other lists."""
+    """Return whether a source applies to a list; `kind` and `name` identify its extra or group."""
     for key in ("extra", "group"):
         if key in source and (key, types.canonical(str(source[key]))) != (kind, name):
             return False
@@ -354,7 +360,7 @@ def _from_sources(
 ) -> Iterator[tuple[Line, str]]:
     """Yield a requirement with each of its sources in `tool.uv.sources`, and notes.
 
-    Where none of their markers match, it comes from an index.
+    If none of the sources' markers is true, the package comes from an index.
     """
     everywhere = False
     for table in tables:
@@ -384,7 +390,7 @@ def _from_sources(
 
 
 def _member(project: Path, folder: str, members: Sequence[str], name: str) -> str:
-    """Return the folder of a package that is a workspace member; empty if there is none."""
+    """Return the folder of the workspace member with this name; empty if there is none."""
     for pattern in members[:_MOST_MEMBERS]:
         if not re.match(r"(?!.*(\.\.|\*\*))[A-Za-z0-9_][^\x00]{0,200}\Z", pattern):
             continue
@@ -411,7 +417,7 @@ _MARKERS = frozenset(
 
 
 def specifier(constraint: str) -> str:
-    """Convert Poetry's constraint to PEP 440; of alternatives, use the last one."""
+    """Convert Poetry's constraint to PEP 440; if it has alternatives, use only the last one."""
     last = re.split(r"\|\|?", constraint[:LONGEST])[-1]
     clauses = re.split(r",|(?<=[\w*])\s+(?=[\^~<>=!0-9])", last.strip())
     return ",".join(filter(None, map(_clause, clauses)))
@@ -440,9 +446,9 @@ def _clause(text: str) -> str:
 def translated(
     name: str, value: Any, where: str, folder: str = "", extra: str = ""
 ) -> Iterator[tuple[Line, str]]:
-    """Yield the requirement in another tool's table, for each case, and notes.
+    """Yield each case of a requirement in another tool's table, and a note.
 
-    `folder`: the base of relative paths; `extra`: one more marker.
+    Relative paths start at `folder`; `extra` is an additional marker.
     """
     for case in value if isinstance(value, list) else [value]:
         table = {"version": case} if isinstance(case, str) else case
@@ -463,7 +469,7 @@ def translated(
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
-    """Yield the conditions of a requirement as markers."""
+    """Yield the conditions on a requirement as markers."""
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
@@ -477,17 +483,17 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return a list of texts; an empty one for other values."""
+    """Return the items of a list as texts, or an empty list for any other value."""
     return [*map(str, value)] if isinstance(value, list) else []
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list, or a list with a single value."""
+    """Return a list unchanged, or a list with the single value."""
     return value if isinstance(value, list) else [value]
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return a table; an empty one for other values."""
+    """Return a table unchanged, or an empty table for any other value."""
     return value if isinstance(value, dict) else {}
 
 
@@ -495,7 +501,7 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
 def lines_of_keys(text: str) -> dict[str, str]:
-    """Return the keys of a TOML document → the first line of each, as `:3`."""
+    """Return each key of a TOML document → the first line that sets the key, as `:3`."""
     lines: dict[str, str] = {}
     number = 1
     end = 0
@@ -507,20 +513,20 @@ def lines_of_keys(text: str) -> dict[str, str]:
 
 
 class RequirementTables(Struct):
-    """Collects requirements from tables."""
+    """Collects requirements from the tables of a file."""
 
     file: str
     lines: dict[str, str] = {}
-    """Name → its line, as `:3`."""
+    """Name of a package → its line, as `:3`."""
     marker: str = ""
-    """Where the collected requirements apply."""
+    """The marker that is added to each collected requirement."""
     requirements: list[Line] = []
     pythons: list[Line] = []
     itself: list[str] | None = None
     notes: list[str] = []
 
     def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
-        """Add a table of requirements; of optional ones only those in `only`."""
+        """Add a table of requirements; add optional requirements only if they are in `only`."""
         folder = posixpath.dirname(self.file)
         for name, value in mapping(table).items():
             where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
@@ -543,7 +549,7 @@ class RequirementTables(Struct):
                 raise InvalidError(f"{where}: more than {MOST} requirements")
 
     def python(self, constraint: str, where: str) -> None:
-        """Add a file's limits on Python; note alternatives."""
+        """Add a file's limits on Python; ignore alternatives with a note."""
         if "|" in constraint:
             self.notes.append(
                 Dropped(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
@@ -564,9 +570,9 @@ class RequirementTables(Struct):
 def _of_poetry(
     tables: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
 ) -> Listed:
-    """Return what Poetry's tables of a pyproject.toml require, of its extras and groups, too.
+    """Return the requirements in Poetry's tables, with the chosen extras and groups.
 
-    For packages in [project], they only add details.
+    If [project] has the dependencies, only the limits on Python and the groups are used.
     """
     optional = set[str]()
     for extra in tables.poetry_extras.keys() & set(map(types.canonical, extras)):
@@ -582,4 +588,4 @@ def _of_poetry(
 
 
 _MOST_MEMBERS = 100
-"""Maximum number of members of a workspace, and of patterns for them."""
+"""Maximum number of patterns for the members of a workspace, and of folders per pattern."""

@@ -1,7 +1,7 @@
-"""The profiles and locks of a command: the project's variants of them, if it defines any.
+"""The profiles and locks of a command. In a project, these are the project's variants.
 
-A variant is a profile like any other. The project's files decide the release of the framework and
-its companions; the hardware decides the build.
+A variant is a profile like any other. The project's files determine the release of the framework
+and its companions. The hardware determines the build.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ if TYPE_CHECKING:
 
 
 class ReleaseOptions(NamedTuple):
-    """How to choose releases that no lock has yet."""
+    """Options for choosing releases that no lock has yet."""
 
     offered: Offered = attrgetter("pythons")
-    """Returns the Pythons for which the hash of a build's wheel is available."""
+    """A function that returns the Pythons for which the hash of a build's wheel is available."""
     keep: Literal["all", "usable", "none"] = "all"
-    """The locks whose decision stays while its reasons hold."""
+    """The locks that keep their decisions as long as the reasons hold."""
     upgraded: frozenset[str] = frozenset()
-    """Packages to upgrade; a framework among them is decided again."""
+    """Packages to upgrade. If a framework is among them, its release is decided again."""
     pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
-    """Environment → the Python and the release that its packages need, and the packages."""
+    """Environment → the Python (`pythons`) and the release (`required`) that its packages need, and
+    which packages these are."""
 
 
 ANY = ReleaseOptions()
 
 
 class ProjectProfiles:
-    """One environment of a project, on each of the project's profiles."""
+    """One environment of a project on each of the project's profiles."""
 
     def __init__(
         self,
@@ -72,10 +73,11 @@ class ProjectProfiles:
         loaded: dict[str, Profile] | None = None,
         read: environments.Read | None = None,
     ) -> None:
-        """Store the inputs; `has_folders`: whether its sources exist, unlike in a bundle.
+        """Store the inputs.
 
-        `loaded`: profiles of the folders that were read before, by name; `read` returns a file's
-        list, by default by reading it.
+        `has_folders` says whether the project's sources exist, unlike in a bundle. `loaded` has the
+        profiles that were already read from the folders, by name. `read` returns the requirements
+        in a file. By default, `forms.read` reads each file.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
@@ -89,18 +91,18 @@ class ProjectProfiles:
         self._read = read
 
     def read_files(self) -> dict[str, str]:
-        """Return the files of the project that were read, each with its sha256."""
+        """Return the SHA-256 of each file of the project that was read, by path."""
         return {file: file_sha256(self._project / file) for file in self.contents.read_from}
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """Return the profiles that the project lists, else all that differ from each other."""
+        """Return the profiles that the project lists, else all profiles with different builds."""
         profiles = self._definition.profiles
         if profiles is not None:
             return tuple(sorted(profiles))
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
-        """Return whether a profile for older GPUs would have the same build as the usual one."""
+        """Return whether a profile for older GPUs would have the usual profile's build."""
         gpu = variant_of(name)
         if gpu is None:
             return False
@@ -115,26 +117,26 @@ class ProjectProfiles:
         return False
 
     def offers(self, name: str) -> fit.Offers:
-        """Return a profile's releases, each with what in the project rules it out."""
+        """Return a profile's releases, each with the reason why it is excluded, if any."""
         profile = self.unadapted(name)
         return [(c, self.limits.conflict_with(profile, c)) for c in profile.choices().values()]
 
     def unadapted(self, name: str) -> Profile:
-        """Return a profile without the project's changes; its files are read once."""
+        """Return a profile without the project's changes; read its files only once."""
         if name not in self._profiles:
             self._profiles[name] = profile_files.load(name, self._folders)
         return self._profiles[name]
 
     def alias_of(self, name: str) -> str:
-        """Return the profile for a name of hardware: `cuda` is `jax-cuda` with JAX."""
+        """Return the profile for a name of hardware; with JAX, `cuda` means `jax-cuda`."""
         other = f"{self.framework[0]}-{name}"
         return other if other in profile_files.names(self._folders) else name
 
     def of(self, profile: Profile) -> Profile:
-        """Return the environment on a profile.
+        """Return a profile adapted to the environment.
 
-        Raise `InvalidError` if the profile is not listed, has another framework than the project,
-        or cannot be combined with one of its lines.
+        Raise `InvalidError` if the project does not list the profile, if the profile has another
+        framework than the project, or if a line of the project cannot be combined with the profile.
         """
         profiles = self._definition.profiles
         if profiles is not None and profile.name not in profiles:
@@ -178,14 +180,14 @@ class ProjectProfiles:
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
-        """The decisions for all profiles of the project, made together."""
+        """The release and the Python of each profile of the project, chosen together."""
         names = self._definition.profiles or profile_files.names(self._folders)
         every = map(self.unadapted, names)
         profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
         return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
     def _locked(self, profile: Profile) -> Decided | None:
-        """Return the decision in a profile's lock, if it should be kept."""
+        """Return the decision in a profile's lock, or None if it should not be kept."""
         moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
         if moves or self._options.keep == "none":
             return None
@@ -193,7 +195,7 @@ class ProjectProfiles:
 
     @cached_property
     def limits(self) -> Limits:
-        """The project's limits on its framework's release, and on Python."""
+        """The project's limits on the release of its framework, and on Python."""
         name = self.framework[0]
         framework = FRAMEWORKS[name]
         contents = self.contents
@@ -236,7 +238,7 @@ class ProjectProfiles:
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework, and why; no reason for the default."""
+        """The project's framework and the reason for it; the default has no reason."""
         return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
@@ -244,14 +246,14 @@ class ProjectProfiles:
         return self._project / LOCKS / f"{self.environment}.{name}.json"
 
     def require_readable(self) -> None:
-        """Raise `InvalidError` for errors in the project's files that apply to any hardware."""
+        """Raise `InvalidError` for errors in the project's files that affect all hardware."""
         self.contents  # noqa: B018 (read now, and kept)
 
     @cached_property
     def contents(self) -> Contents:
         """The environment's requirements; its files are read at most once.
 
-        With `framework_version`, files do not decide the release.
+        If `framework_version` is set, the files do not determine the release.
         """
         contents = environments.contents(
             self._definition, self.environment, self._project, self._read
@@ -269,15 +271,15 @@ class ProjectProfiles:
 def library(settings: Settings) -> Library:
     """Return the profiles of a project, a user, and envbuilder itself, in this order.
 
-    In a project that defines environments, they are variants for the one in the settings. Raise
-    `InvalidError` if there is no such environment.
+    If the project defines environments, the profiles are variants for the environment in the
+    settings. Raise `InvalidError` if there is no such environment.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     return Library(folders, settings.configuration.signatures.locks, of_project(settings))
 
 
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
-    """Return the project's variants of profiles; None outside of a project that defines any.
+    """Return the project's variants of profiles, or None if no project defines environments.
 
     Raise `InvalidError` for an environment or a listed profile that does not exist.
     """
@@ -307,10 +309,11 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 
 
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
-    """Return the framework of a project, and why; the default has no reason.
+    """Return the framework of a project and the reason for it; the default has no reason.
 
-    A required framework counts before packages that use one. Raise `InvalidError` if several are
-    required and the file names none; if it names one, the others are ordinary packages.
+    A required framework takes precedence over packages that use a framework. Raise `InvalidError`
+    if several frameworks are required and the project's file names none. If the file names a
+    framework, all others are ordinary packages.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} says so"
@@ -342,8 +345,8 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
 def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
     """Return the profile with an environment's packages, Python, variables and system packages.
 
-    `decision`: the release and the Python, if it has builds to choose from. Raise `InvalidError` if
-    a line cannot be combined with the profile.
+    `decision` has the release and the Python if the profile has builds to choose from. Raise
+    `InvalidError` if a line cannot be combined with the profile.
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
@@ -406,11 +409,10 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
 
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then those that the lines add, each once.
+    """Yield the profile's requirements, then the requirements that the lines add, each once.
 
-    NVIDIA's libraries required by the framework's builds are skipped: `pip freeze` lists them.
-
-    NVIDIA's libraries that builds of the framework require are theirs: `pip freeze` lists them.
+    NVIDIA's libraries that the framework's builds require are skipped. They are among the lines
+    because `pip freeze` lists them.
     """
     framework = FRAMEWORKS[profile.framework]
     brought = framework.parts | framework.foreign(profile.accelerator)
@@ -426,10 +428,10 @@ def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line
 
 
 def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Requirement]:
-    """Yield a line's requirements in addition to the profile's own build of the framework.
+    """Yield the requirements that a line adds to the profile's own build of the framework.
 
-    For a package that the profile pins, only extras are left. Raise `InvalidError` if the line
-    needs another version of it.
+    For a package that the profile pins, only the line's extras are left. Raise `InvalidError` if
+    the line needs another version of that package.
     """
     from packaging.requirements import Requirement
 
@@ -466,10 +468,11 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
 
 
 def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
-    """Yield the constraints, except on what each build of the framework requires exactly.
+    """Yield the constraints, except on packages that each build of the framework pins.
 
-    What a project requires of the framework's parts is one: the profile decides which there are.
-    So is what it requires of the compiler of kernels by its name on other hardware.
+    A project's requirements on parts of the framework become constraints, since the profile
+    determines which parts there are. So do requirements on a compiler of kernels that has another
+    name on this hardware.
     """
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
@@ -488,10 +491,11 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
 
 
 def _indexes(profile: Profile) -> dict[str, str]:
-    """Return the index of the framework's companions: the one that has the profile's build of it.
+    """Return the index for the framework and each of its companions, by name.
 
-    PyPI's builds of PyTorch's are for CUDA on Linux: they would be installed beside any torch of
-    the same version, and fail when they are imported.
+    It is the index with the profile's build of the framework. PyPI's builds of PyTorch's companions
+    are for CUDA on Linux. They would be installed beside any torch of the same version, and fail
+    when they are imported.
     """
     framework = FRAMEWORKS[profile.framework]
     source = next((s for name, s in profile.indexes.items() if name in framework.names), None)
@@ -499,9 +503,10 @@ def _indexes(profile: Profile) -> dict[str, str]:
 
 
 def _python(profile: Profile, contents: Contents) -> Python:
-    """Return the Python of an environment: one that the project and all its files allow.
+    """Return the Python of an environment, which the project and all its files allow.
 
-    If no image can be made with that one, a second one is added for images.
+    If images are impossible with it, a second Python is added for images. Raise `InvalidError` if
+    no Python is allowed.
     """
     allowed = release.allowed(profile.python.supported, contents.pythons)
     if not allowed:
@@ -517,7 +522,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
 
 
 def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:
-    """Return the backends that can hold the environment."""
+    """Return the backends that can hold the environment. Raise `InvalidError` if none can."""
     objections = {backend: _objection(profile, contents, backend) for backend in profile.backends}
     possible = tuple(backend for backend, objection in objections.items() if not objection)
     if not possible:
@@ -530,7 +535,7 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 
 
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
-    """Return why a backend cannot hold the environment; empty if it can."""
+    """Return why a backend cannot hold the environment, or an empty string if it can."""
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
     of_conda: frozenset[str] = frozenset()
     if contents.conda:
