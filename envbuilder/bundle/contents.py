@@ -502,7 +502,7 @@ _UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was 
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A profile or lock that is to be written."""
+    """A profile or lock file to be written."""
 
     path: Path
     content: bytes

@@ -111,11 +111,11 @@ class Installed(Struct, frozen=True, kw_only=True):
 
 
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
-    """Return the environment of `executable` or, by default, the one in use; None without any.
+    """Return the environment of `executable` or, by default, the one in use.
 
-    The environment in use is the active one, else the `.venv` of this folder, else the one that
-    PATH names. `ours` is the prefix of envbuilder's own Python, which is skipped on PATH. Raises
-    `InvalidError` if `executable` is not an interpreter.
+    Return None if there is none. The environment in use is the active one, else the `.venv` of this
+    folder, else the one that PATH names. `ours` is the prefix of envbuilder's own Python, which is
+    skipped on PATH. Raises `InvalidError` if `executable` is not an interpreter.
     """
     named = [(f"{environ[name]}/bin/python", name) for name in filter(environ.get, ACTIVE)]
     if environ.get("PWD"):

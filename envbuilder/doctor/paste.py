@@ -63,8 +63,8 @@ END
 """Tool → its commands. The parts in «» add an index other than the default one."""
 _INDEX = re.compile("«(.*?)»", re.DOTALL)
 _INSTEAD = {"conda": "pip", "pixi": "pixi of PyPI"}
-"""conda's tools → the tool to use for builds that conda-forge lacks. It has PyTorch's CUDA builds.
-"""
+"""Tool → the tool to use instead for builds that conda-forge lacks. conda-forge has PyTorch's CUDA
+builds."""
 _EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
 
 

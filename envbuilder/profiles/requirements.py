@@ -280,7 +280,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """Return the strings in a list of requirements. Their types are checked by decoding later."""
+    """Return the strings in a list of requirements. Decoding checks their types later."""
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
 
