@@ -133,7 +133,7 @@ def command(
 
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
-    """Return a line on these profiles' framework, and how to see other frameworks' profiles."""
+    """Return a line on the framework of the shown profiles and on how to see others."""
     name, says_so = library.framework
     reason = f", because {says_so}" if says_so else ""
     if requested:
@@ -146,7 +146,7 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 def _served(
     host: Host, candidates: Sequence[Profile]
 ) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
-    """Yield the kinds of GPUs of this machine, each with the framework's builds and their fit."""
+    """Yield each kind of GPU in this machine with the framework's builds and how they fit."""
     for name, row in ACCELERATORS.items():
         profile = next((p for p in candidates if p.accelerator == name), None)
         if profile and row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
@@ -168,7 +168,11 @@ def _releases(
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
-    """Write the recording; compare the decisions from a replay with those made here."""
+    """Write a recording of this machine.
+
+    Then compare the decisions made from the recording with the decisions made on the machine
+    itself.
+    """
     taken = probe.fetch(Path("/"), full=full)
     scrubber = recorder.this_machine()
     files = recorder.write(folder, taken, scrubber)
@@ -197,7 +201,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
-    """Return lines on the models that fit into the accelerator's memory, or else main memory."""
+    """Return lines on the size of models that fit into the accelerator's or main memory."""
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     counts = Counter(pool.name for pool in first)
     names = " and ".join(f"{n} × {name}" if n > 1 else name for name, n in counts.items())
@@ -271,7 +275,7 @@ _SETS = {
 
 
 def facts(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield labels and values in the usual order of interest."""
+    """Yield labels and values that describe a host, in the usual order of interest."""
     yield "system", _system(host)
     yield "processor", _processor(host.cpu)
     yield "cores", _cores(host.cpu)
@@ -393,7 +397,7 @@ def _containers(containers: Containers) -> str:
 
 
 def _gib(size: int | None) -> str:
-    """Return a size in GiB, or "unknown"."""
+    """Return a number of bytes as text in GiB, or "unknown"."""
     if size is not None:
         return gibibytes(size)
     return _UNKNOWN

@@ -152,7 +152,7 @@ def _problems(
 def _judged(
     executable: Path | None, host: Host, settings: Settings, environ: Mapping[str, str]
 ) -> Judgement | None:
-    """Return what is to be said of the environment that is named, or in use; None without one."""
+    """Return the judgement of the environment that is named or in use, or None without one."""
     from envbuilder.doctor import installed, verdict
     from envbuilder.packages.python import indexes, libraries
 
@@ -166,7 +166,7 @@ def _judged(
 
 
 def _prove(judgement: Judgement, framework: types.Framework, settings: Settings) -> dict[str, Any]:
-    """Return the report of a quick verification in an environment."""
+    """Return the report of a quick verification in the judged environment."""
     from envbuilder.builds import mnist
     from envbuilder.builds.request import Request
     from envbuilder.commands import verify

@@ -46,13 +46,13 @@ command.add_command(fleet_node.node)
 
 
 _PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
-"""Parameters that a run's plan already decided."""
+"""Parameters that the plan of a resumed run already determines."""
 _RESULTS = ("as_json", "html", "against")
-"""Parameters that apply to the results of examined nodes."""
+"""Parameters that only apply to the results of examined nodes."""
 
 
 class Outputs(Struct, frozen=True, kw_only=True):
-    """Outputs of a command beside the table, and the run to compare with."""
+    """The outputs of a command besides the table, and the run to compare with."""
 
     as_json: bool
     page: console.Place
@@ -60,7 +60,7 @@ class Outputs(Struct, frozen=True, kw_only=True):
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--html --against --json`; the function gets them as `outputs`."""
+    """Add the options `--html --against --json`; the function gets their values as `outputs`."""
 
     @wraps(function)
     def reading(html: Path | None, against: Path | None, as_json: bool, **options: Any) -> Any:
@@ -87,7 +87,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a path is a run's folder or summary."""
+    """Return whether a path is the folder or the summary of a run."""
     from envbuilder.fleet import folder
 
     if path.is_dir():
@@ -96,18 +96,16 @@ def is_run(path: Path) -> bool:
 
 
 def read_run(path: Path) -> Summary:
-    """Return a run's summary from its file or its folder."""
+    """Return the summary of a run, given its file or the run's folder."""
     from envbuilder.fleet import folder
 
     return folder.read_summary(path)
 
 
 def report(summary: Summary, outputs: Outputs) -> int:
-    """Print a run's table or its JSON, and write the requested files; return the exit code.
+    """Print a run as a table or as JSON, write the requested files, and return the exit code.
 
-    Raises `InvalidError` at the end if the run cannot be compared with the earlier one.
-
-    Raises `InvalidError` at the end if the run does not compare with the earlier one.
+    Raise `InvalidError` at the end if the run cannot be compared with the earlier one.
     """
     from envbuilder.fleet import drift, show as shown
 
@@ -143,7 +141,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Parse a time such as 90s, 30m or 2h; return seconds, at most those of a week."""
+    """Parse a time such as 90s, 30m or 2h of at most a week; return it in seconds."""
     match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= 7 * 24 * 3600:

@@ -1,4 +1,4 @@
-"""`envbuilder fleet node`: run by a job on its node, not by people."""
+"""`envbuilder fleet node`: verify a node. A job runs it on its node; people do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HINT = "Is the folder shared with this node?"
 _LONGEST_MESSAGE = 4000
-"""Maximum characters of the last output of the verification on the node."""
+"""Maximum number of characters that are kept of the verification's last output."""
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -99,7 +99,7 @@ def _detected(settings: Settings) -> Detected:
 
 
 def _read(path: Path, largest: int) -> dict[str, Any] | None:
-    """Return the report that was just written; None if it is missing or incomplete."""
+    """Return the report in the file that was just written; None if missing or incomplete."""
     try:
         report = msgspec.json.decode(files.read(path, largest))
     except (OSError, ValueError):

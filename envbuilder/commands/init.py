@@ -1,6 +1,6 @@
 """`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it.
 
-Long because writing and reporting depend on what can be locked.
+The module is long because writing and reporting depend on what can be locked.
 """
 
 from __future__ import annotations
@@ -65,22 +65,23 @@ if TYPE_CHECKING:
     """Return a chooser for a profile and for packages known to have no wheels."""
 
 _OLD = timedelta(days=548)
-"""Age of the last commit from which on releases of that time are used."""
+"""Least age of the last commit for which releases of its time are used."""
 _PATIENCE = 45.0
-"""Seconds until no further index is read: `lock` continues from there."""
+"""Seconds after which no more indexes are read; `lock` continues from there."""
 _BUILDING = 3600.0
-"""The same with --build, which needs the lock."""
+"""The same limit in seconds with --build, which needs the lock."""
 _MOST_SUGGESTED = 12
 _MOST_ASKED = 300
-"""Maximum number of a repository's requirements, which are untrusted: for suggestions outside of
---json, and for requests to the index."""
+"""Maximum number of a repository's requirements, which are untrusted, that are suggested in --json
+or looked up on the index."""
 _MOST_RELEASES = 8
-"""Maximum number of framework releases that are tried, the nearest to the requested one."""
+"""Maximum number of framework releases that are tried: those nearest to the requested one."""
 _PYTHONS = range(8, 14)
-"""The minor versions of Python that are tried."""
+"""Minor versions of Python 3 that are tried."""
 _SHOWN = 3
 _MANY = 6
-"""Maximum items of a section on a terminal, or one if all sections have more; --json has all."""
+"""Number of items in all sections above which most sections show a single item on a terminal;
+--json has all."""
 _ABSENT = "no index has them"
 _STRANGERS = "the index has another package of such a name"
 _TOO_OLD = "what files ask for is too old for Python 3.8 and later"
@@ -101,7 +102,7 @@ _UNSURE = "unknown whether an index has it, since one fails"
 
 
 class Impossible(Struct, frozen=True):
-    """A profile that the project cannot be combined with."""
+    """A profile that cannot be combined with the project, and the reason."""
 
     profile: str
     reason: str
@@ -109,7 +110,7 @@ class Impossible(Struct, frozen=True):
 
 
 class SourceFile(Struct, frozen=True, kw_only=True):
-    """A file whose requirements are used."""
+    """A file, or another source, whose requirements are used."""
 
     file: str
     why: str
@@ -117,14 +118,14 @@ class SourceFile(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What was written, and the result for each line of the repository's files."""
+    """The result of `init`: the text of the file, and what became of each requirement."""
 
     schema: int = 2
     file: str
     written: bool
-    """False if the file already exists and is not empty: then it is not changed."""
+    """Whether the file is written; false if it already exists and is not empty."""
     text: str
-    """The text that `init` writes."""
+    """Text of the new envbuilder.yaml."""
     taken: tuple[SourceFile, ...]
     changed: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -134,9 +135,9 @@ class Report(Struct, frozen=True, kw_only=True):
     """Files with requirements that are not used."""
     impossible: tuple[Impossible, ...]
     locked: str = ""
-    """This machine's profile if its lock was made, too."""
+    """This machine's profile if its lock was made, too; otherwise empty."""
     imports: import_check.Outcome | None = None
-    """With `--build`: results of importing the code's imports and the project's requirements."""
+    """With --build, the results of importing the code's imports and the project's requirements."""
     next: tuple[str, ...]
     """Commands to run next."""
 
@@ -207,7 +208,7 @@ command.help = str(command.help).format(forms=forms.supported())
 
 @contextmanager
 def _interrupted(until: float) -> Iterator[None]:
-    """Raise `TimeoutError` at a moment of the monotonic clock, interrupting like Ctrl-C."""
+    """Raise `TimeoutError` in the block at a time of the monotonic clock, like Ctrl-C would."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -222,10 +223,10 @@ def _interrupted(until: float) -> Iterator[None]:
 
 
 def _locked(report: Report, diagnosis: Diagnosis) -> Report:
-    """Make the lock of this machine's profile; return the report of it.
+    """Make the lock of this machine's profile, and return the report with it.
 
-    If no profile fits the machine, no lock is made: the file is for other machines, too. Raise
-    `InvalidError` if the lock is for other machines only.
+    If no profile fits this machine, make no lock: the file is for other machines, too. Raise
+    `InvalidError` if the lock has nothing for this machine.
     """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
@@ -261,9 +262,10 @@ def _built(report: Report) -> Report:
 def _report(
     folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository; use indexes only with a `diagnosis`, and until a moment.
+    """Read the repository, and return the report and an error of the index, or None.
 
-    Also return why an index could not be used to find versions that fit together.
+    Indexes are only used with a `diagnosis`, and only until the time `until` of the monotonic
+    clock. The error says why no index could tell which versions fit together.
     """
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
@@ -366,7 +368,7 @@ def _to_run(
     hints: repository.InstallHints,
     local_package: package.Package | None,
 ) -> tuple[str, ...]:
-    """Return the command that starts the repository's program, its own command, or notebooks."""
+    """Return the `envbuilder` command that starts the repository's program or notebooks."""
     program = code.program_arguments(folder, files, hints.programs)
     commands = [*local_package.commands] if local_package else []
     if not program and commands:
@@ -378,7 +380,7 @@ def _to_run(
 
 
 def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
-    """Yield the files whose requirements are used, then other sources of packages."""
+    """Yield the files whose requirements are used, then the other sources of packages."""
     for source in choice.sources:
         lines = (*source.listed.requirements, *source.listed.conda)
         texts = tuple(line.text for line in lines)
@@ -390,14 +392,14 @@ def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
 
 
 def _excluded(names: Mapping[str, str]) -> Iterator[str]:
-    """Yield advice on excluded names, given with the reason."""
+    """Yield advice on each excluded package; `names` maps its name to the reason."""
     for name, reason in names.items():
         meant = nearest(name) if reason == _ABSENT else ""
         yield f"{name}: {_EXCLUDED[reason]}{meant and f' Is it {meant}?'}"
 
 
 def _package(folder: Path) -> package.Package | None:
-    """Return the repository's own package; None if it is not one."""
+    """Return the repository's own package, or None if the repository is not a package."""
     try:
         return package.read(folder)
     except InvalidError:
@@ -413,7 +415,7 @@ def _completed(
     imports: Mapping[str, code.Use],
     itself: package.Package | None,
 ) -> tuple[_Completed, types.Framework | None]:
-    """Return the result of `_with_unlisted`, and the chosen one of several frameworks."""
+    """Return the result of `_with_unlisted`, and the main framework if there are several."""
     used = [*imports, *map(distribution, hints.requirements)]
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
     with_unlisted = partial(_with_unlisted, choice, hints, imports, itself=itself)
@@ -431,10 +433,10 @@ def _with_unlisted(
     framework: types.Framework,
     itself: package.Package | None,
 ) -> _Completed:
-    """Return the choice with unlisted packages, suggestions, and notes for the user.
+    """Return the choice with unlisted packages added, suggestions, and notes for the user.
 
-    Added are packages that programs need to start, companions of the framework, and, if no file
-    lists anything, packages that texts install.
+    The added packages are those that programs need to start, companions of the framework, and, if
+    no file lists anything, packages that install commands in texts name.
     """
     row = FRAMEWORKS[framework]
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
@@ -479,9 +481,10 @@ def _with_unlisted(
 
 
 def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[str]:
-    """Yield advice on imported modules, given with a file, that no table has.
+    """Yield advice on imported modules whose package is in no table.
 
-    A folder with its own list may provide one.
+    `modules` maps a module to a file that imports it. A folder with its own list of requirements
+    (`lists`) may be the source of a module.
     """
     folders = {types.canonical(file.parent.name): file.parent for file in map(Path, lists)}
     strange = []
@@ -512,15 +515,15 @@ class _Inputs(NamedTuple):
     profiles: Sequence[Path]
     offered: Offered
     loaded: dict[str, Profile]
-    """The profiles read so far."""
+    """Profiles that were read so far, by name."""
     read: Callable[..., lines.Listed]
-    """Returns the requirements in a file; each is read once."""
+    """A function that returns the requirements in a file and reads each file once."""
     obstacles: dict[str, str]
-    """Profile → why uv found no solution for it."""
+    """Profile → the reason why uv found no solution for it."""
 
 
 class _Attempt(NamedTuple):
-    """A candidate for the content of `envbuilder.yaml`, and its result."""
+    """A candidate for the content of `envbuilder.yaml`, its notes, and its usable profiles."""
 
     facts: draft.Draft
     notes: tuple[str, ...] = ()
@@ -528,14 +531,15 @@ class _Attempt(NamedTuple):
     impossible: tuple[Impossible, ...] = ()
 
     def notes_of(self, kind: type[str]) -> list[str]:
-        """Return the notes of a kind: changes, dropped lines, or lines that need the user."""
+        """Return the notes of one kind: changes, dropped lines, or lines that need the user."""
         return [str(note) for note in self.notes if type(note) is kind]
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attempt:
-    """Return facts with which the usual profiles, or as many as possible, can be locked.
+    """Return the attempt with which the usual profiles, or most of them, can be combined.
 
-    The Python and the framework in files stay if possible; else the nearest ones are used.
+    The Python version and the framework release in the files are kept if possible, else the nearest
+    ones are used.
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
@@ -554,7 +558,8 @@ def _resolvable(
 ) -> tuple[draft.Draft, Sequence[str]]:
     """Return facts for which uv finds a solution, and packages that need the user's consent.
 
-    These must be built, and only conda's lists name them: the index's package may be another one.
+    These packages must be built, and only conda's lists or imports lead to them, so the package of
+    that name on the index may be another one.
     """
     progress = console.progress()
     unasked = _not_asked_for(choice)
@@ -576,7 +581,10 @@ def _resolvable(
 
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
-    """Return the hardware that decides, on any machine: CUDA if it has its own packages."""
+    """Return the hardware that serves as the reference for versions on every machine.
+
+    It is CUDA if the project has packages of its own for CUDA, else the CPU.
+    """
     names = {line.name for line in variants.contents.requirements}
     compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
     if names & compilers or any(on_hardware(name, "cpu") != name for name in names):
@@ -591,9 +599,9 @@ def _fitting(
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return facts with versions that fit together on hardware, and the packages to build.
+    """Return facts with versions that fit together on some hardware, and the packages to build.
 
-    They stay unchanged if nothing fits.
+    The facts stay unchanged if no versions fit together.
     """
     from envbuilder.locks import entries, resolve
 
@@ -655,7 +663,10 @@ def _first_moved(
     questions: chooser.Chooser,
     adapted: Profile,
 ) -> tuple[draft.Draft, frozenset[str]] | None:
-    """Return the first of `_moved` for which there is a solution, and the packages to build."""
+    """Return the first facts from `_moved` that have a solution, and the packages to build.
+
+    Return None if none of them has a solution.
+    """
     pythons = _variants(choice, facts, inputs).limits.pythons
     # Lines without a version took no part in that question.
     for candidate in _moved(choice, facts, kind, questions, adapted, pythons):
@@ -677,9 +688,10 @@ def _moved(
     adapted: Profile,
     pythons: Sequence[Line],
 ) -> Iterator[draft.Draft]:
-    """Yield facts with the nearest later versions of pinned packages; none if none fit.
+    """Yield facts in which pinned packages have the nearest later versions that fit, if any do.
 
-    Lower bounds give the oldest versions, so the usual release is tried first.
+    A solution for lower bounds has the oldest framework release, so facts with the usual release
+    are yielded first.
     """
     from envbuilder.locks.blockers import replaced
 
@@ -704,16 +716,16 @@ def _moved(
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, reason: str) -> draft.Draft:
-    """Return facts with another Python, unless it is the same as before."""
+    """Return facts with another Python version, or unchanged facts if it is the same."""
     if python == before:
         return facts
     return msgspec.structs.replace(facts, python=python, python_why=reason)
 
 
 def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | None:
-    """Return the project's variant of the profile for hardware, with consent to build anything.
+    """Return the project's variant of the first profile for some hardware.
 
-    None if they cannot be combined.
+    The variant may build any package. Return None if the two cannot be combined.
     """
     try:
         profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
@@ -725,7 +737,7 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
 
 
 def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
-    """Return index names that only conda's lists and commands, or imports, lead to."""
+    """Return the packages on the index to which only conda's lists or imports lead."""
     lines = _condas(choice)
     places = {line.where for line in lines}
     imported = {
@@ -738,15 +750,16 @@ def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
 
 
 def _condas(choice: draft.Choice) -> list[Line]:
-    """Return the lines in conda's lists."""
+    """Return the requirements in conda's lists."""
     return [*chain.from_iterable(source.listed.conda for source in choice.sources)]
 
 
 def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framework | None:
-    """Return a project's main framework of several; None if it has at most one.
+    """Return the main framework of a project with several; None if it has at most one.
 
-    The first in `used` (imported, most often first, or installed by texts, which may be the only
-    ones to name it); else the one of most packages. Beside another, TensorFlow only reads data.
+    It is the first one in `used`, which has imports, most frequent first, and packages that texts
+    install; otherwise the one that most packages belong to. If another framework is used,
+    TensorFlow does not count, since it often only reads data.
     """
     names = [line.name for line in choice.lines]
     used_frameworks = {f for name in names if (f := frameworks.of_name(name))}
@@ -763,7 +776,10 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
 
 
 def _day(folder: Path, choice: draft.Choice) -> date | None:
-    """Return the day of an old last commit, if most lines have no upper bound."""
+    """Return the day of the last commit if it is old and most requirements have no upper bound.
+
+    Otherwise return None.
+    """
     free = [*filterfalse(draft.is_bounded, choice.lines)]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
     return day if day and date.today() - day > _OLD else None
@@ -772,9 +788,10 @@ def _day(folder: Path, choice: draft.Choice) -> date | None:
 def _alternatives(
     choice: draft.Choice, framework: types.Framework
 ) -> Iterator[tuple[str | None, str | None]]:
-    """Yield releases and Pythons to try, the nearest to those in files first.
+    """Yield pairs of framework release and Python to try, nearest to those in the files first.
 
-    None means as in files. Of each series, the newest release is tried, and the oldest of all.
+    None stands for the version in the files. The newest release of each series is tried, and the
+    oldest of all.
     """
     from packaging.version import Version
 
@@ -798,7 +815,10 @@ def _alternatives(
 def _tried(
     choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, names: Collection[str] = ()
 ) -> _Attempt:
-    """Return the profiles (by default of all) that can be combined with the project."""
+    """Return the attempt with the profiles that can be combined with the project.
+
+    The profiles are those in `names`, or by default all.
+    """
     variants = _variants(choice, facts, inputs)
     try:
         framework, _ = variants.framework
@@ -840,9 +860,9 @@ def _absent(
     questions: chooser.Chooser,
     suspected: Collection[str],
 ) -> dict[str, str]:
-    """Return the packages that no index has, with the reason.
+    """Return the packages that no index has, by name with the reason.
 
-    None if no `suspected` one is absent, or if not a single package is found.
+    Empty if all `suspected` packages exist, or if no package at all was found.
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
     names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
@@ -856,7 +876,7 @@ def _absent(
 
 
 def _channels(choice: draft.Choice) -> dict[str, str]:
-    """Return the URLs of channels in lists, without known channels."""
+    """Return the URLs of unknown conda channels in the lists, by name."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
     channels = chain.from_iterable(source.listed.channels for source in choice.sources)
@@ -912,7 +932,7 @@ def _on_hardware(
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return the notes on the project's requirements on profiles, each once."""
+    """Return notes on the project's requirements for some profiles, each note once."""
     texts = [line.text for line in variants.contents.requirements]
     pairs = []
     for name in sorted(names):
@@ -923,7 +943,10 @@ def _on_hardware(
 
 
 def _by_profile(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the notes by profile, each once."""
+    """Return the notes, each once with the profiles that it is about.
+
+    `pairs` holds a profile and a note.
+    """
     profiles: dict[str, list[str]] = {}
     for profile, words in pairs:
         profiles.setdefault(words, []).append(profile)

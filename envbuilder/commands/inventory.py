@@ -1,10 +1,11 @@
 """Decide what `envbuilder clean` may remove, before anything is removed.
 
-A folder and its content count as envbuilder's if envbuilder marked it on creation, an environment
-if its metadata says so. Links are never followed.
+A folder and its content count as envbuilder's if envbuilder marked the folder on creation. An
+environment counts if its metadata says so. Links are never followed.
 
-An image built on one of envbuilder's inherits its labels, and so does one made from it by `docker
-commit`. Labels therefore only select candidates; an id in a record proves what envbuilder built.
+An image built on one of envbuilder's inherits its labels, and so does an image made from it by
+`docker commit`. Labels therefore only select candidates; an id in a record proves that envbuilder
+built the image.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ NOBODYS = "no project uses it: `envbuilder clean` removes it outside of a projec
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 _NAMED = 3
-"""Maximum number of projects in a reason."""
+"""Maximum number of projects that a reason names."""
 
 _RUNS = project_folder.RUNS
 _UNPACKED = "unpacked"
@@ -70,7 +71,7 @@ CACHES = (
     _RUNS,
     _UNPACKED,
 )
-"""Folders with replaceable content: those with envbuilder's mark are removed as a whole."""
+"""Folders with replaceable content. Those with envbuilder's mark are removed as a whole."""
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -79,43 +80,46 @@ class Item(Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     row: str
-    """Its row in the table, within its kind."""
+    """Label of the item's row in the table of its kind."""
     root: Path | None = None
-    """For a file or folder: no link is followed below this one."""
+    """Folder above a file or folder; no link is followed below it. None for other items."""
     aside: str = ""
-    """Name to which a folder is renamed first, so that nothing uses it during removal."""
+    """Name to which a folder is renamed first, so that nothing uses it during the removal."""
     id: str = ""
-    """For a name: its image's id."""
+    """Id of the image; empty for other items."""
     last: bool = False
-    """Whether it is the last name of its image."""
+    """Whether this is the last name of its image."""
     images: frozenset[str] = frozenset()
-    """For a record: the ids of images that must be removed first."""
+    """Ids of images that must be removed before this record; empty for other items."""
     users: tuple[str, ...] = ()
-    """The projects that use it."""
+    """Projects that use the item."""
 
 
 class Skipped(Struct, frozen=True):
-    """An item that was examined and stays, and why."""
+    """An examined item that is kept, and the reason."""
 
     name: str
     reason: str
 
 
 class Recorded(Struct, frozen=True):
-    """A recorded image: its ids, its names, and the folder of the record."""
+    """An image in a record: its ids, its names, and the folder of the record."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
     profile: str | None
     folder: Path
     work: str = ""
-    """Working folder of the build that still needs it; empty for a build's result."""
+    """Working folder of the unfinished build that needs the image; empty for a build's result."""
     is_leftover: bool = False
-    """Whether it was only needed by a killed build."""
+    """Whether only a build that was killed needed the image."""
 
 
 class Inventory(Struct):
-    """Items that may be removed, and those that stay. While open, it holds locks on the former."""
+    """The items that may be removed, and the items that stay.
+
+    While the inventory is open, it holds locks on the items that may be removed.
+    """
 
     settings: Settings
     of_all: bool = False
@@ -140,7 +144,7 @@ class Inventory(Struct):
             self.staying.append(item)
 
     def _needed(self, projects: Collection[Path]) -> str:
-        """Return why an item that these projects use stays; empty if it may be removed."""
+        """Return why an item that these projects use must stay; empty if it may be removed."""
         own = self.settings.project
         others = _names(project for project in projects if project != own)
         if self.of_all or (not others and (own is None or own in projects)):
@@ -152,7 +156,7 @@ class Inventory(Struct):
     # --- environments, reports, working folders
 
     def environments(self, profile: str | None) -> None:
-        """List environments (of one profile) with the attestations next to them."""
+        """List environments (of one profile, if given) and the attestations next to them."""
         for path in self._children(self.settings.data_dir, self.settings.envs_dir):
             if path.name.startswith("."):
                 continue
@@ -196,7 +200,7 @@ class Inventory(Struct):
             self._add(users_folder, root, ENVIRONMENTS, path.name)
 
     def reports(self, profile: str | None) -> None:
-        """List kept reports of verifications and of watched trainings (of one profile)."""
+        """List stored reports of verifications and watched trainings (of one profile, if given)."""
         folders = {REPORTS: self.settings.reports_dir, WATCHES: self.settings.watches_dir}
         for kind, folder in folders.items():
             if self._is_marked(self.settings.data_dir, folder):
@@ -214,7 +218,7 @@ class Inventory(Struct):
             self._add(entry.path, self.settings.data_dir, kind, kind)
 
     def leftovers(self) -> list[Item]:
-        """Return the working folders of killed builds; record those of running builds."""
+        """Return the working folders of killed builds; record that those of running builds stay."""
         data = self.settings.data_dir
         cache = self.settings.cache_dir
         result = []
@@ -243,7 +247,10 @@ class Inventory(Struct):
     # --- downloads and caches
 
     def downloads(self) -> None:
-        """List what can be downloaded or made again; all of it stays while a build runs."""
+        """List the folders with content that can be downloaded or made again.
+
+        All of them stay while a build runs.
+        """
         for name in CACHES:
             ours = {_RUNS, _UNPACKED}
             root = self.settings.data_dir if name in ours else self.settings.cache_dir
@@ -268,9 +275,10 @@ class Inventory(Struct):
         profile: str | None,
         used: Collection[str] = (),
     ) -> None:
-        """List the labelled images (of one profile) that builds made here, and their records.
+        """List the images that builds of this installation made, and their records.
 
-        `used`: the ids of images of running containers.
+        `images` have envbuilder's label. Only images of `profile` are listed, if it is given.
+        `used` holds the ids of images of running containers.
         """
         gone: set[str] = set()
         for image in images:
@@ -318,7 +326,7 @@ class Inventory(Struct):
     def _records(self, recorded: Sequence[Recorded], gone: set[str], staying: set[str]) -> None:
         """List the folders of records whose images are all removed.
 
-        Those without an image here stay, as their images may be in another engine.
+        Records without an image in this engine stay, because their images may be in another engine.
         """
         ids: dict[Path, set[str]] = {}
         for record in recorded:
@@ -330,7 +338,7 @@ class Inventory(Struct):
                 self._add(folder, root, RECORDS, RECORDS, images=frozenset(of_folder))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
-        """List the engine's volumes made by this user's commands, or keep them."""
+        """List the engine's volumes that this user's commands made; without `remove`, keep them."""
         for volume in volumes:
             if volume.labels.get(VOLUME_LABEL) != str(os.getuid()):
                 continue
@@ -367,7 +375,7 @@ class Inventory(Struct):
         return folder.is_dir()
 
     def _is_marked(self, root: Path, folder: Path) -> bool:
-        """Return whether the folder exists and belongs to envbuilder as a whole."""
+        """Return whether the folder exists and is marked as envbuilder's."""
         if not self._is_ours(root, folder):
             return False
         if not files.is_marked(folder):
@@ -376,7 +384,10 @@ class Inventory(Struct):
         return True
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
-        """Take a lock, if there is one, and `hold` it; return whether no other process has it."""
+        """Take the lock in a file; return whether no other process holds it.
+
+        Return true if the file does not exist. The lock is kept if `hold` is true.
+        """
         if path in self._held:
             return True
         try:
@@ -399,7 +410,10 @@ class Inventory(Struct):
 
 
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
-    """Return the images of all records, also those of killed `reproduce` runs in `leftovers`."""
+    """Return the images of all records.
+
+    This includes the records of killed `reproduce` runs in `leftovers`.
+    """
     trials = []
     for item in leftovers:
         trials += [Path(item.name, side, "data", "records") for side in ("first", "second")]
@@ -426,7 +440,7 @@ def _names(projects: Iterable[Path]) -> tuple[str, ...]:
 
 
 def statuses(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of everything at and below a path, as far as it can be read."""
+    """Yield the status of a path and of everything below it, as far as it can be read."""
     paths = [path]
     for folder, folders, names in os.walk(path):
         paths += (Path(folder, name) for name in (*folders, *names))
@@ -436,5 +450,5 @@ def statuses(path: Path) -> Iterator[os.stat_result]:
 
 
 def _has_strangers(path: Path) -> bool:
-    """Return whether something at or below a path belongs to another user."""
+    """Return whether a path, or anything below it, belongs to another user."""
     return any(status.st_uid != os.geteuid() for status in statuses(path))

@@ -121,9 +121,7 @@ def _serve(
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:
     """Run the kernel of a project's environment in the current folder; return its exit code.
 
-    A native one replaces this process.
-
-    A native one replaces this process.
+    A kernel outside of containers replaces this process instead.
     """
     with chdir(project):
         settings = load_settings()

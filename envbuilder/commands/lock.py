@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
-"""Maximum lines of the project's files that are shown for one reason."""
+"""Maximum number of the project's requirements that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
 _MADE_ANEW = "{} (made anew)"
 _INSTEAD = "it is used instead of the shipped lock; to return to that one, remove the file"
@@ -134,7 +134,10 @@ def command(
 
 
 def _dated(settings: Settings, day: date) -> environment_changes.Change:
-    """Return the project's file with another `as_of`."""
+    """Return a change of the project's file that sets `as_of` to a day.
+
+    Raise `InvalidError` outside of a project.
+    """
     if settings.project is None or settings.definition is None:
         raise InvalidError("--as-of: this is no project", Hint("Write one", ("init",)))
     path = settings.project / PROJECT_FILE
@@ -142,7 +145,7 @@ def _dated(settings: Settings, day: date) -> environment_changes.Change:
 
 
 def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
-    """Print which files have requirements, if the project lists none."""
+    """Print which files may have requirements, if the project lists none."""
     definition = settings.definition
     requires = (
         not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
@@ -157,7 +160,7 @@ def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) ->
 def _require_locked(
     names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[entries.CondaEntry]
 ) -> None:
-    """Raise `InvalidError` for a package that is in none of the locks."""
+    """Raise `InvalidError` if one of the named packages is in no lock."""
     from difflib import get_close_matches
 
     available = set[str]()
@@ -186,9 +189,9 @@ def write_and_report(
 ) -> int:
     """Write changed locks, and print the result of each; return the exit code.
 
-    A profile that was not named may fail, but not all of them. A lock may omit a platform, except
-    this machine's. `change`: an edit of the project's file, which is written together with the
-    locks. Raise `InvalidError` with `hint` if a file cannot be written; then none is.
+    A profile that is not required may fail, but not all of them. A lock may omit platforms, but not
+    this machine's. `change` is an edit of the project's file that is written together with the
+    locks. Raise `InvalidError` with `hint`, and write nothing, if a file cannot be written.
     """
     present = _save(outcomes, hint, change)
     detailed = of_this_machine((outcome.entry for outcome in outcomes), settings)
@@ -220,9 +223,10 @@ def _print_locks(
     settings: Settings,
     is_detailed: Callable[[resolution.Outcome], bool],
 ) -> bool:
-    """Print a line with the result of each lock; return whether details are left out.
+    """Print the result of each lock; return whether details were left out.
 
-    Moved packages are printed once; for other hardware, without its own packages.
+    The changes of packages are printed once. For other hardware, changes of its own packages are
+    left out.
     """
     reasons = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
     locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
@@ -249,7 +253,7 @@ def _print_locks(
 
 
 def _is_failure(outcome: resolution.Outcome) -> bool:
-    """Return whether there is no lock to build from, neither a new nor an existing one."""
+    """Return whether there is no lock to build from, neither a new one nor an existing one."""
     lock = outcome.lock
     is_usable = lock is not None and not (lock.state == "unlocked" and outcome.entry.environment)
     return not (is_usable or outcome.is_kept)
@@ -258,7 +262,7 @@ def _is_failure(outcome: resolution.Outcome) -> bool:
 def _print_failures(
     outcomes: Iterable[resolution.Outcome], is_detailed: Callable[[resolution.Outcome], bool]
 ) -> bool:
-    """Print why locks cannot be made, each reason once; return whether details are left out."""
+    """Print why locks cannot be made, each reason once; return whether details were left out."""
     failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
     hints: list[Hint] = []
     for outcome in outcomes:
@@ -279,7 +283,7 @@ def _print_failures(
 
 
 def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
-    """Return the labels of the locks for this machine's hardware; of all if there are none."""
+    """Return the labels of the locks for this machine's hardware, or all labels without any."""
     labels: dict[str, set[str]] = {}
     for entry in chosen:
         labels.setdefault(entry.name, set()).add(entry.label)
@@ -294,7 +298,7 @@ def _save(
 ) -> dict[Path, Path | None]:
     """Write changed locks, together with a change of the project's file.
 
-    Return the files whose locks are unchanged.
+    Return, by the path of each lock, the file that already held the same lock, or None.
     """
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
@@ -310,7 +314,7 @@ def _save(
 
 
 def _print_kept(outcome: resolution.Outcome) -> None:
-    """Print why a lock is kept."""
+    """Print why the existing lock is kept."""
     entry = outcome.entry
     stays = f"the lock in {entry.earlier} is kept"
     if outcome.unread:
@@ -320,7 +324,7 @@ def _print_kept(outcome: resolution.Outcome) -> None:
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
-    """Return whether a lock omits a platform of its profile, or cannot be made."""
+    """Return whether a platform of its profile is missing from a lock, or the lock is unusable."""
     profile = outcome.entry.profile
     lock = outcome.lock
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
@@ -339,9 +343,9 @@ def _print(text: str) -> None:
 
 
 def _places(outcome: resolution.Outcome) -> list[str]:
-    """Return the places of the user's requirements whose packages an obstacle names.
+    """Return the user's requirements whose packages an obstacle names, each with its place.
 
-    Empty for an obstacle with items, which contain the places.
+    Return an empty list if the obstacle has items, because these contain the places.
     """
     obstacle = outcome.obstacle
     if obstacle is None or obstacle.items:
@@ -356,7 +360,7 @@ def _places(outcome: resolution.Outcome) -> list[str]:
 
 
 def _present(outcome: resolution.Outcome) -> Path | None:
-    """Return the file that already holds the lock; a shipped lock is not copied."""
+    """Return the file that already holds the same lock, or None; a shipped lock is not copied."""
     entry = outcome.entry
     path = entry.earlier
     if path is None or outcome.lock is None or path not in {entry.path, entry.shipped}:
@@ -379,7 +383,7 @@ def _report(
     present: Path | None,
     settings: Settings,
 ) -> None:
-    """Print a lock's content, its path if that is not the usual one, and the reason."""
+    """Print a summary of a lock, its path if it is not the usual one, and its obstacle."""
     entry = outcome.entry
     profile = entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -401,7 +405,10 @@ def _state(state: str, present: object) -> list[str]:
 
 
 def _place(path: Path, settings: Settings) -> str:
-    """Return a lock's path for a line's end; empty in a project, where it is beside others."""
+    """Return the path of a lock as the end of a line.
+
+    In a project, return an empty string if the lock is in the usual folder.
+    """
     if settings.project and path.parent == settings.project / LOCKS:
         return ""
     here = Path.cwd()
@@ -409,7 +416,10 @@ def _place(path: Path, settings: Settings) -> str:
 
 
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
-    """Yield why a lock has another release, why it omits targets, and what was not compared."""
+    """Yield lines on a lock's details, some of them empty.
+
+    They say why the lock has another release, why it omits targets, and what was not compared.
+    """
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
     yield releases.unknown(profile.framework, profile.release)
@@ -426,7 +436,7 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
 
 
 def _remove_unused(settings: Settings) -> None:
-    """Remove the locks that the project's file rules out, with their signatures."""
+    """Remove the locks that the project's file rules out, and their signatures."""
     for unused in entries.unused_locks(settings):
         if not unused.excluded:
             continue
@@ -445,7 +455,11 @@ def _remove_unused(settings: Settings) -> None:
 def _conda_entries(
     name: str | None, settings: Settings, output_dir: Path | None, *, requested: bool
 ) -> tuple[entries.CondaEntry, ...]:
-    """Return the conda locks to make: the `requested` ones, or those that a project needs."""
+    """Return the conda locks to make.
+
+    With `requested` (`--backend conda`), these are all that can be made; otherwise, those that the
+    project needs.
+    """
     if settings.definition is not None:
         return tuple(entries.conda_of_project(settings, name, output_dir, requested=requested))
     if not requested:
@@ -465,9 +479,7 @@ def settle_conda(
 ) -> int:
     """Solve and write conda locks one by one, and print each result; return the exit code.
 
-    A profile that was not named may fail, but not all of them.
-
-    A profile that nobody requires by name may fail, but not all of them.
+    A profile that is not required may fail, but not all of them.
     """
     from envbuilder.packages.conda import solve
 
@@ -512,7 +524,7 @@ def _conda_lines(
     *,
     same: bool,
 ) -> Iterator[str]:
-    """Yield the content of a lock, the moved packages, and what it omits."""
+    """Yield lines on the content of a conda lock, its changed packages, and what it omits."""
     count = sum(len(target.packages) for target in lock.targets)
     words = (*_state("locked", same), counted(count, "conda package"))
     yield f"{entry.label}: {', '.join(words)}{_place(entry.path, settings)}"

@@ -1,4 +1,4 @@
-"""Options of several commands, and the checks of their values."""
+"""Options that several commands share, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 BUILDERS = ("buildkit", "layers")
-"""Ways in which the docker backend can build its image."""
+"""Names of the tools with which the docker backend can build its image."""
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -64,7 +64,7 @@ def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a value at commas."""
+    """Split a value at commas; raise `BadParameter` for an empty or a repeated name."""
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     if not all(names):
         raise click.BadParameter(f"{value!r} has an empty name", ctx, param)
@@ -122,7 +122,7 @@ environment_option: Decorator = click.option(
 
 
 def require_one_host(root: Path, target_host: Path | None) -> None:
-    """Raise `UsageError` if two hosts are given."""
+    """Raise `UsageError` if both --root and --target-host are given."""
     source = click.get_current_context().get_parameter_source("target_host")
     if root != Path("/") and target_host and source is ParameterSource.COMMANDLINE:
         raise click.UsageError("--root cannot be combined with --target-host: each names a host")
@@ -152,7 +152,7 @@ require_signature_option: Decorator = click.option(
 
 
 def load_settings() -> core_settings.Settings:
-    """Return the settings for this command's --environment and --require-signature."""
+    """Return the settings, with this command's --environment and --require-signature applied."""
     chosen = click.get_current_context().meta
     settings = core_settings.load(environment=chosen.get(_ENVIRONMENT, DEFAULT))
     if _SIGNATURES not in chosen:
@@ -169,9 +169,10 @@ def locked_profile(
     target_host: Path | None = None,
     backend: str = "",
 ) -> tuple[Profile, Lock]:
-    """Return a profile, by default the one that fits the host, and its lock, checked for use.
+    """Return a profile and its lock, which is checked for use.
 
-    The lock is empty if environments of the backend do not use it.
+    By default, it is the profile that fits the host. The lock is empty if environments of the
+    backend do not use it.
     """
     if name is None:
         from envbuilder.host import probe
@@ -210,7 +211,10 @@ target_host_option: Decorator = request_option(
 
 
 def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | None) -> str | None:
-    """Return a checked image reference: it ends up in a Dockerfile and on command lines."""
+    """Return an image reference; raise `BadParameter` if it is malformed.
+
+    The check is needed because the reference ends up in a Dockerfile and on command lines.
+    """
     if value is None:
         return None
     try:
@@ -222,7 +226,10 @@ def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | No
 def base_image_ref(
     ctx: click.Context, param: click.Parameter | None, value: str | None
 ) -> str | None:
-    """Return a checked image reference, or the name of an image on disk with its absolute path."""
+    """Return an image reference, or the name of an image on disk with its absolute path.
+
+    Raise `BadParameter` if the reference is malformed, or if the image on disk does not exist.
+    """
     if value and reference.is_on_disk(value):
         if not reference.path_on_disk(value).exists():
             raise click.BadParameter(
@@ -233,7 +240,7 @@ def base_image_ref(
 
 
 def _base_image_of_variable() -> str | None:
-    """Return the value of base_image_option for a command that only reads its variable."""
+    """Return the base image from its environment variable, for commands without --base-image."""
     try:
         context = click.get_current_context()
         return base_image_ref(context, None, os.environ.get(_BASE_IMAGE) or None)
@@ -243,9 +250,10 @@ def _base_image_of_variable() -> str | None:
 
 
 def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the value of an option, and refuse several: Click would silently use the last.
+    """Return the single value of an option; raise `UsageError` if there are several.
 
-    Such an option is declared with `multiple=True`.
+    The option is declared with `multiple=True`, since Click would otherwise silently use the last
+    value.
     """
     if len(values) > 1:
         raise click.UsageError(
@@ -313,14 +321,14 @@ push_option: Decorator = request_option(
 
 
 _IMAGE_ONLY = ("base_image", "builder", "push", "tag", "volume")
-"""Parameters that only apply to images."""
+"""Names of parameters that only apply to images."""
 _FOLDERS_AS_THEY_ARE = " Commands that run on this machine itself see its folders where they are."
 
 
 def given(names: Iterable[str]) -> Iterator[str]:
-    """Yield the options of those parameters that are given on the command line.
+    """Yield the options among these parameters that are given on the command line.
 
-    Values from variables do not count, since they are for all commands.
+    Values from environment variables do not count, since they apply to all commands.
     """
     context = click.get_current_context(silent=True)
     if context is None:
@@ -332,7 +340,7 @@ def given(names: Iterable[str]) -> Iterator[str]:
 
 
 def require_image(backend: str | None) -> None:
-    """Raise `InvalidError` if an option for images is given and the backend makes none."""
+    """Raise `InvalidError` if an option for images is given, but the backend makes no images."""
     if backend is None or makes_image(backend):
         return
     for option in given(_IMAGE_ONLY):
@@ -344,7 +352,7 @@ def require_image(backend: str | None) -> None:
 
 
 def adding(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options, in the order of `--help`."""
+    """Return a decorator that adds options to a command, in the order of `--help`."""
     return lambda function: reduce(lambda f, option: option(f), options[::-1], function)
 
 
@@ -356,15 +364,15 @@ backend_option: Decorator = request_option(
     " else venv.",
 )
 SHARED = (environment_option, backend_option)
-"""Options of every command that builds environments. To add one, state it here as a
-`request_option`; no command repeats it."""
+"""Options of every command that builds environments. To add one, add it here as a `request_option`;
+no command repeats it."""
 
 
 def request_options(profile: Decorator) -> Decorator:
-    """Return a decorator that adds an option for profiles, and the `SHARED` ones.
+    """Return a decorator that adds an option for profiles and the `SHARED` options.
 
     The function gets the values of all its `request_option`s as `request`. A command without
-    `--base-image` takes the base image from its variable.
+    `--base-image` takes the base image from its environment variable.
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -387,14 +395,15 @@ def request_options(profile: Decorator) -> Decorator:
 
 
 environment_options = request_options(profile_option)
-"""Adds `--profile --environment --backend`; the function gets them as `request`."""
+"""Decorator that adds `--profile --environment --backend`; the function gets their values as
+`request`."""
 
 
 class _Interpreter(click.Path):
-    """A program, by path or by name on PATH."""
+    """An interpreter, given by its path or by its name on PATH."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the program's path."""
+        """Return the path of the interpreter."""
         by_name = isinstance(value, str) and "/" not in value and not Path(value).exists()
         return super().convert(process.which(value) or value if by_name else value, param, ctx)
 
@@ -421,7 +430,7 @@ measuring_options = adding(
         " that the environment was used as found.",
     ),
 )
-"""Adds `--quick --python --inherit-environment`."""
+"""Decorator that adds `--quick --python --inherit-environment`."""
 
 
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -466,11 +475,12 @@ locked_option: Decorator = request_option(
     help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
 )
 running_options = adding(environment_options, access_options, locked_option)
-"""Adds the options of commands that run something in an environment, as `request` and `given`."""
+"""Decorator that adds the options of commands that run something in an environment. The function
+gets their values as `request` and `given`."""
 
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
-    """Return the access from the options. Raise `InvalidError` that names the option."""
+    """Return the access that the options grant; raise `InvalidError` that names the option."""
     from envbuilder.builds import access
 
     pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)

@@ -126,7 +126,7 @@ def command(
 def _folders(
     lock: Lock, python: str, kind: render.RenderTarget, settings: Settings
 ) -> Iterator[render.RenderedFile]:
-    """Yield the project's folders that a Dockerfile builds as packages, each as a tar."""
+    """Yield an archive of each of the project's folders that a Dockerfile builds as a package."""
     from envbuilder.packages.sources import source
     from envbuilder.packages.store import Store
 
@@ -149,7 +149,7 @@ def _bake(
     library: Library,
     settings: Settings,
 ) -> None:
-    """Print a bake file, or write it with the files that it needs."""
+    """Print a bake file, or write it to a folder with the files that it needs."""
     sources = []
     for name in names or (None,):
         profile, lock = locked_profile(library, settings, name, target_host)
@@ -173,11 +173,10 @@ def _bake(
 
 
 def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]:
-    """Copy the project's own files to where the Dockerfile reads them; yield that folder.
+    """Copy the project's own files to the folder that the Dockerfile reads; yield that folder.
 
-    Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.
-
-    Raise `InvalidError` if it exists and was not made by envbuilder, or cannot be written.
+    Raise `InvalidError` if the folder cannot be written, or if it exists and envbuilder did not
+    make it.
     """
     target = folder / project_layer.CONTEXT
     if os.path.lexists(target) and not files.is_marked(target):
@@ -197,10 +196,10 @@ def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]
 
 
 def write(rendered: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
-    """Write rendered files and return their paths.
+    """Write rendered files to a folder and return their paths.
 
-    Raise `InvalidError` if a file exists and was not generated (before anything is written), or if
-    one cannot be written.
+    Raise `InvalidError` if a file cannot be written, or if one exists that envbuilder did not
+    generate; the latter is checked before anything is written.
     """
     mark = resources.MARK.encode()
     for file in rendered:

@@ -1,4 +1,4 @@
-"""Resolve a command's locks, choosing another Python or release if packages need one."""
+"""Resolve a command's locks; choose another Python or release if packages need one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 4
 """Maximum number of locks that are resolved in parallel: uv mostly waits for the index."""
 _PATIENCE = 5.0
-"""Seconds for the others to remove their files after one has failed and their uv was killed."""
+"""Seconds that the other threads get to remove their files after one failed and their uv was
+killed."""
 
 
 class Outcome(NamedTuple):
@@ -37,13 +38,13 @@ class Outcome(NamedTuple):
     entry: entries.Entry
     previous: profile_lock.Lock | None
     lock: profile_lock.Lock | None
-    """None if the profile cannot be combined with the project."""
+    """New lock; None if the profile cannot be combined with the project."""
     unread: str = ""
-    """Why the existing lock could not be read."""
+    """Reason why the existing lock could not be read; empty if it could."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the existing lock stays, because no usable one can be made now."""
+        """Whether the existing lock is kept because no usable one can be made now."""
         if self.lock is None or self.lock.state != "unlocked":
             return False
         return bool(self.unread) or (
@@ -52,7 +53,7 @@ class Outcome(NamedTuple):
 
     @property
     def obstacle(self) -> Reason | None:
-        """Why there is no usable lock, whichever target decided it; None if there is one."""
+        """Reason why there is no usable lock, without its target; None if there is a lock."""
         if isinstance(self.entry.profile, InvalidError):
             return Reason(text=self.entry.profile.message)
         if self.lock is None or self.lock.obstacle is None:
@@ -61,12 +62,12 @@ class Outcome(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The obstacle in print; empty if there is none."""
+        """Text of the obstacle; empty if there is none."""
         return self.obstacle.printed() if self.obstacle else ""
 
     @property
     def hints(self) -> tuple[Hint, ...]:
-        """Advice on a profile that cannot be combined with the project."""
+        """Advice if the profile cannot be combined with the project; otherwise empty."""
         return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
@@ -81,9 +82,10 @@ def resolve_all(
 ) -> tuple[Outcome, ...]:
     """Resolve all entries; return their results without writing anything.
 
-    `listed` returns the entries for given releases and Pythons. If packages only have wheels for
-    another Python, or need another release of the framework, that one is chosen, reported and
-    resolved again. `diagnosis`: facts from the command's earlier requests.
+    `list_entries` returns the entries for given releases and Pythons. If packages only have wheels
+    for another Python, or need another release of the framework, this function chooses that one,
+    reports it, and resolves the affected entries again. `diagnosis` holds facts from the command's
+    earlier requests.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
@@ -116,7 +118,7 @@ def resolve_all(
 
 
 _MOST_WAYS = 3
-"""Maximum number of other choices that are tried."""
+"""Maximum number of alternative choices that are tried."""
 
 
 def _ways(
@@ -124,7 +126,10 @@ def _ways(
     settings: Settings,
     diagnosis: Diagnosis,
 ) -> Iterator[tuple[str, Way]]:
-    """Yield other choices for the first environment that cannot be locked, the best one first."""
+    """Yield alternative choices for the first environment that cannot be locked, best first.
+
+    Each item is an environment and the release and Python to choose for it.
+    """
     from envbuilder.locks.chooser import Chooser
 
     for outcome in outcomes:
@@ -144,7 +149,7 @@ def _ways(
 
 
 def _reasons(way: Way) -> Iterator[str]:
-    """Yield why another choice was made."""
+    """Yield sentences on why another choice was made."""
     if way.wheels:
         yield f"{', '.join(way.wheels)}: wheels for Python {way.python}, which is used"
     if way.release:
@@ -156,7 +161,7 @@ def _moved(
     chosen: Iterable[entries.Entry],
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
-    """Return the outcomes for another choice: entries that it changes are resolved again."""
+    """Return the outcomes for another choice; resolve only the entries that it changes."""
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*chosen]
     moved = [
@@ -178,9 +183,7 @@ def resolved(
 ) -> tuple[Outcome, ...]:
     """Resolve locks, a few at a time; one that cannot be made does not stop the others.
 
-    `diagnosis` finds the obstacles of a target.
-
-    `diagnosis` finds what stands in the way of a target.
+    `diagnosis` finds the obstacles of a target that cannot be locked.
     """
     import sysconfig
     from concurrent import futures

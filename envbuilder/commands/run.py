@@ -1,4 +1,4 @@
-"""`envbuilder run`, `watch` and `shell`: run a command, or a shell, inside an environment."""
+"""`envbuilder run`, `watch` and `shell`: run a command or a shell inside an environment."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def command(
 
 
 def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]:
-    """Return the command that was given, or the project's own, if it may run, and its settings."""
+    """Return the settings and the command to run: the given one, or else the project's own.
+
+    Raise `EnvbuilderError` if the command may not run.
+    """
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
     words = words or project_command(settings, by)
@@ -159,14 +162,17 @@ def watch(
 
 
 class _Brief:
-    """Progress of a command that mostly has nothing to do: its notes wait for the first task."""
+    """Progress of a command that usually has nothing to build.
+
+    It holds back notes until the first task starts.
+    """
 
     def __init__(self, progress: console.Progress) -> None:
         self._progress = progress
         self._held: list[str] | None = []
 
     def note(self, text: str) -> None:
-        """Hold the line back, or print it once there is work."""
+        """Hold back a line until work starts; print it if work has started."""
         if self._held is None:
             self._progress.note(text)
         else:
@@ -175,12 +181,15 @@ class _Brief:
     def task(
         self, name: str, total: int | None = None, unit: str = ""
     ) -> contextlib.AbstractContextManager[console.Task]:
-        """Print what was held back, and start a task."""
+        """Print the lines that were held back, and start a task."""
         self.release()
         return self._progress.task(name, total, unit)
 
     def release(self, *, briefly: bool = False) -> None:
-        """Print what was held back; `briefly`: only which profile is used, and warnings."""
+        """Print the lines that were held back.
+
+        With `briefly`, print only the profile in use and warnings.
+        """
         held = self._held or []
         self._held = None
         for line in held:
@@ -195,13 +204,12 @@ def enter(
     given: Access,
     watching: Watching | None = None,
 ) -> int:
-    """Build the environment if it is missing, then replace this process by the command.
+    """Build the environment if it is missing, then replace this process with the command.
 
-    A command that is watched runs beside this process instead; its exit code is returned.
-
-    `argv` returns the command for the environment's name: its profile, in a project ENV.PROFILE.
-    If there is nothing to build, at most one line is printed before the command's own, and
-    warnings.
+    A watched command runs next to this process instead, and its exit code is returned. `argv`
+    returns the command, given the environment's name: its profile, or in a project ENV.PROFILE. If
+    there is nothing to build, at most one line and warnings are printed before the command's own
+    output.
     """
     project_folder.require_own(settings.project or Path.cwd())
     always = of_project(settings)
@@ -244,10 +252,10 @@ _NO = frozenset({"", "0", "false", "no"})
 
 
 def prepare_locked(request: Request, settings: Settings, progress: Progress) -> Planned:
-    """Return the planned build of an environment that commands run in at once.
+    """Return the planned build of an environment in which a command runs at once.
 
-    A project's lock that is missing or stale is made, for the profile that fits this host. Raise
-    `UnlockedError` instead with --locked, in CI, and where locks have to be signed.
+    If a project's lock for the profile is missing or stale, make it first. Raise `UnlockedError`
+    instead with --locked, in CI, or if locks have to be signed.
     """
     build = pipeline.judge(pipeline.choose(request, settings, progress, running=True))
     name = build.profile.name
@@ -267,10 +275,10 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
 def lock_profile(
     name: str, settings: Settings, progress: Progress, diagnosis: Diagnosis | None = None
 ) -> Lock:
-    """Return the new lock of a project's environment for one profile; `init` and `run` make it.
+    """Make, save and return the lock of a project's environment for one profile.
 
-    `diagnosis`: what the command learned of indexes before. Raise `InvalidError` if that is not
-    possible; the lock so far is kept then.
+    `diagnosis` holds what the command has learned from indexes before. Raise `InvalidError` if the
+    lock cannot be made; the existing lock is then kept.
     """
     from envbuilder.commands import resolution
     from envbuilder.locks import entries
@@ -289,7 +297,10 @@ def lock_profile(
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:
-    """Return whether no program uses a port, such as another command of the same project."""
+    """Return whether no program uses a port, such as another command of the same project.
+
+    If one does, print a warning with `note`.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -372,17 +383,18 @@ set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH
 set -e ENVBUILDER_PATH'
 """,
 }
-"""How to start some shells. zsh reads no file of ours but `.zshenv`, which leads it back to the
-user's own before the others are read."""
+"""Name of a shell → script that starts it. zsh reads only `.zshenv` from our folder, and this file
+leads zsh back to the user's own files before it reads the others."""
 _OTHER = r"""
 [ -z "$1" ] || export PS1="$1$([ "$(id -u)" = 0 ] && echo '#' || echo '$') "
 """
 
 
 def shell_command(shell: str, name: str) -> tuple[str, ...]:
-    """Return a command that starts a shell, or sh, which every image has, if there is none.
+    """Return a command that starts a shell, or `sh`, which every image has, if it is missing.
 
-    `name` begins its prompt, where the shell has one that can be set; empty to leave it.
+    The prompt begins with `name` if the shell allows that. An empty name leaves the prompt as it
+    is.
     """
     start = _STARTS.get(shell.rpartition("/")[2], _OTHER + 'exec "$0" -i\n')
     script = f'if [ -x "$0" ]; then{start}fi{_OTHER}exec /bin/sh -i\n'

@@ -1,8 +1,8 @@
 """`envbuilder sign` and `verify-signature`: sign files with a key, and check signatures.
 
-A file is recognized by its content. A provenance already is a statement about an artifact, and is
-signed as it is. For other files, a statement about the file is made. `verify-signature` compares
-both with what is on disk.
+The content of a file shows of which kind it is. A provenance already is a statement about an
+artifact, and is signed as it is. For other files, a statement about the file is made.
+`verify-signature` compares both with the files on disk.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
 def _passphrase(key: Path) -> Callable[[], bytes]:
     """Return a function that returns a key's passphrase, from a variable or the terminal.
 
-    It is never an argument: other users could read those.
+    The passphrase is never an argument, because other users could read it.
     """
 
     def read() -> bytes:
@@ -116,7 +116,10 @@ def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bo
 
 
 def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signatures.Signed:
-    """Return the signature of a file by one of the named or configured keys."""
+    """Return the signature of a file by one of the named or configured keys.
+
+    Raise `EnvbuilderError` if there is none.
+    """
     what = recognized(path)
     required = settings.configuration.signatures
     configured = {"lock": required.locks, "bundle": required.bundles}
@@ -143,24 +146,24 @@ def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signature
 
 
 SBOM = "urn:envbuilder:sbom:v1"
-"""The predicate type of a statement about an SBOM's file."""
+"""Predicate type of a statement about an SBOM's file."""
 
 
 class Signable(Struct, frozen=True, kw_only=True):
-    """A file that can be signed: its statement, and the required subject of a signature."""
+    """A file that can be signed: its statement, and the digests that a signature must cover."""
 
     kind: str
     type: str
-    """The statement's predicate type."""
+    """Predicate type of the statement."""
     statement: bytes
     digests: dict[str, str]
-    """One of them must be a subject's, by algorithm."""
+    """Digests by algorithm, one of which must belong to a subject of the signed statement."""
     note: str = ""
-    """What its signature does not prove here."""
+    """Note on what a signature of this file does not prove; empty if there is nothing to say."""
 
 
 def recognized(path: Path) -> Signable:
-    """Return how to sign a file; raise `InvalidError` if it cannot be signed."""
+    """Return a file in the form to be signed; raise `InvalidError` if it cannot be signed."""
     try:
         with path.open("rb") as stream:
             head = stream.read(bundle_format.BLOCK)
@@ -230,9 +233,10 @@ def _provenance(path: Path, content: bytes) -> Signable:
 
 
 def _in_hand(path: Path) -> dict[str, str]:
-    """Return the digest of the artifact next to its provenance, by its bytes; empty if missing.
+    """Return the digest of the artifact next to its provenance, by algorithm; empty if missing.
 
-    Raise `EnvbuilderError` if it is damaged, or is neither an environment nor an image on disk.
+    The digest is computed from the artifact's content. Raise `EnvbuilderError` if the artifact is
+    damaged, or is neither an environment nor an image on disk.
     """
     artifact = path.with_name(path.name.removesuffix(attestations.SUFFIXES["provenance"]))
     if artifact == path or not artifact.exists():
@@ -243,7 +247,7 @@ def _in_hand(path: Path) -> dict[str, str]:
 
 
 def _require_builder(statement: signatures.Statement, where: str) -> None:
-    """Raise `WrongTypeError` unless a statement is the provenance of an envbuilder build."""
+    """Raise `WrongTypeError` unless the statement is the provenance of a build by envbuilder."""
     try:
         built = statement.predicate["buildDefinition"]["buildType"]
         builder = statement.predicate["runDetails"]["builder"]["id"]

@@ -1,4 +1,4 @@
-"""`envbuilder verify`: train MNIST inside an environment and report what did the work."""
+"""`envbuilder verify`: train MNIST inside an environment, and report which device did the work."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def command(
 
 
 def identified(subject: start.Subject) -> tuple[str, dict[str, Any]]:
-    """Return a name for a verification's files, and the facts of its report."""
+    """Return a unique name for the files of a verification, and the facts for its report."""
     stamp = text.stamp_now()
     facts = redacted_values({**subject.facts, "envbuilder": __version__, "time": stamp})
     # Two verifications may begin in the same second.
@@ -212,7 +212,10 @@ def trained(
     *,
     as_found: bool = False,
 ) -> dict[str, Any]:
-    """Return what an environment measured; raise `VerifyError` if that is not to be trusted."""
+    """Have an environment train, and return the payload's report.
+
+    Raise `VerifyError` if the report cannot be trusted.
+    """
     log = settings.logs_dir / f"{name}-payload.log"
     measured = examine(job, selection, subject.run, settings, progress, log)
     isolation.require(measured, redacted_values(subject.facts["artifact"]), as_found=as_found)
@@ -220,7 +223,7 @@ def trained(
 
 
 def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict[str, Any]:
-    """Return a report with the project's imports; it fails if they do."""
+    """Return the report with the outcome of the project's imports; it fails if they failed."""
     if outcome.status == "failed":
         reasons = [*report["reasons"], f"imports: {outcome.detail}"]
         report = {**report, "status": "failed", "reasons": reasons}
@@ -232,7 +235,10 @@ def _judged(
     yardstick: history.Yardstick,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
-    """Return a report with its comparison, or without one if the two cannot be compared."""
+    """Return the report with the comparison to an earlier one.
+
+    If the two cannot be compared, append the error to `errors` and return the report unchanged.
+    """
     try:
         return history.judge(report, yardstick)
     except InvalidError as error:
@@ -248,7 +254,7 @@ def _deliver(
     *,
     as_json: bool,
 ) -> list[EnvbuilderError]:
-    """Write the report to all of its places, and print it; return what failed."""
+    """Write the report to all of its places, and print it; return the errors."""
 
     def print_report() -> None:
         if as_json:
@@ -268,10 +274,11 @@ def _deliver(
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
-    """Return 0 or 5; if there are errors, raise them as one with the exit code of the worst.
+    """Return exit code 0 or 5; if there are errors, raise one error that combines them.
 
-    A report that could not be written never hides a failed verification (5), or a comparison that
-    could not be made (2); if the verification passed, a missing report is a failure (1).
+    Its exit code is 5 if the verification failed, else 2 if a comparison could not be made, else 1.
+    Thus a report that could not be written never hides a failed verification or comparison, but is
+    a failure by itself.
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED

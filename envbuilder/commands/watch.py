@@ -1,8 +1,8 @@
-"""Run a command in its environment, and write a report of what its training did, and where.
+"""Run a command in its environment, and report what its training did, and on which device.
 
 A hook observes the command's interpreters from within, while threads of this process measure the
-machine. The hook is a folder of files that a container sees, too. It is for this one command and is
-removed afterwards: the environment itself does not contain it.
+machine. The hook is a folder of files that a container can see, too. It is created for this one
+command and removed afterwards; the environment itself does not contain it.
 """
 
 from __future__ import annotations
@@ -50,18 +50,21 @@ LAST = "last"
 _INSIDE = Path(model.__file__).with_name("inside")
 _LEFT_OUT = {"__pycache__", "__init__.py"}
 _SECONDS = 2.0
-"""Seconds between two readings of GPUs: their drivers average over about one."""
+"""Seconds between two readings of GPUs, whose drivers average over about one second."""
 
 
 def named(against: str | None) -> model.Watched | None:
-    """Return the earlier report at that path, before anything is built; None for the last one."""
+    """Return the earlier report that `--against` names; None without it, or for `last`.
+
+    The report is read before anything is built, so that an error shows early.
+    """
     if against is None or against == LAST:
         return None
     return model.read(Path(against))
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
-    """Return the places of a report and its page; raise `InvalidError` if one is not usable."""
+    """Return the places for a report and its page; raise `InvalidError` if one is not usable."""
     file = console.Place("--output", output, model.is_report)
     page = console.Place("--html", html, console.is_page)
     console.require_places(file, page)
@@ -69,17 +72,17 @@ def places(output: Path | None, html: Path | None) -> tuple[console.Place, conso
 
 
 class Watching(Struct, frozen=True, kw_only=True):
-    """How to watch a command, and where to write its report."""
+    """How a command is watched, and where its report is written."""
 
     device: str | None = None
     file: console.Place = console.Place("--output", None, model.is_report)
     page: console.Place = console.Place("--html", None, console.is_page)
     against: str | None = None
     earlier: model.Watched | None = None
-    """The report that `against` names; None for the last one."""
+    """Report that `against` names; None if there is none, or for `last`."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:
-        """Run the command in a finished build's environment; return the exit code to end with."""
+        """Run the command in a finished build's environment; return this process's exit code."""
         settings = build.settings
         environment = build.environment
         project = settings.project if settings.definition is not None else None
@@ -128,7 +131,10 @@ class Watching(Struct, frozen=True, kw_only=True):
         return watched.exit_code
 
     def _deliver(self, watched: model.Watched, folder: Path) -> None:
-        """Keep and show the report; a failed write is printed, and changes no exit code."""
+        """Store and show the report.
+
+        If the report cannot be written, print a warning; the exit code does not change.
+        """
         earlier = self.earlier
         errors: list[EnvbuilderError] = []
         try:
@@ -156,9 +162,10 @@ class Watching(Struct, frozen=True, kw_only=True):
 
 
 def keep(watched: model.Watched, folder: Path) -> Path:
-    """Store a report under the next number and return its path; raise `BuildError`.
+    """Store a report under the next number and return its path; prune older reports.
 
-    The newest ones of each profile are kept, and the newest successful one of each command.
+    The newest reports of each profile are kept, and so is the newest successful report of each
+    command. Raise `BuildError` if the report cannot be stored.
     """
     name = (watched.time, watched.profile, watched.backend, watched.fingerprint)
     path = history.stored(folder, name, lambda: model.encoded(watched))
@@ -167,7 +174,7 @@ def keep(watched: model.Watched, folder: Path) -> Path:
 
 
 def last(folder: Path, like: model.Watched) -> model.Watched | None:
-    """Return the newest other report of the same kind whose command succeeded."""
+    """Return the newest other report of the same kind whose command succeeded, or None."""
     for entry in reversed(history.entries(folder, like.profile)):
         watched = _succeeded(entry.path)
         if watched != like and _kind(watched) == _kind(like):
@@ -176,7 +183,7 @@ def last(folder: Path, like: model.Watched) -> model.Watched | None:
 
 
 def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
-    """Return what a report must share with those it is compared with."""
+    """Return the values that a report shares with the reports it is compared with."""
     if watched is None:
         return None
     frameworks = {process.framework for process in judge.training(watched)}
@@ -192,7 +199,7 @@ def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
 
 
 def _succeeded(path: Path) -> model.Watched | None:
-    """Return a kept report; None if its command failed, or the file is damaged."""
+    """Return a stored report; None if its command failed, or if the file is damaged."""
     try:
         watched = model.read(path)
     except InvalidError:
@@ -205,9 +212,7 @@ def _succeeded(path: Path) -> model.Watched | None:
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
     """Return sentences on how a training differs from an earlier one.
 
-    Rates within a factor of `MAX_SLOWDOWN` count as equal.
-
-    Its rate is about the same up to a factor of `MAX_SLOWDOWN`.
+    Rates that differ by at most a factor of `MAX_SLOWDOWN` count as equal.
     """
     sentences = []
     now = judge.speed(watched)
@@ -252,11 +257,11 @@ class Session:
     def laid(
         cls, above: Path, environment: str = "", owner: tuple[int, int] | None = None
     ) -> Iterator[Session]:
-        """Write the hook to a folder below `above`, and remove the session's files at the end.
+        """Write the hook to a folder below `above`, yield the session, and remove its files.
 
-        `environment`: the folder of the command's, as the command sees it; empty for any. `owner`:
-        the user and group of the command, if another one's. Raise `InvalidError` if the folder
-        cannot be written.
+        `environment` is the path of the environment's folder as the command sees it; empty for any.
+        `owner` is the user and the group of the command, if they are not this process's. Raise
+        `InvalidError` if the folder cannot be written.
         """
         with project_folder.temporary(above) as folder:
             session = cls(folder)
@@ -271,7 +276,10 @@ class Session:
             yield session
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
-        """Return what processes wrote, by rank and age, and how many files are left out."""
+        """Return the data that the processes wrote, and the number of files left out.
+
+        The data is sorted by rank, then by steps and age, largest first.
+        """
         paths = sorted(self._out.glob("*.json"), key=lambda path: -path.lstat().st_size)
         whole = []
         for path in paths[: model.MOST_PROCESSES]:
@@ -283,24 +291,24 @@ class Session:
 
 
 class Running:
-    """A command in the foreground, with this process's own input, output and signals."""
+    """A command in the foreground, which has this process's input, output and signals."""
 
     seconds: float
-    """How long it took, once it has ended."""
+    """Duration of the command in seconds, once it has ended."""
     machine: model.Machine
-    """This machine's readings meanwhile."""
+    """Measurements of this machine while the command ran."""
 
     def __init__(self, *, in_container: bool) -> None:
         self._in_container = in_container
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
-        """Run a command to its end and return its exit code; it gets all signals."""
+        """Run a command to its end and return its exit code; the command receives all signals."""
         with self.counted():
             return process.accompany(argv, variables)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Measure this machine until the command that runs in the block has ended."""
+        """Measure this machine while the command in the block runs."""
         before = contention.read()
         of_children = _children_seconds()
         readings = _Readings()
@@ -330,7 +338,7 @@ class Running:
 def _gpu(
     index: int, name: str, rates: float, times: float, milliwatts: float, counts: float
 ) -> model.Gpu:
-    """Return a GPU from the sums and numbers of its readings."""
+    """Return a GPU with the means of its readings, given their sums and numbers."""
     return model.Gpu(
         index=index,
         name=name[:200],
@@ -340,17 +348,20 @@ def _gpu(
 
 
 def _children_seconds() -> float:
-    """Return the CPU time of all children that have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 _Readings = dict[tuple[int, str], list[float]]
-"""GPUs by index and name → sum and number of readings in per cent, and in milliwatts."""
+"""Index and name of a GPU → sum and number of its readings in per cent, then in milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
-    """Read NVIDIA's GPUs at intervals; none without driver or `nvidia-ml-py`."""
+    """Read NVIDIA's GPUs at intervals until `done` is set, and add to `readings`.
+
+    Read none without NVIDIA's driver or `nvidia-ml-py`.
+    """
     try:
         library: Any = importlib.import_module("pynvml")
         library.nvmlInit()
@@ -372,10 +383,11 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
 
 
 def source(project: Path, environment: str = DEFAULT) -> model.Source:
-    """Return a project with its commit, and whether its files are unchanged; no commit without git.
+    """Return the project with its commit, and whether its files are unchanged.
 
-    git starts no monitor of the clone's files. A filter that the clone's configuration names may
-    run, as the project's code does right after; a clone around the project must be the user's own.
+    The commit is None without git. git is prevented from starting the clone's file system monitor.
+    A filter that the clone's configuration names may run, like the project's code right afterwards;
+    a clone around the project must belong to the user.
     """
     trusted = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
     clones = (folder for folder in (project, *project.parents) if (folder / ".git").exists())
