@@ -200,7 +200,7 @@ def _first(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """Return all CPUs in `/proc/cpuinfo`, without a last line that may be cut off."""
+    """Return all CPUs in `/proc/cpuinfo`; ignore an unterminated last line, which may be cut."""
     processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
         number = integer(_field(block, "processor"))
@@ -241,7 +241,7 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int]:
-    """Return each physical core's number of the given CPUs; empty if any core is unknown.
+    """Return how many of the given CPUs each physical core has; empty if any core is unknown.
 
     In AMD's sockets with two dies, the cores of both dies have the same numbers, so /proc/cpuinfo
     shows only half of the cores. /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
@@ -330,7 +330,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 
 
 def _size(text: str | None) -> int | None:
-    """Return the bytes of a cache's size such as "32768K"; None if it cannot be parsed."""
+    """Return a cache's size, such as "32768K", in bytes; None if it cannot be parsed."""
     word = (text or "").strip()
     amount = integer(word[:-1])
     unit = _UNITS.get(word[-1:])

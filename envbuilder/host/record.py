@@ -56,7 +56,7 @@ _MEMORY_DEVICE = 17
 
 
 class Scrubber:
-    """Replaces identifying values consistently: equal values get equal stand-ins."""
+    """A scrubber that replaces identifying values: equal values get equal stand-ins."""
 
     def __init__(self, names: Iterable[str] = (), home: str = "") -> None:
         self._stand_ins: dict[str, str] = {}

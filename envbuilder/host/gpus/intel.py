@@ -175,7 +175,7 @@ def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) ->
 
 
 def of_host(snapshot: Snapshot) -> dict[str, Any]:
-    """Return whether the Level Zero loader and Intel's driver for it are in the usual folders."""
+    """Return the field `level_zero`: whether the loader and the driver are in the usual folders."""
     answers = []
     for library in _LEVEL_ZERO:
         found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]
