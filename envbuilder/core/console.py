@@ -312,7 +312,7 @@ class _RichTask(NamedTuple):
 
 
 def progress() -> Progress:
-    """Return a progress bar display for a terminal, or plain lines, which --quiet suppresses."""
+    """Return progress bars if stderr is a terminal, else plain lines, which --quiet suppresses."""
     if sys.stderr.isatty() and not VERBOSITY.quiet:
         return RichProgress()
     return PlainProgress()

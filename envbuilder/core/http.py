@@ -212,7 +212,7 @@ def read(response: requests.Response, limit: int = PAGE_BYTES) -> bytes:
 
 
 def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[bytes]:
-    """Yield a body in pieces, at most `limit` unpacked bytes within `seconds`.
+    """Yield a body in pieces; read and unpack at most `limit` bytes, within `seconds`.
 
     Raise `TooLongError` if the body is longer, and `requests.ConnectionError` if it is incomplete
     or takes longer.

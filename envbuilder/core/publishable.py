@@ -24,8 +24,7 @@ _KEY_NAME = re.compile(
 )
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
 _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
-"""Names that mark the folder containing them as an environment, a cache, or created by
-envbuilder."""
+"""Names whose presence marks a folder as an environment, a cache, or made by envbuilder."""
 
 
 def is_litter(path: Path) -> bool:
