@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from envbuilder.project.release import Offered
 
     Ask = Callable[..., chooser.Chooser]
-    """Return a chooser for a profile and for packages known to have no wheels."""
+    """A function that returns a chooser for a profile and for packages known to have no wheels."""
 
 _OLD = timedelta(days=548)
 """Least age of the last commit for which releases of its time are used."""

@@ -29,7 +29,7 @@ all devices together."""
 
 
 def require(devices: str | None, accelerator: str) -> None:
-    """Raise `InvalidError` (2) if `--devices` is malformed or impossible on this accelerator."""
+    """Raise `InvalidError` if `--devices` is malformed or impossible on this accelerator."""
     if devices is None:
         return
     try:

@@ -353,7 +353,7 @@ def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def together(settings: Sequence[Setting]) -> Setting:
-    """Combine several settings into one."""
+    """Return one setting that combines several settings."""
     variables: dict[str, str] = {}
     arguments: list[str] = []
     effect: dict[str, Any] = {}

@@ -34,7 +34,7 @@ Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
-"""Seconds since 1970."""
+"""A time in seconds since 1970."""
 _Rows = Meta(max_length=MOST_ROWS)
 _T = TypeVar("_T")
 
@@ -217,7 +217,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Watched(Struct, frozen=True, kw_only=True):
-    """A watched command: the report that is kept."""
+    """The report of a watched command, which is stored."""
 
     schema: Literal[1] = 1
     kind: Literal["watch"] = "watch"

@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 Size = Annotated[int, Meta(ge=0)]
-"""A number of bytes or of things."""
+"""A number of bytes or items, from 0."""
 
 Positive = Annotated[float, Meta(gt=0)]
-"""A measured rate or duration."""
+"""A measured rate or duration above 0."""
 
 NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
