@@ -97,7 +97,7 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     assumable: dict[str, str] = {}
     """Properties that users may state for an assumed GPU: key → regular expression of the value."""
     example: str = ""
-    """An example of such a statement: "nvidia:sm=8.9"."""
+    """An example of a statement about an assumed GPU: "nvidia:sm=8.9"."""
     assume: Callable[[Mapping[str, str]], dict[str, Any] | None] = lambda values: None
     """Return the fields of a host with an assumed GPU; None if a required key is missing."""
 
