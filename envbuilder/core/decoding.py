@@ -50,7 +50,8 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 LARGEST = 16 << 20
 """Maximum size in bytes of a document from an index, a repository or another user."""
 MOST_VALUES = 1_000_000
-"""Maximum number of values in such a document. A conda lock of 12 targets has 100,000."""
+"""Maximum number of values in a document from an index, a repository or another user. A conda lock
+of 12 targets has 100,000."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """An escaped surrogate. Without its other half, it cannot be encoded in a file or in output."""
 _PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")

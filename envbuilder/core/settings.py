@@ -124,7 +124,8 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     or before a version, selects the interpreter in the lock, by hash, instead of one on the
     machine."""
     system_packages: tuple[types.DebianPackage, ...] = ()
-    """Debian packages to install in images, in addition to those that `lock` adds for wheels."""
+    """Debian packages to install in images, in addition to the packages that `lock` adds for
+    wheels."""
     environment: dict[types.Variable, types.VariableValue] = {}
     """Environment variables that are set in the environment."""
     files: tuple[ProjectPath, ...] = ()
@@ -154,7 +155,7 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
     """The profiles to support; by default all profiles of the framework that are not opt-in."""
     framework: types.Framework | None = None
-    """The framework; by default the one that packages require, otherwise `torch`."""
+    """The framework; by default the framework that packages require, otherwise `torch`."""
     framework_version: types.FrameworkRelease | None = None
     """Release of the framework, such as "2.7" or "2.7.1"; by default the release that packages
     require, otherwise the release that this version of envbuilder verified."""
@@ -176,7 +177,8 @@ class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether to install the project itself, so that it can be imported from any folder and its
     commands are available."""
     environments: dict[types.Name, Environment] = {}
-    """Further environments. Each has what the top-level keys list, and its own keys in addition."""
+    """Further environments. Each has the contents of the top-level keys, and its own in
+    addition."""
 
 
 _MEANT = {

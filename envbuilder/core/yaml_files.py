@@ -26,10 +26,10 @@ Path = tuple[str, ...]
 LONGEST_SCALAR = 1 << 16
 """Maximum number of characters of a scalar in a file of a repository or user."""
 LONGEST_NUMBER = 100
-"""Maximum length of a number or date in such a file. Parsing a number in base 60 takes time
-quadratic in its length."""
+"""Maximum length of a number or date in a file of a repository or user. Parsing a number in base 60
+takes time quadratic in its length."""
 DEEPEST = 32
-"""Maximum number of nested levels in such a file."""
+"""Maximum number of nested levels in a file of a repository or user."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
