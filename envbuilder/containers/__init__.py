@@ -1,4 +1,4 @@
-"""Container images, independent of profiles: OCI formats, registries, engines.
+"""Container images, independent of profiles: OCI formats, registries and engines.
 
-May use `core`.
+This package may import only `core`.
 """

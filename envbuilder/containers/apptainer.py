@@ -1,4 +1,4 @@
-"""Apptainer: read an image file's labels, and run a program in it without other host files."""
+"""Apptainer: read the labels of an image file, and run a program in it, isolated from the host."""
 
 from __future__ import annotations
 
@@ -15,40 +15,47 @@ from envbuilder.core.text import version_numbers
 
 PROGRAM = "apptainer"
 DRIVERS = "/.singularity.d/libs"
-"""Where a container has the host's driver libraries, if any."""
+"""Folder in a container that contains the host's driver libraries, if there are any."""
 FAILED = 255
-"""Exit code if Apptainer itself failed; any other is the program's."""
+"""Exit code of Apptainer's own failures. All other exit codes are the program's."""
 _OLDEST = (1, 2)
-"""The oldest version with `--no-mount bind-paths`, which 1.1 ignores with a warning."""
+"""Oldest version that supports `--no-mount bind-paths`; 1.1 ignores it with a warning."""
 _TMP = "/tmp"  # noqa: S108 (the container's own)
 _LABELS_SECONDS = 60.0
 TEMPORARY = "APPTAINER_TMPDIR"
-"""The variable that names the folder in which Apptainer unpacks images that it cannot mount."""
+"""Variable that names the folder in which Apptainer unpacks images that it cannot mount."""
 _PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
-"""The user's settings for where Apptainer puts its own files. Others bind the user's paths into
-every container, or change what starts there."""
+"""The user's variables that are passed to Apptainer; they name the folders of its own files.
+
+Other variables of Apptainer bind the user's paths into every container, or change the program that
+starts in it.
+"""
 
 
 class Execution(Struct, frozen=True, kw_only=True):
-    """A program to run in an image, without network, with its own processes and a small /dev."""
+    """A program to run in an image, isolated from the host.
+
+    It has no network, its own process namespace and a minimal /dev.
+    """
 
     image: Path
     argv: tuple[str, ...]
     variables: Mapping[str, str]
-    """In addition to the image's own."""
+    """Variables to set in addition to the image's own."""
     mounts: Mapping[str, str]
-    """Files and folders of the host → paths inside, read-only."""
+    """Files and folders of the host → their read-only paths in the container."""
     devices: Devices
     scratch: Path
-    """A folder of the host for the container's /tmp and home folder, and for an unpacked image.
+    """Folder of the host for the container's /tmp and home folder, and for an unpacked image.
 
-    A killed Apptainer leaves it as it is."""
+    Apptainer does not clean it up if it is killed.
+    """
     writable: Mapping[str, str] = {}
-    """Folders of the host → paths inside that the program may write."""
+    """Folders of the host → their writable paths in the container."""
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the command line, without the variables."""
+        """The command line that runs the program, without the variables."""
         binds = [bound(source, target) for source, target in self.mounts.items()]
         binds += [bound(s, target, writable=True) for s, target in self.writable.items()]
         nodes = self.devices.nodes
@@ -81,9 +88,10 @@ class Execution(Struct, frozen=True, kw_only=True):
         return (*words, str(self.image), *self.argv)
 
     def environment(self, base: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
-        """Return Apptainer's variables: `base`, those for its own folders, and those it passes on.
+        """Return the variables for Apptainer's own process.
 
-        `caller`: the user's variables.
+        These are `base`, the folders of Apptainer's own files (from the user's variables in
+        `caller`), and the variables that Apptainer passes on to the program.
         """
         folders = {name: caller[name] for name in _PASSED if caller.get(name)}
         passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
@@ -107,7 +115,7 @@ def require() -> None:
 
 
 def labels(image: Path) -> dict[str, str]:
-    """Return an image's labels. Raises `InvalidError` if Apptainer cannot read the file."""
+    """Return an image's labels. Raise `InvalidError` if Apptainer cannot read the file."""
     done = process.run(
         (PROGRAM, "--quiet", "inspect", "--json", "--labels", str(image)), timeout=_LABELS_SECONDS
     )
@@ -123,7 +131,7 @@ def labels(image: Path) -> dict[str, str]:
 
 
 def reason(stderr: str) -> str:
-    """Return one line of Apptainer's output that says why it failed."""
+    """Return the line of Apptainer's stderr that says why it failed."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     fatal = [line.partition("FATAL:")[2].strip() for line in lines if "FATAL:" in line]
     return printable((fatal or lines[-1:] or ["it printed nothing"])[0], 300)

@@ -11,16 +11,20 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.text import version_numbers
 
 OLDEST = (23, 0)
-"""Docker 23 made BuildKit the default builder; `RUN --network` and `--build-context` need it."""
+"""Oldest supported version of Docker.
+
+Docker 23 made BuildKit the default builder, which `RUN --network` and `--build-context` need.
+"""
 _SECONDS = 60
 
 
 def connect() -> Engine:
-    """Return an engine that answers and is recent enough.
+    """Return a container engine that answers and is recent enough.
 
-    Raise `ToolError` (exit 4) if there is none. It is podman if podman answers on the configured
-    socket. It is also podman if it is installed, no engine is configured explicitly, and Docker's
-    client or socket is missing, or this user may not open the socket.
+    The engine is podman if podman answers on the configured socket. It is also podman if podman is
+    installed, no engine is configured explicitly, and Docker cannot be used, because its client or
+    socket is missing or this user may not open the socket. Raise `ToolError` (exit 4) if there is
+    no such engine.
     """
     location = interface.find_docker()
     unusable = not location.may_be_opened() or process.which("docker") is None

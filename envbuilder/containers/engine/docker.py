@@ -1,4 +1,4 @@
-"""Docker: its SDK reads, moves and removes images and volumes, its client does everything else."""
+"""Docker. Its SDK reads, moves and removes images and volumes; its client does everything else."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from envbuilder.core import types
 
 _EXPORTS_LAYOUTS = (25, 0)
-"""Docker saves images as OCI layouts from this version on."""
+"""First version of Docker that saves images as OCI layouts."""
 _SECONDS = 60
 _LOAD_SECONDS = 1800
-"""Long, because the engine unpacks a whole image before it answers."""
+"""Timeout of a load in seconds. It is long, because Docker unpacks the image before it answers."""
 _REMOVAL_SECONDS = 600
-"""Docker's containerd store waits for running builds and cleans up before it answers."""
+"""Timeout of a removal in seconds.
+
+Docker's containerd store waits for running builds and cleans up before it answers.
+"""
 _DAEMON = "Error response from daemon: "
 _DEVICE_FAILURES = (
     "could not select device driver",
@@ -54,7 +57,7 @@ _FOLDER = "volume"
 
 
 class DockerEngine(Engine):
-    """Docker: its SDK for images and volumes, its client for builds and containers."""
+    """Docker, through its SDK for images and volumes and its client for builds and containers."""
 
     removal = ("rm", "--force")
 
@@ -75,7 +78,7 @@ class DockerEngine(Engine):
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return files of an image; a container is created, read and removed, never started."""
+        """Return files of an image, by creating a container and reading it without starting it."""
         api = self._api
         try:
             info = api.inspect_image(ref)
@@ -97,7 +100,11 @@ class DockerEngine(Engine):
     def _copied(
         self, container: dict[str, Any], path: str, limit: int
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield a file of a container, or the files of a folder, by path below the root."""
+        """Yield path and content of a file in a container, or of each file in a folder.
+
+        Paths are relative to the root. Raise `InvalidError` if the archive of the path is larger
+        than `limit` bytes.
+        """
         try:
             pieces, _ = self._api.get_archive(container["Id"], f"/{path}")
         except NotFound:
@@ -118,7 +125,7 @@ class DockerEngine(Engine):
                 yield f"{parent}/{member.name}", tar.content(member)
 
     def save(self, image: Image, folder: Path) -> None:
-        """Export an image as an OCI layout in a new folder; Docker can since version 25."""
+        """Export an image as an OCI layout in a new folder. This requires Docker 25."""
         archive.receive(self._exported(image), folder, f"the image {image.id} of the engine")
 
     def _exported(self, image: Image) -> Iterator[bytes]:
@@ -127,7 +134,10 @@ class DockerEngine(Engine):
             yield from self._api.get_image(image.tags[0] if image.tags else image.id)
 
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
-        """Load a layout's one image under the names in the layout, sending only what is needed."""
+        """Load the only image in a layout, without sending the blobs in `without`.
+
+        The image gets the names in the layout; `names` is ignored.
+        """
         del names  # the layout's own
         with self._waiting(_LOAD_SECONDS):
             try:
@@ -139,20 +149,20 @@ class DockerEngine(Engine):
                 raise BuildError(f"the engine cannot load the image: {short(error)}") from error
 
     def shares(self) -> dict[str, int]:
-        """Return image ids → bytes that no other image shares, where reported."""
+        """Return the bytes that each image shares with no other, by image id, where reported."""
         with _reported("the engine cannot report sizes"):
             images = self._api.df().get("Images") or ()
         sizes = {i["Id"]: (i.get("Size", -1), i.get("SharedSize", -1)) for i in images}
         return {key: size - shared for key, (size, shared) in sizes.items() if 0 <= shared <= size}
 
     def remove(self, ref: str, only: str = "") -> None:
-        """Remove an image by tag; its parent images stay."""
+        """Remove an image by tag, but not its parent images."""
         with self._waiting(_REMOVAL_SECONDS):
             super().remove(ref, only)
 
     @contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
-        """Wait at most this long for answers."""
+        """Set the timeout for the engine's responses within the context."""
         previous = self._api.timeout
         self._api.timeout = seconds
         try:
@@ -161,7 +171,10 @@ class DockerEngine(Engine):
             self._api.timeout = previous
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, taking it from any other; raise `BuildError` on failure."""
+        """Give an image a further name, even if another image has it.
+
+        Raise `BuildError` if the engine fails.
+        """
         repository, tag = parse_repository_tag(name)
         try:
             self._api.tag(image.id, repository, tag)
@@ -182,20 +195,22 @@ class DockerEngine(Engine):
         return images
 
     def _remove(self, ref: str) -> None:
-        """Remove an image by tag or id, but not its parents, which are not envbuilder's to remove.
+        """Remove an image by tag or id, but not its parents, which may not be envbuilder's.
 
-        Also, if a tag was once given to a `docker commit` of the image it names now, Docker 26.1
-        (containerd store) takes the image for its own parent and follows that chain forever.
+        Another reason to keep parents is a bug of Docker 26.1 with the containerd store. If a tag
+        once named a `docker commit` of the image that it names now, Docker takes the image for its
+        own parent and follows that chain forever.
         """
         with _removing(ref):
             self._api.remove_image(ref, noprune=True)
 
     @cached_property
     def build_command(self) -> BuildCommand:
-        """How to build with this engine.
+        """The command that builds images with this engine.
 
-        With the containerd store, layers are written as zstd directly: measured, that is 2 to 3
-        times faster than gzip, and smaller. The classic store accepts only what `--load` sends.
+        With the containerd store, layers are compressed with zstd, which in measurements was 2 to 3
+        times faster than gzip and gave smaller layers. The classic store only accepts the output
+        type `docker`, as with `--load`.
         """
         endpoint = self._endpoint
         status = self._info.get("DriverStatus") or ()
@@ -238,15 +253,16 @@ class DockerEngine(Engine):
         return volumes or ()
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+        """Remove a volume. Raise `BuildError` if it is in use or the engine fails."""
         with _removing(name):
             self._api.remove_volume(name)
 
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
-        """Make a volume that belongs to a container's user, unless it exists.
+        """Create a volume owned by the container's user, unless it exists.
 
-        A new volume belongs to root, and our containers cannot change owners. So the engine itself
-        writes its folder from an archive, through a container that is never started.
+        A new volume belongs to root, and envbuilder's containers cannot change owners. Therefore
+        the engine itself writes the volume's folder from an archive, through a container that is
+        never started.
         """
         api = self._api
         flags = self._user_flags(container)
@@ -278,11 +294,14 @@ class DockerEngine(Engine):
         return containers
 
     def knows_gpus(self) -> bool:
-        """Return whether NVIDIA's runtime is configured."""
+        """Return whether NVIDIA's container runtime is configured."""
         return "nvidia" in (self._info.get("Runtimes") or {})
 
     def cdi_devices(self) -> frozenset[str]:
-        """Return the CDI devices that Docker lists, or its files if that version lists none."""
+        """Return the CDI devices that Docker reports.
+
+        If this version of Docker reports none, return the devices in its CDI files.
+        """
         devices = self._info.get("DiscoveredDevices")
         if devices is None and self.socket:  # else its files are on another machine
             return cdi.devices(map(Path, self._info.get("CDISpecDirs") or ()))
@@ -290,7 +309,7 @@ class DockerEngine(Engine):
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits for containers on the engine's machine."""
+        """The resource limits for containers on the engine's machine."""
         info = self._info
         return limits(
             int(info.get("MemTotal") or 0) if info.get("MemoryLimit") else 0,
@@ -306,7 +325,7 @@ class DockerEngine(Engine):
 
     @cached_property
     def _info(self) -> dict[str, Any]:
-        """The engine's report about itself, requested once: it takes as long as all the rest."""
+        """The engine's report about itself, requested once, as it takes as long as all the rest."""
         with _reported("the engine does not answer"):
             info: dict[str, Any] = self._client.info()
         return info
@@ -339,7 +358,7 @@ class DockerEngine(Engine):
 
 @contextmanager
 def _reported(failure: str) -> Iterator[None]:
-    """Raise a `ToolError` for a request that failed."""
+    """Raise `ToolError` with the message `failure` if a request in the context fails."""
     try:
         yield
     except (APIError, RequestException) as error:
@@ -347,14 +366,14 @@ def _reported(failure: str) -> Iterator[None]:
 
 
 def _discard(remove: Callable[..., None], *arguments: str, **options: bool) -> None:
-    """Remove something temporary, if the engine can."""
+    """Call the SDK function that removes something temporary, and ignore failures."""
     with suppress(APIError, RequestException):
         remove(*arguments, **options)
 
 
 @contextmanager
 def _removing(name: str) -> Iterator[None]:
-    """Raise a `BuildError` for something that could not be removed."""
+    """Raise `BuildError` if a request in the context that removes `name` fails."""
     try:
         yield
     except (APIError, RequestException) as error:
@@ -366,7 +385,7 @@ def _removing(name: str) -> Iterator[None]:
 
 
 def _folder(user: str) -> bytes:
-    """Return an archive with the volume's folder, owned by its user."""
+    """Return a tar with the volume's folder, owned by `user` (`uid:gid`)."""
     uid, _, gid = user.partition(":")
     member = tarfile.TarInfo(_FOLDER)
     member.type = tarfile.DIRTYPE

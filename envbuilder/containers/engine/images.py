@@ -1,6 +1,6 @@
 """Move images between OCI layouts and a container engine.
 
-Blobs that an engine already has, by digest, are not sent again.
+Blobs that the engine already has are not sent again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
-    """Export an image of the engine as a layout, kept in `folder` under the image's id.
+    """Export an image from the engine as a layout, kept in `folder` under the image's id.
 
-    Raise `BuildError` if the engine sends no OCI layout (Docker does from version 25 on), or not
-    all of the image: Docker omits blobs that its store has lost.
+    Raise `BuildError` if the engine does not export OCI layouts, as Docker before version 25. Also
+    raise it if a part of the image is missing, since Docker omits blobs that its store has lost.
     """
     target = folder / image.id.removeprefix("sha256:")
     if target.is_dir():
@@ -50,7 +50,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
 
 
 def take(engine: Engine, ref: str, folder: Path) -> Layout:
-    """Export an image of the engine as a layout, then remove its tag from the engine."""
+    """Export an image from the engine as a layout, then remove its tag from the engine."""
     image = engine.image(ref)
     if image is None:
         raise BuildError(f"{ref}: not in the engine after it was built")
@@ -63,12 +63,12 @@ def take(engine: Engine, ref: str, folder: Path) -> Layout:
 def load(
     engine: Engine, layout: Layout, recorded: Layout, names: Sequence[str] = (), preload: str = ""
 ) -> tuple[types.Digest, types.Digest]:
-    """Load a layout's one image; return the digests of its configuration and of its manifest.
+    """Load the only image in a layout; return the digests of its configuration and manifest.
 
-    `recorded` holds the manifests of images exported or loaded earlier, and `preload` is the image
-    of the preloaded lower layers: layers that the engine has are not sent again (`stored.layers`).
-    The image gets `names`, or the names in the layout. Raise
-    `BuildError` if the engine ends up with another image.
+    The image gets `names` or, if there are none, the names in the layout. Layers that the engine
+    has are not sent again. `recorded` contains the manifests of images exported or loaded earlier,
+    and `preload` is the name of an image of the lower layers that was loaded in advance. Raise
+    `BuildError` if the engine does not have the image afterwards.
     """
     descriptors = layout.index().manifests
     manifest = layout.read_manifest(descriptors[0])
@@ -112,10 +112,11 @@ def remember(layout: Layout, recorded: Layout) -> None:
 def layers(
     engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
 ) -> set[types.Digest]:
-    """Return an image's layers that the engine is known to have, after one or two requests.
+    """Return the digests of an image's layers that the engine is known to have.
 
-    First request the image `preload`, of the preloaded lower layers. If there is none, request the
-    current image of one of the `names`, usually the one that this image replaces.
+    First ask the engine for the image `preload` of the lower layers. If it has none, ask for the
+    current images of the `names`, which this image usually replaces. The layers of these images are
+    known if their manifests are in `recorded`.
     """
     if not engine.receives_layers:
         return set()
@@ -136,7 +137,7 @@ def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
 
 
 def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
-    """Return the layers of a manifest, or of an index's manifests that are recorded."""
+    """Return the layers of a manifest, or of the recorded manifests in an index."""
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
     held: set[types.Digest] = set()

@@ -1,6 +1,6 @@
-"""The interface of a container engine, which `docker.py` and `podman.py` implement; its endpoint.
+"""The interface of container engines, which `docker.py` and `podman.py` implement, and endpoints.
 
-An engine's failure is raised as a `ToolError`, `BuildError` or `VerifyError` that says what to do.
+Failures of an engine are raised as a `ToolError`, `BuildError` or `VerifyError` with advice.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ VOLUME_LABEL = f"{LABEL}volume"
 _NO_NAME = "<none>:<none>"
 _SECONDS = 60.0
 _CLIENT_FAILURES = frozenset({125, 126, 127})
-"""Exit codes of the clients themselves; others are the container's."""
+"""Exit codes for failures of the client itself. All others are the container's."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
     """An image in the engine."""
 
     id: str
-    """sha256 of its configuration or manifest, whichever the engine uses."""
+    """Digest of the image's configuration or manifest, whichever the engine uses as id."""
     tags: tuple[str, ...]
     labels: dict[str, str]
 
@@ -49,43 +49,49 @@ class StoredVolume(Struct, frozen=True, kw_only=True):
 
 
 class BuildCommand(Struct, frozen=True, kw_only=True):
-    """How a plan builds an image with an engine."""
+    """The command with which an engine builds an image, and the abilities of its builder."""
 
     builder: Literal["buildkit", "buildah"]
     argv: tuple[str, ...]
     """The build command, up to the options that are the same for all engines."""
     digests_option: str
-    """The option that names the file to which the digests of the built image are written."""
+    """Option that names the file to which the builder writes the digests of the image."""
     version_argv: tuple[str, ...]
-    """The command that reports the builder's version."""
+    """The command that prints the builder's version."""
     docker_version: str = ""
-    """Docker's version, which includes the builder; empty for other engines."""
+    """Version of Docker, which includes the builder; empty for other engines."""
     takes_epoch: bool = False
     """Whether the builder takes its timestamps from the build argument SOURCE_DATE_EPOCH."""
     layout_argv: tuple[str, ...] = ()
-    """The same to write an image as an OCI layout, to the folder after `dest=` in the last word,
-    instead of keeping it in the engine; empty if the builder cannot do that."""
+    """The build command that writes an OCI layout instead of keeping the image in the engine.
+
+    It writes to the folder that must be appended to `dest=` in the last word. Empty if the builder
+    cannot write layouts.
+    """
     exports_layouts: bool = True
     """Whether the engine exports images as OCI layouts."""
     keeps_blobs: bool = False
-    """Whether it stores layers as received, so that existing layers need not be sent again."""
+    """Whether the engine stores layers as received, so that they need not be sent again."""
     storage: str = ""
-    """The folder where it stores images, if known and on this machine; else empty."""
+    """Folder in which the engine stores images; empty if unknown or not on this machine."""
 
 
 class Engine(abc.ABC):
-    """A container engine that answers and is recent enough; closed at the end of `with`."""
+    """A container engine that answers and is recent enough.
+
+    As a context manager, it closes its connections at the end.
+    """
 
     command: tuple[str, ...]
-    """The client's command line, pointed at this engine."""
+    """Command line of the client, with the flags that select this engine."""
     rootless: bool = False
-    """Whether users in containers are mapped: root inside is this user."""
+    """Whether users in containers are mapped, so that root in a container is this user."""
     receives_layers: bool = True
-    """Whether `load` sends layers: then it helps to know which of them the engine has."""
+    """Whether `load` sends layers, so that it helps to know which layers the engine has."""
     removal: tuple[str, ...]
-    """The client's command that removes a container, even while it runs."""
+    """The client's subcommand that removes a container, even while it runs."""
     socket: Path | None = None
-    """The socket through which the engine is reached; None if it has none on this machine."""
+    """Unix socket of the engine; None if it has none on this machine."""
 
     def __enter__(self) -> Self:
         return self
@@ -100,56 +106,57 @@ class Engine(abc.ABC):
     # --- images
 
     def image(self, ref: str) -> Image | None:
-        """Return an image by tag or id, or None."""
+        """Return an image by tag or id, or None if the engine lacks it."""
         data = self._inspect(ref)
         return None if data is None else _described(data)
 
     def variables(self, ref: str) -> tuple[str, ...]:
-        """Return an image's own variables as `NAME=VALUE`; empty if the image is gone."""
+        """Return the variables that an image sets, as `NAME=VALUE`; empty if the image is gone."""
         data = self._inspect(ref) or {}
         return tuple(map(str, (data.get("Config") or {}).get("Env") or ()))
 
     def labelled(self) -> tuple[Image, ...]:
-        """Return the images with envbuilder's label, including those that inherited it."""
+        """Return the images with envbuilder's label, including images that inherited the label."""
         images = {i.id: i for i in map(_described, self._list(f"{LABEL}fingerprint"))}
         return tuple(images[key] for key in sorted(images))
 
     def shares(self) -> dict[str, int]:
-        """Return image ids → bytes that no other image shares, where reported."""
+        """Return the bytes that each image shares with no other, by image id, where reported."""
         return {}
 
     def pull(self, ref: str, platform: str) -> None:
-        """Pull an image; raise `BuildError` if that fails."""
+        """Pull an image. Raise `BuildError` if that fails."""
         done = process.run([*self.command, "pull", "--quiet", "--platform", platform, ref])
         if done.returncode != 0:
             raise BuildError(f"{ref}: cannot be pulled: {done.last_words}", no_base(ref))
 
     def forget(self, ref: str) -> None:
-        """Remove a tag if the engine has it; raise `BuildError` if it cannot be removed."""
+        """Remove a tag if the engine has it. Raise `BuildError` if it cannot be removed."""
         if self.image(ref) is not None:
             self.remove(ref)
 
     def remove(self, ref: str, only: str = "") -> None:
-        """Remove an image by tag; its parent images stay.
+        """Remove an image by tag, but not its parent images.
 
-        Raise `BuildError` if it is in use, if the engine fails or, with `only`, if the tag no
-        longer names the image with that id.
+        Raise `BuildError` if the image is in use or the engine fails. Also raise it if the tag no
+        longer names the image with the id `only`, unless `only` is empty.
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
             raise BuildError(f"{ref}: now names another image, or none", "Run it again.")
         self._remove(ref)
 
     def pull_name(self, ref: str) -> str:
-        """Return the reference by which the engine pulls an image that it does not have."""
+        """Return the reference to pass to the engine to pull an image."""
         return ref
 
     @abc.abstractmethod
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return the files at or below some paths of an image, at most `limit` bytes for each path.
+        """Return the content of the files at or below some paths of an image, by path.
 
-        None if the engine lacks the image for this platform, or cannot export single files.
+        `limit` is the maximum number of bytes for each path. Return None if the engine lacks the
+        image for this platform, or cannot export single files.
         """
 
     @abc.abstractmethod
@@ -158,15 +165,21 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
-        """Load a layout's one image under these names; the blobs `without` need not be sent."""
+        """Load the only image in a layout under these names.
+
+        The blobs in `without` need not be sent, because the engine has them.
+        """
 
     @abc.abstractmethod
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, taking it from any other; raise `BuildError` on failure."""
+        """Give an image a further name, even if another image has it.
+
+        Raise `BuildError` if the engine fails.
+        """
 
     @abc.abstractmethod
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        """Return the engine's report about an image, or None."""
+        """Return the engine's report about an image, or None if the engine lacks it."""
 
     @abc.abstractmethod
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
@@ -181,20 +194,18 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def build_command(self) -> BuildCommand:
-        """How to build with this engine."""
+        """The command that builds images with this engine."""
 
     @abc.abstractmethod
     def require_builder(self) -> None:
-        """Raise `ToolError` (exit 4) if a program that builds is missing or too old."""
+        """Raise `ToolError` (exit 4) if a program needed for builds is missing or too old."""
 
     # --- volumes
 
     def make_volumes(self, container: Container, labels: Mapping[str, str]) -> None:
-        """Make the missing volumes of a container; they belong to its user.
+        """Create a container's missing volumes, owned by the container's user.
 
-        Raise `ToolError` if one cannot be made.
-
-        Raise `ToolError` if one cannot be made.
+        Raise `ToolError` if a volume cannot be created.
         """
         for volume in container.volumes:
             if not volume.is_folder:
@@ -211,16 +222,16 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def remove_volume(self, name: str) -> None:
-        """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+        """Remove a volume. Raise `BuildError` if it is in use or the engine fails."""
 
     @abc.abstractmethod
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
-        """Make a volume that belongs to a container's user, unless it exists."""
+        """Create a volume owned by the container's user, unless it exists."""
 
     # --- containers
 
     def used(self) -> frozenset[str]:
-        """Return the image ids of running containers."""
+        """Return the ids of the images of running containers."""
         return frozenset(
             f"sha256:{str(running['ImageID']).removeprefix('sha256:')}"
             for running in self._list_containers()
@@ -233,10 +244,10 @@ class Engine(abc.ABC):
     def run(
         self, container: Container, on_stdout: Callable[[str], None], timeout: float
     ) -> process.Completed:
-        """Run a container to its end, and always remove it.
+        """Run a container until it ends or `timeout` (seconds) expires; always remove it.
 
-        Raise `VerifyError` if it cannot be started or the engine goes away, `ToolError` if the
-        engine cannot provide its device.
+        `on_stdout` is called with each line of output. Raise `VerifyError` if the container cannot
+        be started or the engine goes away, and `ToolError` if the engine cannot provide its device.
         """
         name = _new_name()
         # podman leaves a file `oom` in its working folder when memory runs out.
@@ -263,17 +274,17 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def knows_gpus(self) -> bool:
-        """Return whether the engine can give NVIDIA GPUs to a container."""
+        """Return whether the engine can provide NVIDIA GPUs to containers."""
 
     @abc.abstractmethod
     def cdi_devices(self) -> frozenset[str]:
-        """Return the names of the devices that the engine can give by CDI."""
+        """Return the names of the devices that the engine can provide to containers by CDI."""
 
     def foreground(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
-        """Return the client's command that runs a container in this process's place.
+        """Return the client's command that runs a container in place of this process.
 
-        The container ends with the process, even if that is killed; engines alone do not ensure
-        that.
+        Also ensure that the container is removed when the process ends, even if it is killed.
+        Engines alone do not ensure that.
         """
         name = _new_name()
         process.when_ended((*self.command, *self.removal, name))
@@ -282,7 +293,7 @@ class Engine(abc.ABC):
     def run_command(
         self, container: Container, *, terminal: bool, name: str = ""
     ) -> tuple[str, ...]:
-        """Return the client's command that runs a container in the foreground and removes it."""
+        """Return the client's command that runs a container in the foreground, then removes it."""
         words = [*self.command, "run", "--rm", "--pull=never", "--interactive"]
         if name:
             words += ["--name", name]
@@ -291,7 +302,7 @@ class Engine(abc.ABC):
         return (*words, *self._flags(container), *container.words)
 
     def _flags(self, container: Container) -> tuple[str, ...]:
-        """Return a container as flags of the client's `run`."""
+        """Return the flags of the client's `run` for a container."""
         return run_flags(
             container,
             user=self._user_flags(container),
@@ -303,39 +314,42 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def limits(self) -> Limits:
-        """The limits for containers on the engine's machine."""
+        """The resource limits for containers on the engine's machine."""
 
     def _user_flags(self, container: Container) -> tuple[str, ...]:
-        """Return the flags of `run` for a container's user; with a project, one of the host."""
+        """Return the flags of `run` that set a container's user.
+
+        If the container has a project, its user is a user of the host.
+        """
         return ("--user", container.user)
 
     @abc.abstractmethod
     def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the client's `run` and variables for it, without the user's client settings.
+        """Return the client's `run` command and variables that disable the user's client settings.
 
-        Those may add variables and proxies to containers. `folder` is an empty folder.
+        Those settings may add variables and proxies to containers. `folder` is an empty folder.
         """
 
     @abc.abstractmethod
     def _not_started(self, words: str) -> VerifyError | ToolError:
-        """Return the error for a container that could not be run; `words`: the client's output."""
+        """Return the error for a container that did not start; `words` is the client's output."""
 
     @abc.abstractmethod
     def _home_options(self, container: Container) -> str:
-        """Return the options of `--tmpfs` for a folder that belongs to a container's user."""
+        """Return the options of `--tmpfs` for a folder owned by the container's user."""
 
     @abc.abstractmethod
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
-        """Return the flags of `run` for NVIDIA GPUs."""
+        """Return the flags of `run` that provide NVIDIA GPUs; `gpus` is a value for `--gpus`."""
 
 
 def _new_name() -> str:
-    """Return a name for a container."""
+    """Return a random name for a container."""
     return f"envbuilder-{secrets.token_hex(6)}"
 
 
 def _described(data: dict[str, Any]) -> Image:
-    """Return an image from an engine's report of it."""
+    """Return the image that an engine's report describes."""
     tags = data.get("RepoTags") or data.get("Names") or ()
     labels = data.get("Labels") or (data.get("Config") or {}).get("Labels") or {}
     return Image(
@@ -346,7 +360,7 @@ def _described(data: dict[str, Any]) -> Image:
 
 
 def no_base(ref: str) -> str:
-    """Return a hint for a base image that cannot be obtained."""
+    """Return the hint for a base image that is missing and cannot be pulled."""
     return (
         f"The base image {ref} is not in the engine and cannot be pulled. Name another with"
         " ENVBUILDER_BASE_IMAGE=REF, or set a mirror in envbuilder.yaml (base_images:)."
@@ -354,7 +368,7 @@ def no_base(ref: str) -> str:
 
 
 def short(error: Exception) -> str:
-    """Return an engine's failure in a few words."""
+    """Return a short description of an engine's failure."""
     text = str(error)
     for cause in ("Permission denied", "No such file or directory", "Connection refused"):
         if cause in text:
@@ -366,24 +380,24 @@ _SOCKET = "/var/run/docker.sock"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """An engine's endpoint, and whether it was configured."""
+    """The address of an engine, with the settings to connect to it."""
 
     url: str | None
     tls: Any = None
     builder: str = "default"
     flags: tuple[str, ...] = ()
     named: bool = True
-    """Whether it was configured instead of found."""
+    """Whether the user configured the endpoint; False if it was found by its default path."""
 
     @property
     def socket(self) -> Path | None:
-        """The Unix socket; None if it is another kind of endpoint."""
+        """The path of the Unix socket; None for other kinds of endpoints."""
         path = (self.url or "").removeprefix("unix://")
         return Path(path) if path.startswith("/") else None
 
     @property
     def explicit_flags(self) -> tuple[str, ...]:
-        """Flags that point the docker client here, whatever its configuration and variables are."""
+        """Flags that make the docker client use this endpoint, whatever its configuration says."""
         words = ["--host", self.url or ""]
         if self.tls:
             words.append("--tlsverify" if self.tls.verify else "--tls")
@@ -400,7 +414,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 def find_docker() -> Endpoint:
-    """Return the endpoint that the docker client uses."""
+    """Return the endpoint that the docker client would use; its `url` is None if there is none.
+
+    Raise `ToolError` if the docker context cannot be read.
+    """
     import docker.utils
 
     if os.environ.get("DOCKER_HOST"):
@@ -418,7 +435,10 @@ def find_docker() -> Endpoint:
 
 
 def configured_docker() -> bool:
-    """Return whether an engine seems to exist: a variable, a context, a socket or podman."""
+    """Return whether a container engine seems to exist.
+
+    Signs of one are the variable DOCKER_HOST, a docker context, a socket, or podman on PATH.
+    """
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
     return (
         bool(os.environ.get("DOCKER_HOST"))
@@ -429,7 +449,10 @@ def configured_docker() -> bool:
 
 
 def _context() -> Any:
-    """Return the configured docker context, or None; raise `ToolError` if it cannot be read."""
+    """Return the configured docker context, or None if there is none but the default.
+
+    Raise `ToolError` if the context cannot be read.
+    """
     from docker.context import ContextAPI
 
     name = os.environ.get("DOCKER_CONTEXT")

@@ -1,7 +1,7 @@
-"""podman through its own client, with or without its socket.
+"""podman, through its own client, with or without its socket.
 
-Its Docker-compatible socket has no BuildKit and silently ignores parts of a request, so builds and
-runs use the `podman` command; `--url` points it at the configured engine.
+podman's Docker-compatible socket has no BuildKit and silently ignores parts of requests. Therefore
+builds and runs use the `podman` command, with `--url` for the configured engine.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from envbuilder.core.errors import BuildError, ToolError, VerifyError
 from envbuilder.core.text import version_numbers
 
 OLDEST = (4, 8)
-"""From its release notes: `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah 1.30),
-heredocs and `ADD --checksum` with 4.8 (Buildah 1.33)."""
+"""Oldest supported version of podman.
+
+According to its release notes, `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah
+1.30), and heredocs and `ADD --checksum` with 4.8 (Buildah 1.33).
+"""
 _GPU = "nvidia.com/gpu"
-"""The device kind in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
+"""Kind of the devices in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
 _UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
-"""Long, because the engine unpacks a whole image before it answers."""
+"""Timeout of a transfer in seconds. It is long, because podman unpacks a whole image meanwhile."""
 _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --backend venv."
 
 
@@ -56,7 +59,11 @@ class PodmanEngine(Engine):
         remote: bool = False,
         limits: Limits = _UNLIMITED,
     ) -> None:
-        """`remote`: a service does the work, maybe on another machine; it reads no local files."""
+        """Create the engine that the client's command line `command` reaches.
+
+        `remote` says that a service does the work. The service may be on another machine, and it
+        reads no local files.
+        """
         self.command = tuple(command)
         self.rootless = rootless
         self._remote = remote
@@ -66,13 +73,13 @@ class PodmanEngine(Engine):
         """Do nothing: each command connects by itself."""
 
     def pull_name(self, ref: str) -> str:
-        """Return the full reference: podman does not assume a registry."""
+        """Return the reference with its registry, since podman does not assume Docker Hub."""
         return qualified(ref)
 
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return None: podman's client can only copy whole folders out."""
+        """Return None, since podman's client can only copy whole folders out of images."""
         del ref, platform, paths, limit
         return None
 
@@ -84,10 +91,11 @@ class PodmanEngine(Engine):
         archive.unpack(saved, folder)
 
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
-        """Load an image without its names: podman loads nothing from an index of several entries.
+        """Load the only image in a layout, then give it its names.
 
-        Podman reads blobs from the layout itself, and skips those it already has. A remote podman
-        gets them all, in an archive.
+        It is loaded without names, because podman loads nothing from an index of several entries.
+        podman reads the blobs from the layout itself and skips the blobs that it already has. A
+        remote podman gets all blobs in an archive.
         """
         del without
         image = layout.index().manifests[0]
@@ -104,7 +112,10 @@ class PodmanEngine(Engine):
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, taking it from any other; raise `BuildError` on failure."""
+        """Give an image a further name, even if another image has it.
+
+        Raise `BuildError` if podman fails.
+        """
         self._transfer("tag", image.id.removeprefix("sha256:"), name)
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
@@ -131,7 +142,7 @@ class PodmanEngine(Engine):
 
     @property
     def build_command(self) -> BuildCommand:
-        """How to build with this engine."""
+        """The command that builds images with podman."""
         # One layer for the whole final stage.
         return BuildCommand(
             builder="buildah",
@@ -141,13 +152,13 @@ class PodmanEngine(Engine):
         )
 
     def require_builder(self) -> None:
-        """Do nothing: podman is its own builder, and has already answered."""
+        """Do nothing, since podman is its own builder and has already answered."""
 
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
         return self._listed("list its volumes", "volume", "ls", "--filter", f"label={label}")
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume; raise `BuildError` if it is in use or the engine fails."""
+        """Remove a volume. Raise `BuildError` if it is in use or podman fails."""
         self._removed(name, self._query("volume", "rm", name))
 
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
@@ -165,12 +176,12 @@ class PodmanEngine(Engine):
         return any(name.startswith(f"{_GPU}=") for name in cdi.devices(cdi.FOLDERS))
 
     def cdi_devices(self) -> frozenset[str]:
-        """Return the devices in this machine's files; none for a remote podman."""
+        """Return the devices in this machine's CDI files; none if podman is remote."""
         return frozenset() if self._remote else cdi.devices(cdi.FOLDERS)
 
     @property
     def limits(self) -> Limits:
-        """The limits for containers on the engine's machine."""
+        """The resource limits for containers on podman's machine."""
         return self._limits
 
     def _user_flags(self, container: Container) -> tuple[str, ...]:
@@ -209,14 +220,14 @@ class PodmanEngine(Engine):
         return process.run([*self.command, *arguments], timeout=_SECONDS)
 
     def _answer(self, what: str, *arguments: str) -> str:
-        """Return podman's output; raise `ToolError` if the command fails."""
+        """Run a podman command; return its output. Raise `ToolError` if it fails."""
         done = self._query(*arguments)
         if done.returncode != 0:
             raise ToolError(f"podman cannot {what}: {done.last_words}")
         return done.stdout
 
     def _listed(self, what: str, *arguments: str) -> Sequence[dict[str, Any]]:
-        """Return the list that podman prints as JSON, which may be empty."""
+        """Run a podman command that prints a JSON list; return the list, which may be empty."""
         answer = self._answer(what, *arguments, "--format", "json")
         items: list[dict[str, Any]] | None = json.loads(answer or "[]")
         return items or ()
@@ -228,7 +239,10 @@ class PodmanEngine(Engine):
 
 
 def connect(url: str | None) -> PodmanEngine:
-    """Return the engine at `url`, or this user's own; raise `ToolError` if it is unusable."""
+    """Return the podman at `url`, or this user's own if `url` is None.
+
+    Raise `ToolError` if podman is missing, does not answer or is too old.
+    """
     if process.which("podman") is None:
         raise ToolError("podman's socket answers, but its client is not on PATH", _HINT)
     command = ("podman", "--url", url) if url else ("podman",)
@@ -253,7 +267,10 @@ def connect(url: str | None) -> PodmanEngine:
 
 
 def _limits(machine: dict[str, Any]) -> Limits:
-    """Return the limits for a machine by podman's description; a user may not set every one."""
+    """Return the limits for the machine that podman describes.
+
+    A limit is 0 if this user may not set it.
+    """
     controllers = machine.get("cgroupControllers") or ()
     return limits(
         int(machine.get("memTotal") or 0) if "memory" in controllers else 0,
@@ -271,7 +288,10 @@ def _require(version: str, program: str) -> None:
 
 
 def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
-    """Return a layout in `folder` that holds one image without its names, by links."""
+    """Return a layout in the new folder `folder` with one image, without its names.
+
+    Its blobs are links to the original layout.
+    """
     single = Layout(folder)
     folder.mkdir()
     (folder / MARK).symlink_to((layout.folder / MARK).resolve())

@@ -1,1 +1,1 @@
-"""OCI images as files: descriptors, layers, layouts, archives; needs no engine and no daemon."""
+"""OCI images as files: descriptors, layers, layouts and archives, without any engine."""

@@ -1,6 +1,6 @@
-"""OCI layouts as one tar archive: what `docker save` writes and `docker load` reads.
+"""OCI layouts as a single tar archive, which `docker save` writes and `docker load` reads.
 
-The archive also holds `manifest.json` for Docker's classic store and older tools.
+The archive also contains `manifest.json`, for Docker's classic store and older tools.
 """
 
 from __future__ import annotations
@@ -27,27 +27,30 @@ if TYPE_CHECKING:
 
 
 NAME = "io.containerd.image.name"
-"""The annotation from which Docker's and containerd's `load` take an image's name."""
+"""Annotation from which Docker's and containerd's `load` take an image's name."""
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
 _ON_DISK = "/var/tmp"  # noqa: S108 (/tmp is often in memory; the folder is private)
 _EXPORT = 1 << 30
-"""Assumed size of an engine's export, which is unknown: at most 100 GiB of blobs."""
+"""Assumed size of an engine's export in bytes, since the actual size is unknown.
+
+It allows at most 100 GiB of blobs.
+"""
 
 
 def named(ref: str) -> dict[str, str]:
-    """Return the annotations that name an image in an index."""
+    """Return the annotations that give an image the name `ref` in an index."""
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
 def names(descriptors: Iterable[Descriptor]) -> list[str]:
-    """Return the names in entries of an index."""
+    """Return the image names in the entries of an index."""
     return [d.annotations[NAME] for d in descriptors if NAME in d.annotations]
 
 
 def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
-    """Yield a layout's one image as a tar, without the blobs in `without`."""
+    """Yield the pieces of a tar of the only image in a layout, without the blobs in `without`."""
     descriptors = layout.index().manifests
     manifest = layout.read_manifest(descriptors[0])
     blobs = {d.digest for d in (descriptors[0], *manifest.blobs)} - set(without)
@@ -66,11 +69,11 @@ def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[b
 def save(
     layout: Layout, target: Path, show: Callable[[int, int], object] = lambda done, total: None
 ) -> None:
-    """Write a layout's one image to an archive, or add it to a layout.
+    """Write the only image in a layout to an archive if `target` ends in .tar, else to a layout.
 
-    `show` receives the number of bytes written so far, and of all. In a layout it replaces images
-    of the same names; concurrent writers wait (`DIR.lock`). Files are copied, never linked, so that
-    users cannot change a cache through them. Raise `OSError` on a full disk.
+    In a layout, the image replaces images of the same names; concurrent writers wait (`DIR.lock`).
+    Files are copied, never linked, so that users cannot change a cache through them. `show` is
+    called with the bytes written so far and in total. Raise `OSError` if the disk is full.
     """
     if target.suffix == ".tar":
         write(layout, target, show)
@@ -101,7 +104,7 @@ def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]
 
 
 def _size(layout: Layout) -> int:
-    """Return the bytes of a layout's one image."""
+    """Return the size in bytes of the only image in a layout."""
     image = layout.index().manifests[0]
     return image.size + sum(blob.size for blob in layout.read_manifest(image).blobs)
 
@@ -109,7 +112,10 @@ def _size(layout: Layout) -> int:
 def write(
     layout: Layout, path: Path, show: Callable[[int, int], object] = lambda done, total: None
 ) -> None:
-    """Write a layout's one image to an archive, atomically; raise `OSError` on a full disk."""
+    """Write the only image in a layout to an archive, atomically.
+
+    Raise `OSError` if the disk is full.
+    """
     total = _size(layout)
     done = 0
     with files.appearing(path) as out:
@@ -120,22 +126,23 @@ def write(
 
 
 class Held(NamedTuple):
-    """An image in a layout or an archive, with all digests checked."""
+    """An image found in a layout or an archive, with all digests checked."""
 
     digest: types.Digest
-    """Digest of its configuration."""
+    """Digest of the image's configuration."""
     manifest: types.Digest
     names: frozenset[str]
-    """Its qualified names in the index."""
+    """Qualified names of the image in the index."""
 
 
 def held(
     path: Path, accept: Callable[[dict[str, Any]], bool] = lambda config: True
 ) -> Iterator[Held]:
-    """Yield the images whose configuration is accepted; the layers of others are not read.
+    """Yield the images at `path` for whose configuration `accept` returns true.
 
-    Raise `EnvbuilderError` if `path` is neither a layout nor an archive, if a blob is damaged, or
-    if layers are not those that the configuration names: the manifest in between could differ.
+    The layers of other images are not read. Raise `EnvbuilderError` if `path` is neither a layout
+    nor an archive, or if a blob is damaged. Also raise it if the manifest's layers are not the
+    layers that the configuration names.
     """
     with _examined(path) as layout:
         for descriptor in layout.images():
@@ -154,9 +161,9 @@ def held(
 
 
 def identity(path: Path) -> types.Digest:
-    """Return the digest of an image's configuration, whose layers are present.
+    """Return the digest of the configuration of the only image at `path`, after checking it.
 
-    Raise `EnvbuilderError` as `held` does, or if `path` holds no image or several.
+    Raise `EnvbuilderError` as `held` does, or if `path` contains no image or several.
     """
     images = [*held(path)]
     if len(images) != 1:
@@ -172,7 +179,7 @@ def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:
 
 @contextmanager
 def _examined(path: Path) -> Iterator[Layout]:
-    """Yield the layout at `path`; an archive is unpacked temporarily."""
+    """Yield the layout at `path`. If it is an archive, unpack it temporarily."""
     if not path.is_file():
         yield Layout.open(path)
         return
@@ -181,7 +188,7 @@ def _examined(path: Path) -> Iterator[Layout]:
 
 
 def opened(path: Path, folder: Path) -> Layout:
-    """Return the layout at `path`; an archive is unpacked into `folder`, once."""
+    """Return the layout at `path`. If it is an archive, unpack it below `folder`, only once."""
     if not path.is_file():
         return Layout.open(path)
     target = folder / files.file_sha256(path)
@@ -194,7 +201,7 @@ def opened(path: Path, folder: Path) -> Layout:
 
 
 def move_into_place(layout: Path, target: Path) -> None:
-    """Move a finished layout into place, unless another process was faster."""
+    """Move a finished layout to `target`, unless another process has put one there already."""
     try:
         layout.rename(target)
     except OSError:
@@ -203,9 +210,10 @@ def move_into_place(layout: Path, target: Path) -> None:
 
 
 def unpack(path: Path, folder: Path) -> Layout:
-    """Unpack an archive into a layout in a new folder: blobs, verified by digest, and nothing else.
+    """Unpack an archive into a layout in a new folder.
 
-    Raise `InvalidError` if the file is not an archive of an OCI layout, `BuildError` if it is
+    Only the blobs, verified by digest, the index and the file `oci-layout` are unpacked. Raise
+    `InvalidError` if the file is not an archive of an OCI layout, and `BuildError` if it is
     damaged.
     """
     with files.explained(path), path.open("rb") as stream:
@@ -213,7 +221,7 @@ def unpack(path: Path, folder: Path) -> Layout:
 
 
 def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
-    """Unpack an archive like `unpack`, but from a byte stream, as an engine sends it."""
+    """Unpack an archive as `unpack` does, but from a byte stream that an engine sends."""
     return _received(cast("IO[bytes]", _Reader(stream)), _EXPORT, folder, where)
 
 
@@ -250,7 +258,7 @@ def _path(digest: types.Digest) -> str:
 
 
 class _Reader(Struct):
-    """A file-like reader over an iterator of bytes."""
+    """A file-like object that reads from an iterator of bytes."""
 
     _stream: Iterator[bytes]
     _held: bytes = b""
@@ -265,6 +273,6 @@ class _Reader(Struct):
         return data
 
     def seek(self, position: int) -> None:
-        """Return to the start, after one read."""
+        """Go back to the start. Only possible after a single read."""
         assert position == 0, "nothing else is used"
         self._held = self._last + self._held

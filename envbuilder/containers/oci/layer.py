@@ -1,9 +1,9 @@
-"""Write and read layers.
+"""Write and read image layers.
 
-A written layer is a compressed tar whose bytes depend only on its members: they are sorted by path;
-time, owner and mode are set explicitly, never taken from the build machine. The tar is hashed and
-compressed while it is produced, and never stored uncompressed. A layer to read may come from
-anywhere: its names, sizes and compression are untrusted.
+A written layer is a compressed tar whose bytes depend only on its members. They are sorted by path.
+Their times, owners and modes are set explicitly, never taken from the build machine. The tar is
+hashed and compressed while it is produced, and never stored uncompressed. A layer that is read may
+come from anywhere, so its names, sizes and compression are untrusted.
 """
 
 from __future__ import annotations
@@ -27,61 +27,69 @@ _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SY
 _PIECE = 1 << 20
 _LEVEL = 3
 _JOB = 8 << 20
-"""Bytes that one thread compresses at a time; constant, so that the output is always the same."""
+"""Bytes that one thread compresses at a time. Constant, so that the output is always the same."""
 _THREADS = 8
-"""Maximum number of compressing threads. One thread hashes all input, which cannot keep more of
-them busy, and each takes 8 MiB: 128 took 1.1 GiB."""
+"""Maximum number of compressing threads.
+
+A single thread hashes all input, which cannot keep more of them busy. Each takes 8 MiB: 128 threads
+took 1.1 GiB.
+"""
 LARGEST = 8 << 30
-"""Maximum bytes of a layer's tar, which packages determine: registries and engines refuse blobs of
-10 GB and more."""
+"""Maximum size of a layer's tar in bytes. Registries and engines refuse blobs of 10 GB or more."""
 
 
 class Source(Protocol):
-    """A source of a file's bytes other than a file on disk."""
+    """A source of a file's content that is not a file on disk."""
 
     @property
     def size(self) -> int:
-        """Return the size of the file in bytes."""
+        """The size of the content in bytes."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the file's bytes; raise `BuildError` if they cannot be read as expected."""
+        """Yield the content in pieces. Raise `BuildError` if it cannot be read as expected."""
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """One entry of a layer."""
+    """One entry of a layer: a file, a folder or a link."""
 
     path: str
-    """Relative to the image's root, without a leading slash."""
+    """Path relative to the image's root, without a leading slash."""
     kind: Kind = "file"
     mode: int = 0o644
     uid: int = 0
     gid: int = 0
     content: bytes = b""
     source: Path | Source | None = None
-    """The source of a file's bytes; without it, they are `content`."""
+    """Source of a file's content; None if the content is in `content`."""
     target: str = ""
-    """The target of a link."""
+    """Target of a link."""
     time: int | None = None
-    """Its own time in seconds, used if it is before that of the layer."""
+    """Modification time in seconds since 1970, limited to the layer's time.
+
+    None for the layer's time.
+    """
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """A written layer: the compressed blob and the tar in it."""
+    """The digests and sizes of a written layer: of the compressed blob, and of the tar in it."""
 
     digest: types.Digest
     size: Bytes
     diff_id: types.Digest
     unpacked: Bytes
-    """Bytes of the tar."""
+    """Size of the uncompressed tar in bytes."""
 
     @property
     def descriptor(self) -> Descriptor:
-        """Return the descriptor of the blob, for a manifest."""
+        """The descriptor of the compressed blob, for a manifest."""
         return Descriptor(media_type=LAYER_ZSTD, digest=self.digest, size=self.size)
 
 
 def compressor() -> Mapping[str, str | int]:
-    """Return what determines a layer's bytes beside its members: the compressor's settings."""
+    """Return the version and the settings of the compressor.
+
+    Besides its members, only these determine the bytes of a layer.
+    """
     import zstandard
 
     return {"zstd": ".".join(map(str, zstandard.ZSTD_VERSION)), "level": _LEVEL, "job": _JOB}
@@ -93,11 +101,11 @@ def write(
     epoch: int,
     on_bytes: Callable[[int], object] = lambda amount: None,
 ) -> Layer:
-    """Write a layer; no time in it is later than `epoch` (seconds).
+    """Write a layer with these members to `path`.
 
-    `on_bytes` receives the bytes of its tar as they are written.
-    Raise `BuildError` if it gets too large, a file changes meanwhile or a member is unsafe,
-    `OSError` on a full disk.
+    No modification time in the layer is later than `epoch` (seconds since 1970). `on_bytes` is
+    called with the size of each piece of the tar in bytes. Raise `BuildError` if the layer gets too
+    large, a file changes meanwhile or a member is unsafe, and `OSError` if the disk is full.
     """
     return pack(_meanwhile(gathered(tar(clean(members), epoch))), path, on_bytes)
 
@@ -105,7 +113,10 @@ def write(
 def pack(
     pieces: Iterable[bytes], path: Path, on_bytes: Callable[[int], object] = lambda amount: None
 ) -> Layer:
-    """Write a layer from the pieces of its tar."""
+    """Compress a tar, given in pieces, into a layer at `path`.
+
+    Raise `BuildError` if the tar is larger than `LARGEST`.
+    """
     import zstandard
 
     # With one or more threads, zstd cuts the input into jobs: the number of threads changes the
@@ -150,7 +161,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 
 
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same pieces; a thread produces the next while the caller uses one."""
+    """Yield the same pieces. A thread produces the next piece while the caller uses the last."""
     rest = iter(pieces)
     with process.pool(1) as thread:
         coming = thread.submit(next, rest, None)
@@ -160,7 +171,10 @@ def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join small pieces: a tar is mostly headers and small files, and every call costs time."""
+    """Yield the same bytes with small pieces joined into larger ones.
+
+    A tar consists mostly of headers and small files, and handling each piece costs time.
+    """
     held = bytearray()
     for piece in pieces:
         if len(piece) >= _PIECE:
@@ -176,7 +190,11 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
-    """Yield a tar in pieces; no time in it is later than `epoch` (seconds)."""
+    """Yield the pieces of a tar with these members, sorted by path.
+
+    No modification time in it is later than `epoch` (seconds since 1970). Raise `BuildError` if a
+    path appears twice.
+    """
     last = None
     for member in sorted(members, key=lambda m: os.fsencode(m.path)):
         if member.path == last:
@@ -203,7 +221,7 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
 
 
 def clean(members: Iterable[Member]) -> list[Member]:
-    """Return the members sorted by path; raise `BuildError` if one is unsafe to unpack."""
+    """Return the members sorted by path. Raise `BuildError` if one is unsafe to unpack."""
     ordered = sorted(members, key=lambda m: os.fsencode(m.path))
     folders = archives.Folders()
     for member in ordered:
@@ -245,7 +263,10 @@ def _padding(size: int) -> bytes:
 
 
 def member(root: str, path: str, prefix: str) -> Member:
-    """Return a path below `root` as a member below `prefix`: owned by root, with a plain mode."""
+    """Return the file, folder or link `root/path` as the layer's member `prefix/path`.
+
+    The member belongs to root. Its mode only depends on its kind and on whether it is executable.
+    """
     source_path = f"{root}/{path}"
     mode = os.lstat(source_path).st_mode
     member_name = f"{prefix}/{path}"
@@ -263,13 +284,13 @@ def member(root: str, path: str, prefix: str) -> Member:
 
 
 def tree(root: Path, prefix: str) -> Iterator[Member]:
-    """Yield everything below a folder as members below `prefix`; links are not followed."""
+    """Yield all contents of a folder as members below `prefix`, without following links."""
     for path in root.rglob("*"):
         yield member(str(root), path.relative_to(root).as_posix(), prefix)
 
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
-    """Yield the parent folders of these paths, each once."""
+    """Yield all parent folders of these paths as members, each once and parents first."""
     folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -284,10 +305,11 @@ def folders_above(paths: Iterable[str]) -> Iterator[Member]:
 
 
 def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
-    """Yield each member of a layer, with the archive from which its content can be read at once.
+    """Yield each member of a layer, with the archive from which its content can be read.
 
-    The layer is a tar, plain or compressed, detected by its first bytes, since media types can be
-    wrong. Raise `InvalidError` if it is damaged or exceeds the limits.
+    The content can only be read before the next member is requested. The layer is a plain or a
+    compressed tar. Its first bytes determine the compression, since media types can be wrong. Raise
+    `InvalidError` if the layer is damaged or exceeds the limits.
     """
 
     def failure(reason: str) -> InvalidError:
@@ -303,9 +325,10 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
 
 
 def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
-    """Return the digest of a layer's decompressed bytes; raise `InvalidError` as `members` does.
+    """Return the digest of a layer's decompressed bytes.
 
-    `size` is the size of the layer as stored, `where` names it in errors.
+    `size` is the stored size of the layer in bytes, and `where` names the layer in errors. Raise
+    `InvalidError` if the layer is damaged or exceeds the limits.
     """
     digest = hashlib.sha256()
     try:

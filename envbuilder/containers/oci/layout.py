@@ -1,11 +1,11 @@
-"""OCI images: their JSON (descriptors, manifests, indexes), and layouts of them on disk.
+"""OCI images: their JSON documents (descriptors, manifests, indexes) and their layouts on disk.
 
-The JSON is validated when read. Unknown keys are ignored, as the specification requires; documents
-are passed on as the exact bytes that were read. Docker's older media types for the same structures
-are accepted.
+The JSON is validated when it is read. Unknown keys are ignored, as the specification requires, and
+documents are passed on as the exact bytes that were read. Docker's older media types for the same
+structures are accepted.
 
 A layout is a folder with `oci-layout`, `index.json` and `blobs/sha256/…`. Blobs are hashed before
-an atomic rename adds them; `checked` hashes them again before use.
+an atomic rename adds them to the layout, and `checked` hashes them again before use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INDEXES = frozenset({INDEX, DOCKER_INDEX})
 MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 
 JSON_LIMIT = 4 << 20
-"""Maximum bytes of a manifest, index or configuration of an image: what registries accept."""
+"""Maximum bytes of an image's manifest, index or configuration; registries accept no more."""
 
 MediaType = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9!#$&^_.+-]+\Z")
@@ -53,26 +53,26 @@ MARK = "oci-layout"
 _VERSION = {"imageLayoutVersion": "1.0.0"}
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
-"""Maximum depth of nested indexes that are followed."""
+"""Maximum depth to which nested indexes are followed."""
 _MARK_LIMIT = 1 << 10
-"""Maximum bytes of the file that marks a layout, which the image's author wrote."""
+"""Maximum bytes of the file `oci-layout`, which may come from anybody."""
 _FULL = "The disk may be full."
 
 
 class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The platform of an image in OCI terms."""
+    """The platform of an image, in OCI's terms."""
 
     architecture: str
     os: str
     variant: str = ""
 
     def is_of(self, platform: types.Platform) -> bool:
-        """Return whether this is the given platform, ignoring the variant."""
+        """Return whether this is the given envbuilder platform, ignoring the variant."""
         return f"{self.os}/{self.architecture}" == platform
 
 
 class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A reference to bytes: their media type, digest and size."""
+    """A reference to a blob by its media type, digest and size."""
 
     media_type: MediaType
     digest: types.Digest
@@ -83,7 +83,7 @@ class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
 
 class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The manifest of one image or artifact: its configuration and its layers, lowest first."""
+    """The manifest of an image or another artifact: its configuration and layers, lowest first."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -95,12 +95,12 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
 
     @property
     def blobs(self) -> tuple[Descriptor, ...]:
-        """The configuration and the layers."""
+        """The descriptors of the configuration and the layers."""
         return (self.config, *self.layers)
 
 
 class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A list of images, usually one per platform; in a layout, all of its images."""
+    """A list of images, usually one per platform. A layout's index lists all of its images."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -109,7 +109,7 @@ class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
 
 
 def oci_platform(ours: types.Platform) -> Platform:
-    """Return an envbuilder platform in OCI terms."""
+    """Return an envbuilder platform in OCI's terms."""
     os, _, architecture = ours.partition("/")
     return Platform(architecture=architecture, os=os)
 
@@ -117,7 +117,7 @@ def oci_platform(ours: types.Platform) -> Platform:
 def only_image(
     descriptors: Iterable[Descriptor], platform: types.Platform, where: str
 ) -> Descriptor:
-    """Return the only image for a platform; raise `InvalidError` if there is none or several."""
+    """Return the only image for a platform. Raise `InvalidError` if there is none or several."""
     images = {d.digest: d for d in descriptors if d.media_type in MANIFESTS and d.platform}
     fitting = [d for d in images.values() if d.platform and d.platform.is_of(platform)]
     if len(fitting) == 1:
@@ -137,12 +137,12 @@ def digest_of(data: bytes) -> types.Digest:
 
 
 def encode(value: object) -> bytes:
-    """Return a value as canonical JSON: the same value gives the same bytes."""
+    """Encode a value as canonical JSON, so that the same value always gives the same bytes."""
     return msgspec.json.encode(value, order="sorted")
 
 
 def decode(data: bytes, kind: type[_T], where: str) -> _T:
-    """Return decoded and validated JSON; raise `InvalidError` naming `where` if it is invalid."""
+    """Decode and validate JSON. Raise `InvalidError` if it is invalid; `where` names the JSON."""
     try:
         return decoding.from_json(data, kind)
     except (ValueError, RecursionError) as error:
@@ -150,14 +150,14 @@ def decode(data: bytes, kind: type[_T], where: str) -> _T:
 
 
 class Layout:
-    """A folder of blobs by digest, with an index of the images they make up."""
+    """An OCI layout: a folder of blobs named by digest, with an index of the images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def create(cls, folder: Path) -> Layout:
-        """Return the layout in `folder`, created empty if there is none."""
+        """Return the layout in `folder`; create an empty one if there is none."""
         layout = cls(folder)
         if not (folder / MARK).is_file():
             (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class Layout:
 
     @classmethod
     def open(cls, folder: Path) -> Layout:
-        """Open an existing layout; raise `InvalidError` if `folder` is not one."""
+        """Open an existing layout. Raise `InvalidError` if `folder` is not one."""
         try:
             version = json.loads(files.read(folder / MARK, _MARK_LIMIT))
         except (OSError, ValueError, RecursionError) as error:
@@ -183,7 +183,7 @@ class Layout:
     # --- blobs
 
     def blob(self, digest: types.Digest) -> Path:
-        """Return the path of a blob, whether it exists or not."""
+        """Return the path of a blob, which need not exist."""
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
@@ -194,14 +194,15 @@ class Layout:
         return self.folder / "blobs" / "sha256"
 
     def has(self, of: Descriptor) -> bool:
-        """Return whether a blob of this size is present; its bytes are not checked."""
+        """Return whether the blob is present with the right size, without checking its hash."""
         path = self.blob(of.digest)
         return path.is_file() and path.stat().st_size == of.size
 
     def add(self, content: bytes | Path, media_type: str, **fields: Any) -> Descriptor:
-        """Add bytes or a file (by hard link if possible), and return their descriptor.
+        """Add bytes or a file as a blob; return its descriptor.
 
-        `fields` are further fields of the descriptor. Raise `OSError` on a full disk.
+        A file is added by hard link if possible. `fields` are further fields of the descriptor.
+        Raise `OSError` if the disk is full.
         """
         if isinstance(content, bytes):
             digest = digest_of(content)
@@ -222,7 +223,7 @@ class Layout:
     def checked(self, of: Descriptor) -> Path:
         """Return the path of a blob after checking its size and hash.
 
-        Raise `BuildError` if it is missing, `WrongHashError` if it is damaged.
+        Raise `BuildError` if the blob is missing, and `WrongHashError` if it is damaged.
         """
         path = self.blob(of.digest)
         if not path.is_file():
@@ -238,7 +239,7 @@ class Layout:
         return path
 
     def read(self, of: Descriptor) -> bytes:
-        """Return the checked bytes of a small blob: a manifest, an index or a configuration."""
+        """Return the checked content of a small blob: a manifest, an index or a configuration."""
         if of.size > JSON_LIMIT:
             raise InvalidError(f"{of.digest}: {of.size} bytes; at most {JSON_LIMIT} are read")
         return self.checked(of).read_bytes()
@@ -246,20 +247,21 @@ class Layout:
     # --- images
 
     def index(self) -> Index:
-        """Return the index of everything in the layout."""
+        """Return the layout's index, `index.json`."""
         path = self.folder / "index.json"
         with files.explained(path):
             data = files.read(path, JSON_LIMIT)
         return decode(data, Index, str(path))
 
     def write_index(self, index: Index) -> None:
-        """Write the index atomically."""
+        """Write the layout's index atomically."""
         files.save(self.folder / "index.json", encode(index), BuildError, _FULL)
 
     def images(self) -> Iterator[Descriptor]:
-        """Yield the manifests of the layout, also those in nested indexes, each with its platform.
+        """Yield the descriptors of all images in the layout, each with its platform.
 
-        Artifacts that are not images (attestations, signatures) are left out.
+        Images in nested indexes are included. Artifacts that are not images, such as attestations
+        and signatures, are left out.
         """
         for image in self._walk(self.index().manifests, _DEPTH, set()):
             platform = image.platform or self._platform(image)
@@ -267,14 +269,17 @@ class Layout:
                 yield replace(image, platform=platform)
 
     def missing(self) -> tuple[types.Digest, ...]:
-        """Return the blobs of the layout's images that are missing."""
+        """Return the digests of the blobs that the layout's images lack."""
         lacking: list[Descriptor] = []
         for image in self.images():
             lacking += filterfalse(self.has, self.read_manifest(image).blobs)
         return tuple(dict.fromkeys(d.digest for d in lacking))
 
     def find(self, platform: types.Platform) -> Descriptor:
-        """Return the only image for a platform; raise `InvalidError` unless there is just one."""
+        """Return the only image for a platform.
+
+        Raise `InvalidError` if there is none or several.
+        """
         return only_image(self.images(), platform, str(self.folder))
 
     def manifest(self, platform: types.Platform) -> Manifest:
@@ -282,17 +287,20 @@ class Layout:
         return self.read_manifest(self.find(platform))
 
     def read_manifest(self, of: Descriptor) -> Manifest:
-        """Return a manifest by its descriptor, checked."""
+        """Return the manifest of a descriptor, after checking its hash."""
         return decode(self.read(of), Manifest, of.digest)
 
     def read_config(self, manifest: Manifest) -> dict[str, Any]:
-        """Return the image configuration of a manifest: a JSON object, not validated further."""
+        """Return the image configuration of a manifest as a JSON object, not validated further."""
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
     def _walk(
         self, descriptors: tuple[Descriptor, ...], depth: int, seen: set[types.Digest]
     ) -> Iterator[Descriptor]:
-        """Yield the manifests below some descriptors, each once: indexes can list one another."""
+        """Yield the manifests among the descriptors and in their indexes.
+
+        Each is yielded only once, because several indexes can list the same manifest.
+        """
         for descriptor in descriptors:
             if descriptor.digest in seen:
                 continue
@@ -305,7 +313,7 @@ class Layout:
                 yield from self._walk(tuple(filter(self.has, within.manifests)), depth - 1, seen)
 
     def _platform(self, of: Descriptor) -> Platform | None:
-        """Return the platform that the image's configuration names, if any."""
+        """Return the platform in the image's configuration, or None if it is missing."""
         manifest = self.read_manifest(of)
         if not self.has(manifest.config):
             return None
@@ -318,9 +326,9 @@ class Layout:
 
 
 def place(source: Path, target: Path, *, link: bool = True) -> None:
-    """Put a file in place atomically, by hard link if possible; raise `OSError` on a full disk.
+    """Put a file at `target` atomically, by hard link if `link` and if possible, else as a copy.
 
-    Without `link`, it is copied.
+    Raise `OSError` if the disk is full.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:

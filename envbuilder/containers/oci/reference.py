@@ -1,7 +1,7 @@
-"""Names of images: references to registries by Docker's rules, `oci:DIR` and `FILE.tar` on disk.
+"""Names of images: references to registries by Docker's rules, and `oci:DIR` or `FILE.tar` on disk.
 
-`python:3.11` is `docker.io/library/python:3.11`: a first component without a dot or a colon that is
-not `localhost` is not a host. Only sha256 digests are supported.
+`python:3.11` means `docker.io/library/python:3.11`. The first component is a host only if it
+contains a dot, a colon or capitals, or is `localhost`. Only sha256 digests are supported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from envbuilder.core.errors import InvalidError
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
 NAME_LIMIT = 255
-"""Maximum characters of host and repository together that registries accept."""
+"""Maximum length of host and repository together that registries accept, in characters."""
 
 # Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -47,28 +47,28 @@ class Reference(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return host and repository."""
+        """The host and the repository."""
         return f"{self.host}/{self.repository}"
 
     @property
     def tag_or_digest(self) -> str:
-        """Return what to request from the registry: the digest, else the tag, else `latest`."""
+        """The name to request from the registry: the digest, else the tag, else `latest`."""
         return self.digest or self.tag or DEFAULT_TAG
 
     @property
     def endpoint(self) -> str:
-        """Return the registry's actual host and port."""
+        """The host and port to connect to, which differ from `host` for Docker Hub."""
         if self.host == DEFAULT_HOST:
             return "registry-1.docker.io"
         return self.host
 
     def root(self, *, plain_http: bool) -> str:
-        """Return the registry's root URL, with http for this machine or `plain_http`."""
+        """Return the registry's root URL: http if `plain_http` or on this machine, else https."""
         return f"{'http' if plain_http or is_loopback(self.host) else 'https'}://{self.endpoint}"
 
 
 def parse(text: str) -> Reference:
-    """Parse a reference; raise `InvalidError` if it is malformed."""
+    """Parse a reference to a registry. Raise `InvalidError` if it is malformed."""
     rest, at, digest = text.partition("@")
     if at and not re.fullmatch(_DIGEST, digest):
         raise _invalid(text, "after '@' comes sha256: and 64 hexadecimal digits")
@@ -97,10 +97,10 @@ def parse(text: str) -> Reference:
 
 
 def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Reference, ...]:
-    """Return where to look for an image, in order: its registry's mirror, the registry itself.
+    """Return the locations to try for an image: its registry's mirror, then the registry itself.
 
     `mirrors` maps registries to locations such as `mirror.example:5000/hub`. Raise `InvalidError`
-    if such a location does not begin with a registry's host.
+    if a location does not begin with a registry's host.
     """
     mirror = mirrors.get(reference.host)
     if mirror is None:
@@ -116,7 +116,7 @@ def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Referenc
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, with or without a port, is this machine."""
+    """Return whether a host is this machine. The host may have a port."""
     name = _split(host)[0]
     if name.lower() == "localhost":
         return True
@@ -138,7 +138,7 @@ def _host_ok(host: str) -> bool:
 
 
 def _split(host: str) -> tuple[str, str]:
-    """Return the name (an IPv6 address without its brackets) and the port."""
+    """Return a host's name, without the brackets of an IPv6 address, and its port."""
     if host.startswith("["):
         name, _, port = host[1:].partition("]")
         return name, port.removeprefix(":")
@@ -154,7 +154,7 @@ def _invalid(text: str, reason: str) -> InvalidError:
 
 
 def qualified(ref: str) -> str:
-    """Return a reference as Docker reads it: without a registry, it is on Docker Hub."""
+    """Return a reference with a registry, which is Docker Hub if the reference names none."""
     registry, slash, _ = ref.partition("/")
     if slash and ("." in registry or ":" in registry or registry == "localhost"):
         return ref
@@ -162,7 +162,7 @@ def qualified(ref: str) -> str:
 
 
 def familiar(ref: str) -> str:
-    """Return a reference with its tag, and without a registry that an engine adds to it."""
+    """Return a reference with a tag, and without a registry that an engine adds by default."""
     for registry in ("docker.io/library/", "docker.io/", "localhost/"):
         if ref.startswith(registry):
             ref = ref.removeprefix(registry)
@@ -177,21 +177,21 @@ _ARCHIVE = ".tar"
 
 
 def is_archive(text: str) -> bool:
-    """Return whether this names an archive."""
+    """Return whether `text` names an image archive on disk."""
     return text.endswith(_ARCHIVE) and not text.startswith(_LAYOUT)
 
 
 def is_on_disk(text: str) -> bool:
-    """Return whether this names an image on disk, not one of an engine or a registry."""
+    """Return whether `text` names an image on disk, not in an engine or a registry."""
     return text.startswith(_LAYOUT) or is_archive(text)
 
 
 def path_on_disk(text: str) -> Path:
-    """Return the absolute path of the folder or file of an image on disk."""
+    """Return the absolute path of the folder or file that contains an image on disk."""
     return Path(text.removeprefix(_LAYOUT)).absolute()
 
 
 def absolute_on_disk(text: str) -> str:
-    """Return the name of an image on disk with an absolute path."""
+    """Return the name of an image on disk with its path made absolute."""
     prefix = _LAYOUT if text.startswith(_LAYOUT) else ""
     return f"{prefix}{path_on_disk(text)}"

@@ -1,6 +1,7 @@
-"""The root filesystem that an image's layers add up to: an index, and the files a build reads.
+"""The root filesystem of an image: an index of its paths, and the files that a build reads.
 
-Nothing is unpacked. Upper layers replace and remove (whiteouts) files of lower ones.
+Layers are read, but not unpacked. Upper layers replace files of lower layers, or remove them with
+whiteouts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class OtherPythonError(BuildError):
-    """The base image lacks the required Python (exit 1); `found` names what it has instead."""
+    """Raised if the base image lacks the required Python (exit 1).
+
+    `version` is the version that the image has instead, or a text that says that it has none.
+    """
 
     def __init__(self, needed: str, version: str, locked: Collection[str] = ()) -> None:
         minor = ".".join(version.split(".")[:2])
@@ -45,24 +49,27 @@ _KINDS: dict[bytes, Kind] = {
     tarfile.SYMTYPE: "link",
 }
 _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
-"""Files whose content is kept."""
+"""Pattern for the paths of files whose content is kept."""
 _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
 _OPAQUE = ".wh..wh..opq"
 _GONE = ".wh."
 _CONTENT = 16 << 20
-"""Maximum bytes of a file whose content is kept, and of a Python; dpkg's status has 1 to 5 MB."""
+"""Maximum size of a file that is read, in bytes: a Python, or a file whose content is kept.
+
+dpkg's status file has 1 to 5 MB.
+"""
 _CONTENTS = 64 << 20
-"""Maximum bytes of all kept contents, which a base image's author chose."""
+"""Maximum total bytes of kept contents, because a base image may come from anybody."""
 _ENTRIES = 500_000
-"""Maximum number of paths of an image; those with CUDA and PyTorch have up to 200,000."""
+"""Maximum number of paths in an image. Images with CUDA and PyTorch have up to 200,000."""
 _LAYERS = 256
-"""Maximum number of layers of a base image; engines allow 127."""
+"""Maximum number of layers in a base image. Engines allow 127."""
 _LINKS = 40
 """Maximum number of links followed in a row, as in Linux."""
 
 
 class Entry(Struct, frozen=True, array_like=True):
-    """One path of an image."""
+    """The metadata of one path in an image."""
 
     kind: Kind
     mode: int
@@ -70,20 +77,23 @@ class Entry(Struct, frozen=True, array_like=True):
     gid: int
     time: int
     target: str = ""
-    """The target of a link."""
+    """Target of a link; empty for other kinds."""
 
 
 class RootFs(Struct, frozen=True, kw_only=True):
-    """The rootfs index of an image; paths are relative to its root, without a leading slash."""
+    """The root filesystem of an image, indexed by path.
+
+    Paths are relative to the image's root, without a leading slash.
+    """
 
     entries: dict[str, Entry]
     contents: dict[str, bytes]
     """Contents of `/etc/passwd`, `/etc/group` and dpkg's status files, if present."""
     versions: dict[str, str]
-    """Interpreters and their libraries → the Python version found in their data."""
+    """Paths of Python interpreters and their libraries → the Python version in their data."""
 
     def resolve(self, path: str) -> str | None:
-        """Return where a path leads after all links; None if it leads nowhere."""
+        """Return the path after following all links; None if it does not exist."""
         todo = list(reversed(PurePosixPath("/", path).parts[1:]))
         resolved = PurePosixPath()
         for _ in range(len(todo) + _LINKS * 8):
@@ -106,9 +116,10 @@ class RootFs(Struct, frozen=True, kw_only=True):
         return None
 
     def python(self, minor: str, search: str) -> tuple[str, str]:
-        """Return the interpreter X.Y that a shell would find, and its version X.Y.Z.
+        """Return the path of the Python X.Y that a shell would find, and its version X.Y.Z.
 
-        `search` is the image's PATH. Raise `OtherPythonError` if there is none.
+        `minor` is X.Y, and `search` is the image's PATH. Raise `OtherPythonError` if the image has
+        no such Python.
         """
         other = "none on its PATH"
         shared = f"libpython{minor}.so."
@@ -127,10 +138,10 @@ class RootFs(Struct, frozen=True, kw_only=True):
 
 
 def read(layout: Layout, manifest: Manifest) -> RootFs:
-    """Return the root filesystem that a manifest's layers add up to.
+    """Return the root filesystem that results from a manifest's layers.
 
-    Raise `BuildError` if a layer's bytes do not match its digest, `InvalidError` if it is not a
-    layer.
+    Raise `BuildError` if a layer's bytes do not match its digest. Raise `InvalidError` if a layer
+    cannot be read or the image exceeds the limits.
     """
     root = RootFs(entries={}, contents={}, versions={})
     if len(manifest.layers) > _LAYERS:
@@ -141,7 +152,7 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
 
 
 def over(root: RootFs, layer: Path) -> RootFs:
-    """Return the root filesystem with one more layer on top."""
+    """Return a copy of the root filesystem with one more layer on top."""
     result = RootFs(
         entries=dict(root.entries), contents=dict(root.contents), versions=dict(root.versions)
     )
@@ -179,7 +190,7 @@ def _apply(layer: Path, root: RootFs) -> None:
 
 
 def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:
-    """Remove the paths within a folder from a sorted list; return those that are in `below`."""
+    """Remove the paths inside a folder from a sorted list; return the removed paths in `below`."""
     start = bisect_left(lower, f"{folder}/") if folder else 0
     end = bisect_left(lower, f"{folder}0") if folder else len(lower)  # "0" follows "/"
     paths = [path for path in lower[start:end] if path in below]
@@ -220,7 +231,10 @@ def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None
 
 
 def _version(data: bytes, minor: str) -> str | None:
-    """Return the full version of a Python X.Y, which its data contains as a C string."""
+    """Return the full version of a Python X.Y, or None if its data do not contain it.
+
+    The version is in the data as a C string.
+    """
     number = re.escape(minor.encode()) + rb"\.[0-9]{1,2}(?:(?:a|b|rc)[0-9]+)?"
     found = re.search(rb"\x00(" + number + rb")\+?\x00", data)
     return found[1].decode() if found else None

@@ -1,1 +1,1 @@
-"""A client of OCI registries: pull by digest, push, referrers, credentials."""
+"""A client of OCI registries: pulls by digest, pushes, referrers and credentials."""

@@ -1,13 +1,14 @@
-"""HTTP requests to one repository of a registry: logins, redirects, retries, and clear errors.
+"""HTTP requests to one repository of a registry: logins, redirects, retries and clear errors.
 
-A small client on top of requests, because the two existing libraries (oras 0.2, python-dxf 12)
+This is a small client on top of requests. The two existing libraries (oras 0.2, python-dxf 12)
 resume neither pulls nor pushes, set no timeouts of their own, and load or trust whole responses.
 
-`docker login` and `podman login` store credentials in files, or in helper programs that these name;
-they are read, never written. A secret is looked up when a registry demands it, kept in memory, and
-never printed.
+`docker login` and `podman login` store credentials in files, or in helper programs that the files
+name. envbuilder reads these credentials, but never writes them. It looks up a secret only when a
+registry demands it, keeps it in memory and never prints it.
 
-Long because each request may need a login, and whether one may be sent depends on the request.
+The module is long because each request may need a login, and because the request determines whether
+a login may be sent.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class BrokenOffError(Exception):
-    """A missing or incomplete response to a request; `str` says why in a few words."""
+    """Raised if the response to a request is missing or incomplete; the message says why."""
 
 
 OK = 200
@@ -64,7 +65,7 @@ NOT_FOUND = 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
 _IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
-"""Maximum bytes of a registry's error, or of a response that is discarded."""
+"""Maximum bytes that are read of a registry's error, or of a response that is discarded."""
 
 
 class _Error(Struct, frozen=True):
@@ -77,7 +78,7 @@ class _Errors(Struct, frozen=True):
 
 
 class _Kind(Struct, frozen=True, rename="camel"):
-    """The keys that distinguish a manifest from an index."""
+    """The JSON keys that distinguish a manifest from an index."""
 
     media_type: str | None = None
     config: dict[str, object] | None = None
@@ -86,7 +87,7 @@ class _Kind(Struct, frozen=True, rename="camel"):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The status and headers of a response."""
+    """The status, headers and final URL of a response."""
 
     status: int
     headers: Mapping[str, str]
@@ -94,10 +95,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Connection:
-    """A repository of a registry.
+    """A connection to one repository of a registry.
 
-    `plain_http` allows http to a registry that is not this machine: configured explicitly, never
-    assumed. Failures are `BuildError`s that name the repository, but no query, header or body.
+    `plain_http` allows http to a registry on another machine. The user must configure it
+    explicitly. Failures are raised as a `BuildError` that names the repository, but no query,
+    header or body.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Connection:
         self._lock = threading.Lock()
 
     def url(self, path: str) -> str:
-        """Return the URL of a path below the repository: `manifests/latest`, `blobs/sha256:…`."""
+        """Return the URL of a path in the repository, such as `manifests/latest`."""
         return f"{self._base}/v2/{self.repository}/{path}"
 
     def ask(
@@ -135,7 +137,7 @@ class Connection:
         what: str,
         **options: Any,
     ) -> Answer:
-        """Send a `request` whose response body does not matter."""
+        """Send a request with `request`, and discard the body of the response."""
         with self.request(method, url, what, **options) as response:
             _small(response)  # an unread body would cost the connection its reuse
             return Answer(status=response.status_code, headers=response.headers, url=response.url)
@@ -151,10 +153,11 @@ class Connection:
         data: bytes | None = None,
         retry: bool = True,
     ) -> requests.Response:
-        """Return a response whose status is in `accept`, its body unread; the caller closes it.
+        """Send a request; return the response, whose status is in `accept`.
 
-        `what` names the item in messages. Busy registries and broken connections are retried; with
-        `retry=False` they raise `BrokenOffError`.
+        The body is not read yet, and the caller must close the response. `what` names the requested
+        item in messages. If the registry is busy or the connection breaks, try again; with
+        `retry=False`, raise `BrokenOffError` instead. Raise `BuildError` for other failures.
         """
         import requests
 
@@ -182,9 +185,9 @@ class Connection:
         raise self.failure(what, problem, status)
 
     def resolve(self, what: str, base: str, location: str) -> str:
-        """Return the absolute URL of a `Location` header; raise `BuildError` if it leaves https.
+        """Return the absolute URL of a `Location` header. Raise `BuildError` if it leaves https.
 
-        `what` names the request in messages; `base` is the URL that answered.
+        `what` names the requested item in messages. `base` is the URL that sent the header.
         """
         target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
@@ -198,7 +201,10 @@ class Connection:
         )
 
     def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
-        """Return the error for something that could not be pulled or pushed."""
+        """Return the error for an item that could not be pulled or pushed.
+
+        `status` is the HTTP status, which determines the hint; 0 if there was no response.
+        """
         login = f"docker login {self.host}"
         hints = {
             0: "Check the host and the network; HTTPS_PROXY sets a proxy. What was transferred"
@@ -218,18 +224,18 @@ class Connection:
     # --- manifests and indexes
 
     def read_manifest(self, reference: str) -> tuple[Descriptor, bytes]:
-        """Return a manifest or an index by digest or tag, and its bytes.
+        """Return the descriptor and the bytes of a manifest or an index, by digest or tag.
 
-        Its type is taken from the bytes alone, since they are what a digest covers. Raise
-        `WrongHashError` if the registry sends other bytes than the digest names, `BuildError` if it
-        sends none, `InvalidError` if they are something else.
+        Only the bytes determine the media type, since a digest covers only the bytes. Raise
+        `WrongHashError` if the bytes do not match the digest, `BuildError` if the registry does not
+        send them, and `InvalidError` if they are neither a manifest nor an index.
         """
         found = self._manifest(reference, (OK,))
         assert found is not None, "any other status was refused"
         return found
 
     def find_manifest(self, reference: str) -> tuple[Descriptor, bytes] | None:
-        """Return what `read_manifest` returns, or None if the repository has no such manifest."""
+        """Do the same as `read_manifest`, but return None if the repository lacks the manifest."""
         return self._manifest(reference, (OK, NOT_FOUND))
 
     def _manifest(self, reference: str, accept: tuple[int, ...]) -> tuple[Descriptor, bytes] | None:
@@ -258,8 +264,8 @@ class Connection:
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> int:
         """Push a manifest or an index under a tag or its digest; return the bytes transferred.
 
-        Everything it references must be in the registry already. Raise `BuildError` if the push
-        fails.
+        The registry must already have all blobs and manifests that it references. Raise
+        `BuildError` if the push fails.
         """
         digest = digest_of(data)
         url = self.url(f"manifests/{reference}")
@@ -280,7 +286,10 @@ class Connection:
         return len(data)
 
     def _no_response(self, error: requests.RequestException) -> str:
-        """Return which host does not answer: the registry, or one that it redirects to."""
+        """Return the message that a host does not answer.
+
+        The host is the registry or a host to which it redirects.
+        """
         url = error.request.url if error.request is not None else None
         console.detail(f"{public(url or self._base)}: {http.reason(error)}")
         requested = http.host_of(url) if url else ""
@@ -290,7 +299,7 @@ class Connection:
     def _authorized(
         self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None
     ) -> requests.Response:
-        """Send a request and return the response; authenticate if the registry demands it."""
+        """Send a request, and log in if the registry demands it; return the response."""
         previous = self._authorization
         response = self._send(method, url, what, headers, data, previous)
         if response.status_code != 401 or not self._is_registry(response.url):
@@ -314,7 +323,10 @@ class Connection:
         data: bytes | None,
         authorization: str,
     ) -> requests.Response:
-        """Return the response at the end of redirects; other hosts never receive credentials."""
+        """Send a request and follow redirects; return the last response.
+
+        Only the registry receives credentials.
+        """
 
         def log_in(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
             if authorization and self._is_registry(prepared.url or ""):
@@ -335,7 +347,7 @@ class Connection:
         return http.origin(url) == http.origin(self._base)
 
     def _refusal(self, response: requests.Response) -> str:
-        """Return the status and the registry's own message, cut to one line."""
+        """Return the response's status and the registry's own message on one line."""
         status = f"HTTP {response.status_code} {response.reason or ''}".strip()
         try:
             errors = decoding.from_json(_small(response), _Errors).errors
@@ -348,7 +360,7 @@ class Connection:
 
 
 def _described(data: bytes, where: str) -> Descriptor:
-    """Return the descriptor of a manifest or an index; raise `InvalidError` if it is neither."""
+    """Return the descriptor of a manifest or an index. Raise `InvalidError` for other content."""
     kind = decode(data, _Kind, where)
     if kind.manifests is not None and kind.config is None and kind.layers is None:
         media_type = kind.media_type or INDEX
@@ -365,9 +377,9 @@ def _described(data: bytes, where: str) -> Descriptor:
 
 
 def limited(response: requests.Response, limit: int) -> bytes | None:
-    """Return a whole body of at most `limit` bytes; None if it is longer.
+    """Return the whole body of a response, or None if it is longer than `limit` bytes.
 
-    Raise `BrokenOffError` if it was cut short.
+    Raise `BrokenOffError` if the body is incomplete.
     """
     import requests
 
@@ -380,7 +392,7 @@ def limited(response: requests.Response, limit: int) -> bytes | None:
 
 
 def _small(response: requests.Response) -> bytes:
-    """Return the body if it is small and complete, else nothing."""
+    """Return the body of a response if it is small and complete, else no bytes."""
     try:
         head = response.request.method == "HEAD"
         return b"" if head else limited(response, _ANSWER_LIMIT) or b""
@@ -395,7 +407,7 @@ _CHALLENGE = re.compile(
 )
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _CONFIG_LIMIT = 1 << 20
-"""Maximum bytes of a login file, which Docker, Podman or the user wrote."""
+"""Maximum bytes of a login file, which Docker, podman or the user wrote."""
 _HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_SECONDS = 60.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
@@ -406,11 +418,11 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 class DeniedError(Exception):
-    """Access denied; `str` says why, without any secret."""
+    """Raised if access is denied; the message says why and contains no secret."""
 
 
 class Login:
-    """Credentials for one repository, looked up when they are first needed."""
+    """The login to one repository. Its credential is looked up when it is first needed."""
 
     def __init__(
         self,
@@ -430,7 +442,10 @@ class Login:
         """Strings that must not appear in any message."""
 
     def answer(self, header: str) -> str:
-        """Return the `Authorization` for a `WWW-Authenticate`; raise `DeniedError` without one."""
+        """Return the `Authorization` header that answers a `WWW-Authenticate` header.
+
+        Raise `DeniedError` if there is no suitable login.
+        """
         offered = parse_challenges(header)
         credential = self._credential
         bearer = next((c for c in offered if c.scheme == "bearer"), None)
@@ -452,7 +467,10 @@ class Login:
         return credential
 
     def _token(self, challenge: Challenge, credential: Credential | None) -> str:
-        """Return a token for the stored credential, or an anonymous one without a credential."""
+        """Request a token with the stored credential or, without a credential, anonymously.
+
+        Raise `DeniedError` if the token server does not issue one.
+        """
         import requests
 
         realm = challenge.parameters.get("realm", "")
@@ -487,10 +505,11 @@ class Login:
         raise DeniedError(f"its token server {server}: {problem}")
 
     def _checked(self, realm: str) -> str:
-        """Return the host of a token server; raise `DeniedError` if it must not receive a password.
+        """Return the host of a token server, after checking that it may receive a password.
 
-        It may receive one over https, if it and the registry are both on this machine, or if plain
-        http is allowed and it is on the registry's own host.
+        Passwords may be sent over https. They may be sent over http if the token server and the
+        registry are both on this machine, or if plain http is allowed and the token server is on
+        the registry's own host. Otherwise, raise `DeniedError`.
         """
         try:
             parts = urlsplit(realm)
@@ -510,7 +529,7 @@ class Login:
 def _token_request(
     realm: str, parameters: Mapping[str, str], credential: Credential | None
 ) -> tuple[str, str, dict[str, str], bytes | None]:
-    """Return method, URL, headers and body of a request for a token."""
+    """Return the method, URL, headers and body of the request for a token."""
     service = parameters.get("service", "")
     scope = parameters.get("scope", "")
     if credential is not None and credential.is_token:
@@ -534,14 +553,14 @@ def _basic(known: Credential) -> str:
 
 
 class Challenge(Struct, frozen=True):
-    """An authentication method that a registry offers: lower-case scheme, and parameters."""
+    """An authentication method that a registry offers: its lower-case scheme and parameters."""
 
     scheme: str
     parameters: dict[str, str]
 
 
 def parse_challenges(header: str) -> tuple[Challenge, ...]:
-    """Return the challenges of a `WWW-Authenticate` header; malformed parts are skipped."""
+    """Parse the challenges in a `WWW-Authenticate` header, skipping malformed parts."""
     challenges: list[Challenge] = []
     for piece in parse_http_list(header):
         match = _CHALLENGE.fullmatch(piece.strip())
@@ -563,7 +582,7 @@ class _TokenAnswer(Struct, frozen=True):
 
 
 def parse_token(body: bytes) -> str:
-    """Return the token in a token server's response; empty if none is valid in a header."""
+    """Parse the token in a token server's response; empty if it is not valid in a header."""
     try:
         answer = decoding.from_json(body, _TokenAnswer)
     except (ValueError, RecursionError):
@@ -573,7 +592,7 @@ def parse_token(body: bytes) -> str:
 
 
 class Credential(Struct, frozen=True, kw_only=True):
-    """A user's name and password, or an identity token instead of both."""
+    """A user name and a password, or an identity token in place of the password."""
 
     user: str
     secret: str
@@ -604,18 +623,18 @@ class _HelperAnswer(Struct, frozen=True, rename="pascal"):
 def stored_credential(
     host: str, environ: Mapping[str, str] = os.environ, repository: str = ""
 ) -> Credential | None:
-    """Return the credential for a repository of a registry; None if there is no login for it.
+    """Return the stored credential for a repository of a registry, or None if there is none.
 
-    Of a file's logins, use the longest namespace that contains the repository, as podman does.
-    Raise `InvalidError` for a damaged file, `ToolError` for a credential helper that is configured
-    but does not work.
+    If a file has several logins, use the longest namespace that contains the repository, as podman
+    does. Raise `InvalidError` if a file is damaged, and `ToolError` if a configured credential
+    helper does not work.
     """
     paths = _login_files(environ)
     return next(filter(None, (_in_file(path, host, repository) for path in paths)), None)
 
 
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the file in `REGISTRY_AUTH_FILE`, else those of Docker and podman that exist."""
+    """Return the file named by REGISTRY_AUTH_FILE, or else Docker's and podman's existing files."""
     path = environ.get("REGISTRY_AUTH_FILE")
     if path:
         return (Path(path),)
@@ -656,7 +675,7 @@ def _in_file(path: Path, host: str, repository: str) -> Credential | None:
 
 
 def _login_keys(host: str) -> tuple[str, ...]:
-    """Return the keys of a registry in the files, the usual one first."""
+    """Return the keys under which login files may list a registry, the usual key first."""
     if host == DEFAULT_HOST:
         return (_DOCKER_HUB, DEFAULT_HOST, "index.docker.io")
     secure = f"https://{host}"
@@ -684,7 +703,10 @@ def _read_entry(entry: _Login, path: Path, host: str) -> Credential | None:
 
 
 def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
-    """Return the credential from a helper; its output is not quoted, as it may hold a secret."""
+    """Return the credential from a credential helper, or None if the helper has none.
+
+    Errors do not quote the helper's output, since it may contain a secret.
+    """
     if not _HELPER_NAME.fullmatch(helper):
         raise InvalidError(f"{path}: {helper!r} is not the name of a credential helper")
     program = f"docker-credential-{helper}"

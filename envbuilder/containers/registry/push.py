@@ -1,8 +1,8 @@
-"""Push single blobs: mounted from another repository where possible, and resumed if cut off.
+"""Push single blobs: mount them from another repository if possible, and resume broken uploads.
 
 Only the process that began an upload resumes it. Each response of the registry says how to
 continue. Some registries (docker-registry and its derivatives) continue only from their last
-response: they discard an upload that is cut off within a piece.
+response, and discard an upload that is cut off within a piece.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layout import Layout
 
 PIECE = 8 << 20
-"""Bytes of a piece, unless the registry requires larger ones. Ctrl-C waits for the end of a piece,
-and each piece costs a round trip to the registry."""
+"""Size of a piece in bytes, unless the registry requires larger pieces.
+
+Ctrl-C waits for the end of a piece, and each piece costs a round trip to the registry.
+"""
 _PIECE_LIMIT = 256 << 20
-"""Maximum bytes of a piece, whatever the registry requires: it is held in memory."""
+"""Maximum bytes of a piece, whatever the registry requires, because memory holds the piece."""
 _NO_CONTENT = 204
 _LOST = (400, 404, 405, 410, 416)
-"""Statuses that registries return for an upload that is gone, or is shorter than assumed."""
+"""Statuses that registries return if an upload is gone, or is shorter than assumed."""
 _NOT_MOUNTED = (400, 401, 403, 404, 405)
-"""Statuses of registries that do not mount; the blob is uploaded instead."""
+"""Statuses that registries return if they do not mount a blob, which is then uploaded."""
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
-"""A registry's statement of what it has of an upload."""
+"""Pattern for the `Range` header with which a registry says how much of an upload it has."""
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """How a blob was pushed, and the bytes transferred (those sent twice count twice)."""
+    """How a blob was pushed, and the bytes transferred. Bytes sent twice count twice."""
 
     how: Literal["present", "mounted", "sent"]
     bytes: int = 0
@@ -65,9 +67,9 @@ def send(
 ) -> Sent:
     """Push a blob of a layout, unless the registry has it.
 
-    `notes` is a folder that records which repository of the registry received a blob last, which
-    may mount it. Only one process sends a blob at a time; the others wait. Raise `BuildError` if
-    the push fails.
+    `notes` is a folder that records which repository of the registry received a blob last, since
+    the registry may mount the blob from there. Only one process at a time pushes a blob; others
+    wait. Raise `BuildError` if the push fails.
     """
     from filelock import FileLock
 
@@ -94,7 +96,7 @@ def _file(notes: Path, key: str, kind: str) -> Path:
 
 
 def _repository(note: Path, connection: Connection) -> str:
-    """Return the registry's repository that received the blob last; empty if none is known."""
+    """Return the repository of the registry that received the blob last; empty if unknown."""
     try:
         return reference.parse(f"{connection.host}/{note.read_text()}").repository
     except (OSError, UnicodeDecodeError, InvalidError):
@@ -109,8 +111,8 @@ def _is_present(connection: Connection, blob: Descriptor) -> bool:
 def require_allowed(connection: Connection) -> None:
     """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
 
-    Call it before expensive work. Registries report this only when an upload is started, so one is
-    started and cancelled.
+    Call this before expensive work. Registries only report this when an upload starts, so start an
+    upload and cancel it.
     """
     item = "a push"
     answer = connection.ask(
@@ -122,22 +124,25 @@ def require_allowed(connection: Connection) -> None:
 
 
 class _Upload(Struct):
-    """An upload of one blob, in the state that the registry last reported."""
+    """An upload of one blob, in the state that the registry reported last."""
 
     _connection: Connection
     _blob: Descriptor
     _source: Path
     _advance: Callable[[int], None]
     _location: str = ""
-    """The URL at which it continues; empty before it begins."""
+    """URL at which the upload continues; empty before it begins."""
     _offset: int = 0
-    """Bytes that the registry has."""
+    """Number of bytes that the registry has."""
     _piece: int = PIECE
     _shown: int = 0
     _transferred: int = 0
 
     def run(self, mount_from: str) -> Sent:
-        """Upload the blob, or have it mounted from a repository (empty if none is known)."""
+        """Upload the blob, or let the registry mount it from the repository `mount_from`.
+
+        `mount_from` is empty if no repository with the blob is known.
+        """
         problem = ""
         for attempt in Attempts(self._connection.pause):
             try:
@@ -157,7 +162,7 @@ class _Upload(Struct):
         return Sent(how="sent", bytes=self._transferred)
 
     def _resume(self) -> bool:
-        """Return whether the registry still has the interrupted upload; read how far it got."""
+        """Ask the registry how far an interrupted upload got; return False if it is gone."""
         if not self._location:
             return False
         with suppress(BuildError):
@@ -170,7 +175,7 @@ class _Upload(Struct):
         return False
 
     def _begin(self, mount_from: str) -> bool:
-        """Start an upload; return False if the registry mounted the blob instead."""
+        """Start an upload. Return False if the registry mounted the blob instead."""
         self._location = ""
         if mount_from:
             query = urlencode({"mount": self._blob.digest, "from": mount_from})
@@ -190,7 +195,7 @@ class _Upload(Struct):
         return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
     def _send_pieces(self) -> None:
-        """Send the missing pieces; leave a blob of a single piece to `_close`."""
+        """Send the missing pieces. Leave a blob of a single piece to `_close`."""
         if self._blob.size <= self._piece and not self._offset:
             return
         with self._source.open("rb") as stream:
@@ -207,7 +212,7 @@ class _Upload(Struct):
                     raise BrokenOffError("the registry accepted only a part")
 
     def _close(self) -> None:
-        """Finish the upload with the blob's digest; send the whole blob if nothing was sent yet."""
+        """Finish the upload with the blob's digest; send the whole blob if none was sent yet."""
         data = b"" if self._offset else self._source.read_bytes()
         joint = "&" if urlsplit(self._location).query else "?"
         url = f"{self._location}{joint}{urlencode({'digest': self._blob.digest})}"
@@ -216,7 +221,10 @@ class _Upload(Struct):
     def _ask(
         self, method: str, url: str, accept: int, data: bytes, headers: dict[str, str]
     ) -> Answer:
-        """Send bytes once; raise `BrokenOffError` if the registry has lost the upload."""
+        """Send bytes once, without retries; return the response.
+
+        Raise `BrokenOffError` if the registry has lost the upload.
+        """
         self._transferred += len(data)
         answer = self._connection.ask(
             method,
@@ -232,7 +240,10 @@ class _Upload(Struct):
         return answer
 
     def _read(self, answer: Answer, expected: int) -> None:
-        """Read how the upload continues; assume `expected` bytes unless the response differs."""
+        """Read from a response where the upload continues and how many bytes the registry has.
+
+        `expected` is the number of bytes to assume if the response does not say.
+        """
         location = answer.headers.get("Location", self._location)
         if not location:
             raise self._connection.failure(

@@ -1,14 +1,15 @@
-"""Pull and push images between registries and layouts: by digest, checked, only what is missing.
+"""Pull images from registries into layouts, and push them. Only missing blobs are transferred.
 
-A pull resumes the blobs that an earlier one left incomplete, also in a later process.
+Blobs are verified by digest. A pull resumes blobs that an earlier pull, also of an earlier process,
+left incomplete.
 
 The SBOM and the provenance of an image are referrers: manifests of their own that name the image as
-their subject, so that its digest does not change. In registries without lists of referrers, an
-index under the tag `sha256-…` serves as one.
+their subject, so that the image's digest does not change. In registries without lists of referrers,
+an index under the tag `sha256-…` serves as the list.
 
-Base images are pulled once, into one OCI layout per image and platform, beside the store instead of
-in it: an image is several blobs that belong together, other programs can read the folder, and
-`bundle` packs it as is.
+Base images are pulled once, into one OCI layout per image and platform. The layouts are not in the
+store, because an image consists of several blobs that belong together, other programs can read a
+layout, and `bundle` packs it as it is.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 
 PARALLEL = 4
 _DEPTH = 2
-"""Maximum depth of nested indexes that are followed."""
+"""Maximum depth to which nested indexes are followed."""
 _T = TypeVar("_T")
 _WRITES = 3
 _NO_LISTS = (400, 404, 405, 501)
@@ -86,17 +87,17 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
     digest: types.Digest
     bytes: int
-    """Bytes of blobs and manifests transferred."""
+    """Number of transferred bytes of blobs and manifests."""
     sent: int
-    """Blobs that were uploaded."""
+    """Number of blobs that were uploaded."""
     mounted: int
-    """Blobs that the registry mounted from another repository."""
+    """Number of blobs that the registry mounted from another repository."""
     present: int
-    """Blobs that were already there."""
+    """Number of blobs that the registry already had."""
 
 
 def connect(reference: Reference, settings: Settings) -> Connection:
-    """Return a connection to a reference's repository, as the user configured it."""
+    """Return a connection to a reference's repository, over http if the user configured that."""
     return Connection(reference, plain_http=reference.host in settings.configuration.plain_http)
 
 
@@ -107,12 +108,13 @@ def pull(
     platform: types.Platform,
     progress: Progress,
 ) -> int:
-    """Pull the image of one platform into a layout; return the bytes of blobs transferred.
+    """Pull the image of one platform into a layout; return the number of transferred blob bytes.
 
-    `reference` is a digest or a tag. Of an index, only this platform's image is pulled; the index
-    itself is kept as a blob, so that its digest can be checked later. Blobs already in the layout
-    are checked and not pulled again.
-    Raise `BuildError` if the pull fails, `WrongHashError` for bytes that do not match their digest,
+    `reference` is a digest or a tag. If it names an index, only the image of this platform is
+    pulled. The index itself is kept as a blob, so that its digest can be checked later. Blobs
+    already in the layout are checked and not pulled again.
+
+    Raise `BuildError` if the pull fails, `WrongHashError` if bytes do not match their digest, and
     `InvalidError` if there is no image for the platform.
     """
     where = f"{connection.name}: {reference}"
@@ -151,11 +153,11 @@ def push(
     notes: Path,
     progress: Progress,
 ) -> Pushed:
-    """Push an image of a layout, or an index with all of its images, to a registry.
+    """Push an image in a layout, or an index with all of its images, to a registry.
 
     `reference` is the tag or the digest to push to. `notes` is a folder that records which
-    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails; the
-    next one does not transfer arrived blobs again.
+    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails. The
+    next push does not transfer blobs again that have arrived.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -195,7 +197,10 @@ def make_referrer(
     media_type: str,
     content: bytes,
 ) -> Descriptor:
-    """Add a referrer of `subject` to a layout; the same content gives the same digest."""
+    """Add a referrer of `subject` to a layout; return the referrer's descriptor.
+
+    The same content always gives the same digest.
+    """
     manifest = Manifest(
         schema_version=2,
         media_type=MANIFEST,
@@ -215,7 +220,10 @@ def attach(
     notes: Path,
     progress: Progress,
 ) -> Pushed:
-    """Push a referrer of `subject` to the image's repository, and ensure that it is listed."""
+    """Push a referrer of `subject` to the image's repository.
+
+    If the registry has no list of referrers, add it to the list under the image's `sha256-…` tag.
+    """
     pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
     # None: the registry keeps no list of its own.
     if _index(connection, f"referrers/{subject.digest}", (OK, *_NO_LISTS)) is None:
@@ -224,7 +232,10 @@ def attach(
 
 
 def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
-    """Return the blobs of an image or index, itself last: registries need the parts first."""
+    """Return the descriptors of an image, or of an index with all images and indexes in it.
+
+    Parts precede the index that lists them, since registries need the parts first.
+    """
     if of.media_type not in INDEXES:
         return (of,)
     if not depth:
@@ -244,7 +255,7 @@ def _keep(layout: Layout, descriptor: Descriptor, data: bytes) -> None:
 
 
 def _has(layout: Layout, blob: Descriptor) -> bool:
-    """Return whether a layout has a blob with the right bytes; remove wrong ones."""
+    """Return whether a layout has a blob with the right bytes; remove a damaged blob."""
     if not layout.blob(blob.digest).is_file():
         return False
     try:
@@ -282,7 +293,10 @@ def _side_by_side(
     total: int,
     progress: Progress,
 ) -> list[_T]:
-    """Run transfers in parallel; the first failure stops the others and is raised."""
+    """Run transfers in parallel; return their results.
+
+    The first failure stops the other transfers and is raised.
+    """
     if not transfers:
         return []
     with (
@@ -314,7 +328,11 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
 
 
 def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.Digest) -> None:
-    """Add a referrer to the tagged list, and read it again: other processes may write it."""
+    """Add a referrer to the list under the image's `sha256-…` tag.
+
+    Read the list again afterwards, since other processes may write it at the same time. Raise
+    `BuildError` if the referrer keeps getting lost.
+    """
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
         current = _index(connection, f"manifests/{tag}", (OK, NOT_FOUND)) or Index(
@@ -334,10 +352,11 @@ _NO_SUCH_PART = 416
 def receive(
     connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
 ) -> int:
-    """Pull a blob into a layout; return the bytes transferred.
+    """Pull a blob into a layout; return the number of transferred bytes.
 
-    Raise `WrongHashError` if the registry sends other bytes (none of them are kept), `BuildError`
-    if it does not send all of them: those that arrived are kept for the next try.
+    Raise `WrongHashError` if the bytes do not match the digest; none of them are kept. Raise
+    `BuildError` if the registry does not send all bytes; those that arrived are kept for the next
+    try.
     """
     target = layout.blob(blob.digest)
     part = _part(layout, blob)
@@ -381,7 +400,7 @@ def receive(
 
 
 def remaining(layout: Layout, blob: Descriptor) -> int:
-    """Return how many bytes of a blob are missing after an earlier pull."""
+    """Return how many bytes of a blob are still missing after earlier pulls."""
     with suppress(OSError):
         return max(blob.size - _part(layout, blob).stat().st_size, 0)
     return blob.size
@@ -399,22 +418,22 @@ WAY_OUT = (
 
 
 def base_folder(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
-    """Return the path of a base image in a cache, present or not.
+    """Return the path of a base image in the cache `root`, which need not have it.
 
-    `digest` names its manifest or an index.
+    `digest` is the digest of the image's manifest or of an index.
     """
     return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
 
 
 def has_base(digest: types.Digest, platform: types.Platform, settings: Settings) -> bool:
-    """Return whether a base image is on this disk; its bytes are not checked."""
+    """Return whether a base image is in a cache on this machine, without checking its bytes."""
     roots = filter(None, (settings.cache_dir, settings.shared_store))
     marks = (base_folder(root, digest, platform) / MARK for root in roots)
     return any(map(os.path.isfile, marks))  # a closed folder is no error to it
 
 
 def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
-    """Return a base image that is on this disk with the right bytes, the user's or a shared one."""
+    """Return an undamaged base image from the user's or the shared cache, or None."""
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
         folder = base_folder(root, digest, platform)
         try:
@@ -432,11 +451,11 @@ def obtain_base(
     settings: Settings,
     progress: Progress,
 ) -> Layout:
-    """Return the base image as a layout of one image, every blob checked; pull it if missing.
+    """Return a base image as a layout of one image, after checking all blobs; pull it if missing.
 
-    `ref` names the registry and repository; a tag in it is ignored, and a mirror of that registry
-    is tried first. Needs no network once the image is present. Raise `BuildError` if it cannot be
-    obtained, `InvalidError` if it is not for the platform.
+    `ref` names the registry and the repository; its tag is ignored. A mirror of the registry is
+    tried first. No network is needed if the image is already present. Raise `BuildError` if the
+    image cannot be obtained, and `InvalidError` if it is not for the platform.
     """
     from filelock import FileLock
 
@@ -464,7 +483,10 @@ def _pull_base(
     settings: Settings,
     progress: Progress,
 ) -> None:
-    """Pull from a mirror, or else from the registry itself; the digest verifies either."""
+    """Pull a base image from a mirror or, if that fails, from the registry itself.
+
+    The digest verifies the image in either case.
+    """
     problems: list[str] = []
     for location in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
         try:
@@ -478,7 +500,10 @@ def _pull_base(
 
 
 def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -> str | None:
-    """Return the damage of a base image: None if intact, empty if it was never complete."""
+    """Return a description of a base image's damage.
+
+    None means that the image is intact, and an empty string that it was never complete.
+    """
     if not (folder / MARK).is_file():
         return ""
     try:
@@ -498,7 +523,10 @@ def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -
 def _require_listed(
     layout: Layout, image: Descriptor, digest: types.Digest, platform: types.Platform
 ) -> None:
-    """Raise `BuildError` if the index is missing, `InvalidError` if it does not list the image."""
+    """Check that the index `digest` lists the image as the image of this platform.
+
+    Raise `BuildError` if the index is missing, and `InvalidError` if it lists another image.
+    """
     path = layout.blob(digest)
     if not path.is_file():
         raise BuildError(f"{path}: missing")
