@@ -91,7 +91,8 @@ def _attested(
 ) -> dict[str, str]:
     """Write the artifact's attestations if they are missing; return their paths by name.
 
-    If a command is about to run in a native environment, write none, so that it need not wait.
+    If a command is about to run in a native environment, write none, so that it need not wait, and
+    remove outdated ones.
     """
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:

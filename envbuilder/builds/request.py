@@ -37,7 +37,7 @@ class Request(Struct, frozen=True, kw_only=True):
     only_tag: str | None = None
     """The only name of the image, for builds that are compared and then removed."""
     builder: str | None = None
-    """Name of the program with which the docker backend makes the image."""
+    """Builder with which the docker backend makes the image: `buildkit` or `layers`."""
     output: str | None = None
     """Destination to save the image to, instead of loading it: `oci:DIR` or `FILE.tar`."""
     push: str | None = None
