@@ -75,7 +75,7 @@ def execute(
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
     log = require_writable(settings.logs_dir) / f"{plan.profile}-{plan.fingerprint[:12]}.log"
-    waiting = f"waiting: another envbuilder builds {plan.artifact.ref}"
+    waiting = f"waiting: another envbuilder, or what one left running, builds {plan.artifact.ref}"
     with process.lock(Path(f"{workdir}.lock"), waiting):
         if is_done():
             return False

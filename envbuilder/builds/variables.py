@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from envbuilder.core import console
+from envbuilder.core.errors import redacted
 from envbuilder.payload.machine import threads
 
 if TYPE_CHECKING:
@@ -111,10 +112,11 @@ def of_command(
 def report(decided: Mapping[str, Variable]) -> None:
     """Print each variable and its source with --verbose.
 
-    The values of -e are not printed, since they may be secret.
+    The values of -e are not printed, since they may be secret; of the others, those are left out
+    whose names say that they are.
     """
     for name, variable in sorted(decided.items()):
-        value = f": {variable.value}"
+        value = f"={variable.value}"
         if variable.source == STATED:
             value = ""
-        console.detail(f"{name} ({variable.source}){value}")
+        console.detail(redacted(f"{name}{value} ({variable.source})"))

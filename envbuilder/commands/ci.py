@@ -525,6 +525,7 @@ def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
             "older_pythons": older_pythons,
             "demanding": demanding,
             "uncached": uncached(rows),
+            "own_runners": {row.runner for row in rows} - {*service.runners.values()},
         },
     )
 

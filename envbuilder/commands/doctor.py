@@ -79,8 +79,8 @@ def command(
     Problems come worst first, each with its fix, also what costs performance. Nothing is changed:
     a fix holds its commands, ready to copy. With --profile, reports what keeps that profile from
     working. Of a recorded tree or another host it reports what the recording shows, not disks and
-    programs. Exits with 3 if a problem is blocking, or the environment cannot use the GPU; with 5
-    if --prove fails.
+    programs. Exits with 3 if a problem is blocking, or the environment is broken or cannot use the
+    GPU; with 5 if --prove fails.
 
     \b
     Examples:

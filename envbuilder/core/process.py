@@ -20,6 +20,7 @@ This module is long because everything that starts programs and threads, and end
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import re
 import signal
@@ -588,33 +589,41 @@ def _not_executed(program: str, reason: str) -> CommandError:
 
 @contextmanager
 def lock(path: Path, waiting: str) -> Iterator[None]:
-    """Hold an exclusive lock on a file; print `waiting` if another process holds the lock.
+    """Hold an exclusive lock on a file; print `waiting` if another process has it.
 
-    The programs that `run` starts inherit the lock. If this process is killed, no other process
-    gets the lock while these programs still write to the folder. Raise `OSError` if the file cannot
-    be written.
+    The programs that `run` starts hold it as well: when this process is killed, the next one waits
+    until they no longer write. That does not hold on NFS, nor where there are no such locks and
+    only a file stands for one. Raises `OSError` if the file cannot be written.
     """
     import fcntl
 
+    from filelock import FileLock
+
     while True:
-        stream = path.open("a")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             console.message(waiting)
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        if os.fstat(stream.fileno()).st_nlink:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno != errno.ENOSYS:  # of Lustre, for example
+                raise
+            with FileLock(path):
+                yield
+            return
+        if os.fstat(descriptor).st_nlink:
             break
-        stream.close()  # `clean` has removed it
-    descriptor = stream.fileno()
+        os.close(descriptor)  # `clean` has removed it
     _inherited.add(descriptor)
     try:
         yield
     finally:
         _inherited.remove(descriptor)
         # Closing it would not do while a daemon that a program left behind has it open.
-        fcntl.flock(stream, fcntl.LOCK_UN)
-        stream.close()
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def when_ended(argv: Sequence[str]) -> int:

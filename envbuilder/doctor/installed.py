@@ -10,6 +10,7 @@ import os
 import re
 import struct
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,8 +70,17 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def build(self) -> str:
-        """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names none."""
-        return self.version.partition("+")[2]
+        """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names none.
+
+        A source build names none, whatever its local version is.
+        """
+        local = self.version.partition("+")[2]
+        return local if _LOCAL.fullmatch(local) else ""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions that a requirement may name."""
+        return self.version, self.metadata, self.release
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -221,9 +231,12 @@ def _tool(
     beside = reader.folder(str(Path(prefix).parent), _MOST)
     by = [package.installer for package in packages.values() if of_name(package.name)]
     signs = {
+        "envbuilder": any(
+            "envbuilder.json" in reader.folder(str(folder))
+            for folder in (prefix, Path(prefix).parent)
+        ),
         "pixi": "/.pixi/envs/" in prefix,
         "conda": "conda-meta" in reader.folder(prefix),
-        "envbuilder": "envbuilder.json" in reader.folder(prefix),
         "uv project": "uv.lock" in beside,
         "pdm": "pdm.lock" in beside,
         "poetry": "poetry.lock" in beside or "/pypoetry/" in prefix,
@@ -244,17 +257,23 @@ def lacking(
     """
     site = Path(env.frameworks[key].site)
     needs = {}
-    for name in FRAMEWORKS[key].builds & env.packages.keys():
-        for path in filter(
-            Path.is_file, [*site.glob(f"{name}/*.so*"), *site.glob(f"{name}/*/*.so*")]
-        ):
-            with suppress(OSError, struct.error), path.open("rb") as file:
-                needs[str(path)] = libraries.needed_by(file)
-    folders = [*site.glob("nvidia/*/lib"), *site.glob("*.libs"), Path(env.place.prefix, "lib")]
-    folders += map(Path, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
-    brought = [path.name for folder in folders for path in folder.glob("*.so*")]
+    for name in (FRAMEWORKS[key].names | FRAMEWORKS[key].parts) & env.packages.keys():
+        for path in (*_libraries(site, f"{name}/*.so*"), *_libraries(site, f"{name}/*/*.so*")):
+            with suppress(OSError, struct.error, ValueError), path.open("rb") as file:
+                needs[str(path.relative_to(site))] = libraries.needed_by(file)
+    brought: list[str] = []
+    for folder in {package.site for package in env.packages.values()}:
+        for pattern in ("nvidia/*/lib/*.so*", "*.libs/*.so*", "_rocm_sdk*/lib/*.so*"):
+            brought += (path.name for path in _libraries(Path(folder), pattern))
+    further = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    for folder in (f"{env.place.prefix}/lib", *filter(None, further)):
+        brought += (path.name for path in _libraries(Path(folder), "*.so*"))
     return sorted(
         name
         for name in libraries.unmet(needs, brought)
         if not DRIVER.match(name) and f"{name}\0".encode() not in system
     )
+
+
+def _libraries(folder: Path, pattern: str) -> list[Path]:
+    return [*islice(filter(Path.is_file, folder.glob(pattern)), _MOST)]

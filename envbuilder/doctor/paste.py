@@ -1,8 +1,8 @@
 """Show the commands that install another build of a framework, for each tool.
 
-The commands follow the documentation of the tools. Tests run those for tools on the package index.
-Sources: docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org, docs.conda.io,
-pixi.prefix.dev.
+The commands follow docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org,
+docs.conda.io and pixi.prefix.dev. Tests run those of uv, pip, poetry and pdm in clean environments.
+Those of conda and pixi, and those that repair an installation, were never run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from envbuilder.core import process
 from envbuilder.core.errors import Hint
+from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import FRAMEWORKS
 from envbuilder.profiles.releases import table_of
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from envbuilder.doctor.installed import Installed
     from envbuilder.profiles.releases import Build
 
-_PIP = "{python} -m pip install{needs}« \\\n  --index-url {url}»"
+_PIP = "{python} -m pip install{again}{needs}« \\\n  --index-url {url}»"
 _TOOLS = {
-    "uv": "uv pip install --python {python}{needs}« \\\n  --index {url}»",
-    "uv project": """«cat >> pyproject.toml <<'END'
+    "uv": "uv pip install --python {python}{again}{needs}« \\\n  --index {url}»",
+    "uv project": """«grep -q '"{name}"' pyproject.toml || cat >> pyproject.toml <<'END'
 
 [[tool.uv.index]]
 name = "{name}"
@@ -34,7 +35,7 @@ explicit = true
 END
 »uv add{needs}« \\
   --index {name}={url}»""",
-    "pdm": """«cat >> pyproject.toml <<'END'
+    "pdm": """«grep -q '"{name}"' pyproject.toml || cat >> pyproject.toml <<'END'
 
 [[tool.pdm.source]]
 name = "{name}"
@@ -45,13 +46,13 @@ END
   {url}
 »poetry add{needs}« \\
   --source {name}»""",
-    "new": """python{version} -m venv .venv
-.venv/bin/python -m pip install{needs}« \\
+    "new": """python{version} -m venv .venv-{version}
+.venv-{version}/bin/python -m pip install{needs}« \\
   --index-url {url}»""",
     "conda": """conda install -p {prefix} \\
-  -c conda-forge pytorch-gpu={release} cuda-version={cuda}""",
+  -c conda-forge pytorch-gpu={release} 'cuda-version<={cuda}'""",
     "pixi": """pixi workspace system-requirements add cuda {cuda}
-pixi add pytorch-gpu={release} cuda-version={cuda}""",
+pixi add pytorch-gpu={release} 'cuda-version<={cuda}'""",
     "pixi of PyPI": """«cat >> pixi.toml <<'END'
 
 [pypi-options]
@@ -65,13 +66,29 @@ _INDEX = re.compile("«(.*?)»", re.DOTALL)
 _INSTEAD = {"conda": "pip", "pixi": "pixi of PyPI"}
 """Tool → the tool to use instead for builds that conda-forge lacks. conda-forge has PyTorch's CUDA
 builds."""
+_AGAIN = {"pip": " --force-reinstall", "uv": " --reinstall"}
+_REMOVE = {
+    "pip": "{python} -m pip uninstall -y",
+    "uv": "uv pip uninstall --python {python}",
+    "uv project": "uv remove",
+    "pdm": "pdm remove",
+    "poetry": "poetry remove",
+}
+"""Tool → the command that removes packages."""
 _EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
 
 
-def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str], str]) -> str:
+def lines(
+    env: Installed,
+    key: types.Framework,
+    build: Build,
+    url: Callable[[str], str],
+    *,
+    again: bool = False,
+) -> str:
     """Return the commands that install this build in an environment.
 
-    `url` returns the URL of an index by the index's name.
+    `url` returns the URL of an index by the index's name. `again` reinstalls a damaged build.
     """
     package = env.frameworks[key]
     is_cuda = build.build.startswith("cu")
@@ -94,7 +111,16 @@ def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str
         tool = _INSTEAD.get(tool, tool)
     name = "" if plain else f"pytorch-{build.build.replace('.', '')}"
     text = _INDEX.sub(r"\1" if name else "", _TOOLS.get(tool, _PIP))
+    accelerator = next(
+        r for r in ACCELERATORS.values() if build.build.startswith(r.builds or r.name)
+    )
+    twins = FRAMEWORKS[key].names - {named.partition("[")[0]}
+    twins |= FRAMEWORKS[key].foreign(accelerator.name)
+    twins &= env.packages.keys()
+    if twins and tool in _REMOVE:
+        text = f"{_REMOVE[tool]} {' '.join(sorted(twins))}\n{text}"
     return text.format(
+        again=_AGAIN.get(tool, "") if again else "",
         needs="".join(f" \\\n  {process.quoted([need])}" for need in needs),
         name=name,
         url=url(name) if name else "",
@@ -104,3 +130,13 @@ def lines(env: Installed, key: types.Framework, build: Build, url: Callable[[str
         python=process.quoted([env.place.python]),
         prefix=process.quoted([env.place.prefix]),
     )
+
+
+def _twins(env: Installed, key: types.Framework, build: Build, wanted: str) -> list[str]:
+    """Return the installed packages that share modules with the new build but do not belong to it."""
+    framework = FRAMEWORKS[key]
+    others = set(framework.names) - {wanted.partition("[")[0]}
+    for row in ACCELERATORS.values():
+        if build.build.startswith(row.builds or row.name):
+            others |= framework.foreign(row.name)
+    return sorted(others & env.packages.keys())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from envbuilder.doctor.installed import Installed, Package
-    from envbuilder.host.gpus.accelerator import Level, Needs
+    from envbuilder.host.gpus.accelerator import Finding, Level, Needs
     from envbuilder.host.model import Host
     from envbuilder.profiles.releases import Build
 
@@ -96,7 +96,8 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
     texts = dict.fromkeys(finding.text for finding in decisive)
     proof = "; ".join(texts) or "no GPU here could do its work"
     fix = ""
-    if fault := next(_faults(env, key, around), ""):
+    damage = next(_damage(env, key, around), "")
+    if fault := damage or next(_faults(env, key), ""):
         target = build if findings and verdict == "right" else target or build
         verdict, proof = "broken", fault
     elif not kind:
@@ -111,22 +112,31 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
         verdict = "slower"
     lines = ""
     if verdict != "right" and target:
+        again = bool(damage) and (target.release, target.build) == (package.release, kind)
         which = "right for"
         if target.release != package.release:
             which = "the nearest release that serves"
         fix = f"{_title(key, target.release, target.build)} is {which} this machine."
-        lines = paste.lines(env, key, target, around.url)
+        lines = paste.lines(env, key, target, around.url, again=again)
     return Judgement(
         place=env.place,
         framework=key,
         release=package.release,
         build=kind,
-        accelerator=row.name if findings else "cpu",
+        accelerator=_accelerator(row, kind, findings, host),
         verdict=verdict,
         proof=f"{_title(key, package.release, kind)}: {proof}",
         fix=fix,
         paste=lines,
     )
+
+
+def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Host) -> str:
+    """Return the accelerator that the framework uses, or should try if its build is unknown."""
+    if findings:
+        return row.name
+    rows = (of_vendor(gpu.vendor) for gpu in host.gpus)
+    return next((each.name for each in rows if each and not kind), "cpu")
 
 
 def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
@@ -140,9 +150,12 @@ def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | No
         versions[key] = package.release
     if env.is_of_conda(package):  # other builds, of which their CUDA alone is known
         versions = {"nvidia-cuda-runtime": cuda_of(package.build)}
+    has_plugin = key == "jax" and any(name.endswith("-plugin") for name in versions)
+    if key == "jax" and not has_plugin:  # libraries of CUDA here are another package's
+        versions = {name: v for name, v in versions.items() if not name.startswith("nvidia-")}
     build = needs.build_of(key, versions, host.platform)
     kind = build.build if build else package.build
-    if kind == "cpu" and (package.name == "tensorflow" or "-plugin" in " ".join(versions)):
+    if kind == "cpu" and (package.name == "tensorflow" or has_plugin):
         kind = ""  # it may find CUDA's libraries in the system
     return build, kind, needs.of_packages(key, versions, host.platform, wsl=host.wsl)
 
@@ -177,23 +190,28 @@ def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
     return min(serving, key=cost, default=None)
 
 
-def _faults(env: Installed, key: types.Framework, around: Around) -> Iterator[str]:
-    """Yield reasons why a framework does not work on any machine."""
+def _damage(env: Installed, key: types.Framework, around: Around) -> Iterator[str]:
+    """Yield reasons why the framework's own files do not work on any machine."""
     package = env.frameworks[key]
     if version_numbers(package.metadata) != version_numbers(package.version):
         yield f"two installs are mixed: METADATA of {package.metadata}, code of {package.version}"
+    lacks = installed.lacking(env, key, around.system, around.environ) if around.system else ()
+    if lacks:
+        yield f"libraries are missing: {first(lacks, 5)}"
+
+
+def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
+    """Yield reasons why a framework and its companions do not work together on any machine."""
+    package = env.frameworks[key]
     for name in FRAMEWORKS[key].builds & env.packages.keys():
         part = env.packages[name]
-        unstated = [f"jaxlib=={part.version}"] if name.endswith("-plugin") else []
+        unstated = [f"jaxlib=={part.release}"] if name.endswith("-plugin") else []
         if part is package:
             unstated += releases.rules(key, package.release)
         yield from _conflicts(env, part, unstated)
         # torchcodec's own build for the CPU works beside any.
         if part.build and name != "torchcodec" and cuda_of(part.build) != cuda_of(package.build):
             yield f"{name} {part.version} is for another CUDA"
-    lacks = installed.lacking(env, key, around.system, around.environ) if around.system else ()
-    if lacks:
-        yield f"libraries are missing: {first(lacks, 5)}"
 
 
 def _title(key: types.Framework, release: str, build: str) -> str:
@@ -211,14 +229,14 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
     version = env.place.version
     markers = {"extra": "", "python_version": version, "python_full_version": f"{version}.0"}
     for text in (*package.requires, *unstated):
-        with suppress(InvalidRequirement, ValueError):  # of either version, too
+        with suppress(InvalidRequirement, ValueError, RecursionError):  # of either version, too
             need = Requirement(text)
             other = env.packages.get(types.canonical(need.name))
             if (
                 other
                 and (of_build(other.name) or other.name == "numpy")
                 and (need.marker is None or need.marker.evaluate(markers))
-                and not need.specifier.contains(other.version, prereleases=True)
+                and not any(need.specifier.contains(v, prereleases=True) for v in other.versions)
             ):
                 yield (
                     f"{package.name} {package.version} needs {need.name}{need.specifier}, and"

@@ -90,13 +90,14 @@ def test_verbose_says_what_was_set_and_why_but_no_secret(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = decided({"OMP_NUM_THREADS": "1"}, Access(variables={"TOKEN": "c4nary"}), D="4")
+    found["WANDB_API_KEY"] = variables.Variable("c4nary-of-a-profile", "profile cpu")
     variables.report(found)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(console.VERBOSITY, "verbose", True)
     variables.report(found)
     lines = capsys.readouterr().err.splitlines()
-    assert "+ LD_PRELOAD (libraries that the profile preloads come first): lib.so" in lines
-    assert "+ D (profile cpu): 4" in lines
+    assert "+ LD_PRELOAD=lib.so (libraries that the profile preloads come first)" in lines
+    assert "+ D=4 (profile cpu)" in lines
     assert "+ TOKEN (stated by -e)" in lines
     assert "c4nary" not in str(lines)
 
