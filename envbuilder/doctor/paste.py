@@ -133,7 +133,7 @@ def lines(
 
 
 def _twins(env: Installed, key: types.Framework, build: Build, wanted: str) -> list[str]:
-    """Return the installed packages that share modules with the new build but do not belong to it."""
+    """Return the installed packages that share modules with the new build but are not its own."""
     framework = FRAMEWORKS[key]
     others = set(framework.names) - {wanted.partition("[")[0]}
     for row in ACCELERATORS.values():
