@@ -3,7 +3,8 @@
 Every message states what happened and where; its hints state what to do next. `cli.main` is the
 only place that catches these errors and turns them into text and an exit code.
 
-Untrusted text is escaped, quoted and cut before a message repeats it, and credentials are removed.
+Before a message repeats untrusted text, the text is escaped, quoted and shortened, and credentials
+are removed.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 INTERRUPTED = 130
 _PASTED = re.compile(r"`[^`]*`|\b[a-z_]+: (?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")")
-"""Text to paste: a command in backticks, or a line of envbuilder.yaml."""
+"""Text that users paste: a command in backticks, or a line of envbuilder.yaml."""
 _LONGEST_LINE = 20_000
-"""Maximum characters of a reason, which may list dozens of packages or repeat a build's output."""
+"""Maximum number of characters of a reason, which may list dozens of packages or repeat a build's
+output."""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
 """Maximum number of characters of a file's text that a message repeats."""
 LONGEST = 1000
-"""Maximum characters of text from files, servers and programs, unless a caller names others."""
+"""Default for the maximum number of characters of text from files, servers and programs."""
 
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
-"""Characters that are printable by their category, but show nothing."""
+"""Characters that Unicode classifies as printable, but that show nothing."""
 
 
 def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: bool = False) -> str:
     """Return untrusted text that cannot move a terminal's cursor or hide other text.
 
-    Control characters (C0 and C1), bidirectional and zero-width characters, and lone surrogates
-    become `instead`. So do line breaks and tabs, unless `lines` is set. At most `limit` characters
-    are returned; a cut ends in "…".
+    Control characters (C0 and C1), bidirectional and zero-width characters, and lone surrogates are
+    replaced by `instead`. Line breaks and tabs are replaced too, unless `lines` is set. Text longer
+    than `limit` characters is shortened and ends in "…".
     """
     # One more than the limit, so that a cut is noticed without reading megabytes.
     start = text.strip(" ")[: limit + 1]
@@ -49,18 +51,18 @@ def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: boo
 
 
 def escaped(text: str, limit: int = LONGEST) -> str:
-    r"""Return text on one line, with what `printable` replaces as escapes such as `\x1b`.
+    r"""Return text on one line, with escapes (`\x1b`) for the characters that `printable` replaces.
 
-    For messages, which name the user's own files and repeat what other programs print: an escape
+    Messages use this for names of the user's own files and for output of other programs: an escape
     shows which character to look for.
     """
     return escaped_lines(clipped(text, limit)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def escaped_lines(text: str) -> str:
-    """Return text of any length with escapes for what `printable` replaces.
+    """Return text of any length, with escapes for the characters that `printable` replaces.
 
-    Line breaks and tabs stay.
+    Line breaks and tabs are kept.
     """
     if _is_shown(text):
         return text
@@ -70,9 +72,10 @@ def escaped_lines(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return a JSON document with JSON escapes for what `printable` replaces: the same value.
+    """Return a JSON document with JSON escapes for the characters that `printable` replaces.
 
-    Such characters occur in strings only; line breaks between values stay.
+    The document's value does not change: such characters occur only in strings. Line breaks between
+    values are kept.
     """
     if _is_shown(text):
         return text
@@ -82,25 +85,25 @@ def escaped_json(text: str) -> str:
 
 
 def _is_shown(text: str) -> bool:
-    """Return whether no character of a text needs an escape; fast, since most need none."""
+    """Return whether no character of the text needs an escape; fast, since most need none."""
     return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
 
 
 def is_encodable(text: str) -> bool:
-    """Return whether a text has no lone surrogates, which UTF-8 and JSON cannot hold."""
+    """Return whether the text has no lone surrogates, which UTF-8 and JSON cannot represent."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def encodable(text: str) -> str:
     r"""Return text with an escape such as `\udcff` for each lone surrogate.
 
-    Those stand for the bytes of a file's name or an argument that are not UTF-8.
+    In Python, lone surrogates stand for bytes of a file name or an argument that are not UTF-8.
     """
     return text.encode(errors="backslashreplace").decode()
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return text of at most `limit` characters; a cut ends in "…"."""
+    """Return the text, shortened to `limit` characters; shortened text ends in "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -109,9 +112,9 @@ def _shown(character: str) -> bool:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
-    """Wrap one line between words; text to paste is not broken.
+    """Wrap one line between words, without breaking text that users paste.
 
-    `first` and `rest` are put before the first line and before the others.
+    `first` is put before the first line, and `rest` before each further line.
     """
     import textwrap
 
@@ -140,13 +143,13 @@ def counted(number: float, noun: str) -> str:
 
 
 def first(items: Sequence[str], most: int) -> str:
-    """Return the first items and how many more there are: `a, b and 3 more`."""
+    """Return the first `most` items and the number of further ones, such as `a, b and 3 more`."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def escaped_markdown(text: str) -> str:
-    """Escape everything in a text that Markdown would take as markup."""
+    """Escape all characters of a text that Markdown would take as markup."""
     return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
 
 
@@ -156,26 +159,27 @@ def shown(text: str) -> str:
 
 
 HIDDEN = "…"
-"""What is shown in place of a credential."""
+"""Text shown in place of a credential."""
 
 # Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _URL = r"://([^\s'\"<>`]+)"
 _ENCODED_USER = r"(?i)(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40"
 _AUTHORITY = r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*"
-"""A host and a port without a user. Anything else before the first slash may be half a password."""
+"""A host with an optional port and no user. Any other text before the first slash may be the start
+of a password that contains a slash."""
 _WITHOUT_SCHEME = (
     r"(?m)(?:(?<=[\s'\"<>`=(])|^)[^\s'\"<>`=(/@:]+:(?!//)[^\s'\"<>`=(@]+@(?!sha(?:256|384|512):)"
 )
 _HEADER = r"(?i)(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+"
 _PORT = r"(integer value as )'[^'\s]*'"
-"""Python's error for an invalid port, which repeats half a password that contains a slash."""
+"""Python's error for an invalid port, which repeats half of a password that contains a slash."""
 _CONDA_PATH = r"/t/[^/]+(?=/|\Z)"
 
 
 def public(url: str) -> str:
-    """Return a URL without user, password, query, fragment and conda's token.
+    """Return a URL without its user, password, query, fragment and conda token.
 
-    Raises `ValueError` if it cannot be parsed.
+    Raise `ValueError` if the URL cannot be parsed.
     """
     from urllib.parse import urlsplit, urlunsplit
 
@@ -185,7 +189,7 @@ def public(url: str) -> str:
 
 
 def is_public(url: str) -> bool:
-    """Return whether a URL holds nothing that `public` removes."""
+    """Return whether the URL contains nothing that `public` removes."""
     return public(url) == url
 
 
@@ -196,12 +200,13 @@ _NAME = (
     r"(?<!file)(?<!path)(?<!name)(?<!ref)(?<!dir)(?<!url)(?<!type)(?<!length)(?<!stdin)|token\d*"
     r"|(?:access|account|api|auth|encryption|master|private|signing)[_.-]?key\d*|[_.-](?:pass|pwd))"
 )
-"""A name whose value is secret: `hf-token`, `AWS_SECRET_ACCESS_KEY`; not `tokens`, `pad_token`."""
+"""A name whose value is secret, such as `hf-token` or `AWS_SECRET_ACCESS_KEY`, but not `tokens` or
+`pad_token`."""
 _HARMLESS = (
     r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|[<>=^~]{0,2} ?\d+(?:\.\d+)+"
     r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
 )
-"""How harmless values begin: a reference to a secret, a switch, a type or a version."""
+"""Beginnings of harmless values: a reference to a secret, a switch, a type or a version."""
 _SECRET = (
     rf"(?im)(?<![\w./-])(?P<dash>--?)?(?P<name>{_NAME})(?:(?:\\?[\"'])?\s{{0,4}}=\s{{0,4}}(?!=)"
     r"|(?(dash)(?:\\?[\"']\s{0,4},?\s{0,4}(?=\\?[\"'])|\s+)(?!\\?[\"']?-)|(?!))"
@@ -213,7 +218,7 @@ _SECRET = (
 )
 _OPTION = rf"(?i)--?{_NAME}"
 _WORD = rf"(?is)\A(--?{_NAME}=|{_NAME}=(?=\S+\Z))(?!{_HARMLESS}).+"
-"""A word of a command that contains a secret, unquoted."""
+"""A word of a command that contains an unquoted secret."""
 _FORMS = (
     r"(?<![\w/+-])(?P<name>hf_|gh[oprsu]_|github_pat_|glpat-|AKIA|ASIA|AIza|npm_|sk-|[rs]k_live_"
     r"|xox[abeoprs]-|pypi-AgE|nvapi-|gsk_|r8_|dckr_pat_|-----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY|eyJ)"
@@ -221,16 +226,17 @@ _FORMS = (
     r"[A-Za-z0-9_]{16,}[\w-]*|(?<=eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
     r"|(?<=KEY)[\s\S]+?(?:-----END[^\n]*|\Z)|(?<!hf_|sk-|eyJ|KEY|KIA|SIA)[\w-]{16,})(?!\w)"
 )
-"""Well-known forms of tokens and keys, by how they begin."""
+"""Well-known forms of tokens and keys, recognized by their prefixes."""
 _LOGIN = rf"(?i)\b(?P<name>https?|ftp)://(?!{_HARMLESS})[^\s/@'\"]+@"
 _NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
 
 
 def redacted(text: str) -> str:
-    """Return text with an ellipsis for each credential in it.
+    """Return the text with each credential in it replaced by an ellipsis.
 
-    For all that is written or printed. Credentials are a URL's login and query, the value after a
-    secret's name, anywhere in the text, and tokens of a well-known form.
+    All text that is written or printed passes through this function. Credentials are the login and
+    query of a URL, a value that follows a secret's name anywhere in the text, and tokens of a
+    well-known form.
     """
     if any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
         text = re.sub(_URL, _redacted_url, text)
@@ -244,7 +250,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_words(words: Iterable[str]) -> list[str]:
-    """Return a command's words for files: encodable, with an ellipsis for each credential."""
+    """Return a command's words for a file: encodable, with an ellipsis for each credential."""
     result: list[str] = []
     is_secret = False
     for word in words:
@@ -257,9 +263,10 @@ def redacted_words(words: Iterable[str]) -> list[str]:
 
 
 def redacted_values(value: Any) -> Any:
-    """Return plain data for files: encodable, with an ellipsis for each credential.
+    """Return plain data for a file: encodable, with an ellipsis for each credential.
 
-    Texts in a list are the words of a command, which may be a secret's name and its value.
+    Strings in a list are treated as the words of a command, which may be a secret's name and its
+    value.
     """
     match value:
         case str():
@@ -276,9 +283,9 @@ def redacted_values(value: Any) -> Any:
 
 
 def secrets_in(text: str) -> list[tuple[int, str]]:
-    """Return the line and the name of each credential in a file that will be shared.
+    """Return the line number and name of each credential in a file that will be shared.
 
-    References such as `${HF_TOKEN}` and a URL's query do not count.
+    References such as `${HF_TOKEN}` and the query of a URL do not count.
     """
     result: list[tuple[int, str]] = []
     for pattern in (_SECRET, _FORMS, _LOGIN):
@@ -290,7 +297,7 @@ def secrets_in(text: str) -> list[tuple[int, str]]:
 def log_text(text: str) -> str:
     """Return another program's output without credentials and control characters.
 
-    So it can be kept in a log, and shown on a terminal.
+    The result is safe to keep in a log and to show on a terminal.
     """
     return escaped_lines(redacted(text))
 
@@ -307,21 +314,21 @@ def _redacted_url(match: re.Match[str]) -> str:
 
 
 class Hint(NamedTuple):
-    """What to do next: a sentence, and the command that does it.
+    """Advice on what to do next: a sentence, and the command that does it.
 
-    A sentence that announces a command ends without a full stop: `str` puts a colon there.
+    A sentence that announces a command ends without a full stop, since `str` adds a colon.
     """
 
     sentence: str
     command: tuple[str, ...] = ()
-    """The words after `envbuilder`; one in capitals, such as NAME, is for the user to fill in."""
+    """The words after `envbuilder`. The user fills in words in capitals, such as NAME."""
 
     def __str__(self) -> str:
-        """Return the hint in one line, for JSON and for reasons."""
+        """Return the hint on one line, for JSON and for reasons."""
         return ": ".join(filter(None, (self.sentence, self.command_line())))
 
     def command_line(self) -> str:
-        """Return the command quoted for a shell, on one line; empty if there is none."""
+        """Return the command quoted for a shell, on one line; empty if there is no command."""
         import shlex
 
         if not self.command:
@@ -330,7 +337,7 @@ class Hint(NamedTuple):
 
 
 def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
-    """Return the hints that were stated, without credentials."""
+    """Return the given hints as a tuple, without credentials."""
     if isinstance(hints, str):
         hints = (Hint(hints),) if hints else ()
     elif isinstance(hints, Hint):
@@ -339,7 +346,7 @@ def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
 
 
 def make_room(setting: str) -> tuple[Hint, ...]:
-    """Return the hints for a full disk; `setting` names the variables that choose another one."""
+    """Return the hints for a full disk; `setting` names the variables that select another disk."""
     return (
         Hint(f"Set {setting} to a larger disk."),
         Hint("Or remove what envbuilder made and is unused", ("clean",)),
@@ -347,7 +354,7 @@ def make_room(setting: str) -> tuple[Hint, ...]:
 
 
 class EnvbuilderError(Exception):
-    """Base class of all expected failures: `message` (what, where) and `hints` (what next).
+    """Base class of all expected failures, with a `message` (what, where) and `hints` (what next).
 
     Credentials are removed from both, since they may repeat any text.
     """
@@ -361,7 +368,7 @@ class EnvbuilderError(Exception):
 
     @property
     def hint(self) -> str:
-        """The hints as text, a line each."""
+        """The hints as text, one per line."""
         return "\n".join(map(str, self.hints))
 
 
@@ -371,9 +378,9 @@ _Error = TypeVar("_Error", bound=EnvbuilderError)
 def with_context(
     error: _Error, context: str = "", hint: str | Hint | Iterable[Hint] = ""
 ) -> _Error:
-    """Return the error with `context: ` before its message, and further hints after its own.
+    """Return the error with `context: ` before its message and with the given hints added.
 
-    It is the same object, so it keeps its class, cause and traceback.
+    The error object itself is changed, so it keeps its class, cause and traceback.
     """
     if context:
         error.message = redacted(f"{context}: {error.message}")
@@ -389,7 +396,7 @@ class BuildError(EnvbuilderError):
 
 
 class UnreachableError(BuildError):
-    """An index does not answer, or refuses to (exit 4)."""
+    """An index does not answer, or refuses the request (exit 4)."""
 
     exit_code = TOOL_MISSING
 
@@ -402,21 +409,21 @@ class WrongHashError(BuildError):
     ) -> None:
         super().__init__(message, hint)
         self.actual = actual
-        """The sha256 of the file, if it was computed."""
+        """The sha256 of the file, or an empty string if it was not computed."""
 
 
 class ChangedFileError(WrongHashError):
-    """A source has another file under the name of a locked one; none of it was kept (exit 1)."""
+    """A source has a different file under a locked file's name; none of it was kept (exit 1)."""
 
 
 class InvalidError(EnvbuilderError):
-    """Usage, profile, configuration or lock is invalid, stale or unlocked (exit 2)."""
+    """The usage, profile, configuration or lock is invalid, stale or missing (exit 2)."""
 
     exit_code = INVALID
 
 
 class UnlockedError(InvalidError):
-    """A project's lock is missing or stale: `envbuilder lock` makes it (exit 2)."""
+    """A project's lock is missing or stale; `envbuilder lock` creates it (exit 2)."""
 
 
 class HostError(EnvbuilderError):
@@ -452,8 +459,8 @@ class SignatureError(EnvbuilderError):
 
 
 class LimitError(OSError):
-    """A server sends for too long, or the session was stopped; `str` says which."""
+    """A server took too long to send its data, or the session was stopped; `str` says which."""
 
 
 class TooLongError(OSError):
-    """A body is longer than it may be."""
+    """A response body is longer than allowed."""

@@ -1,16 +1,17 @@
 """Read and write files safely, and decide whose files are trusted.
 
-A file appears under its name by one rename. Until then it has a name of its own next to it, which
-is never opened through a link or over another user's file: others may be able to write there.
+A file appears under its name by a single rename. Until then it has a temporary name next to it. The
+temporary file is never opened through a link or over another user's file, since others may be able
+to write to the folder.
 
 A marker records that envbuilder created the folder that holds it. A folder that already existed
-gets none, so that its content is never treated as envbuilder's.
+gets no marker, so that its content is never treated as envbuilder's.
 
-Trusted are the user's own files and root's, as with git's `safe.directory`. A project file names
-package indexes, base images and profiles: one that another user put into a parent of the working
-folder would decide what this user, or root, installs and runs.
+The user's own files and root's files are trusted, as with git's `safe.directory`. A project file
+names package indexes, base images and profiles. If another user put a project file into a parent of
+the working folder, it would determine what this user, or root, installs and runs.
 
-Long because all reading and writing of files, and trust in them, is here.
+This module is long because all reading and writing of files, and trust in them, is here.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ _CONTENT = _SIGNATURE + (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 _LARGEST = 64 << 20
-"""Maximum bytes of a marker or a cache entry, which in a shared folder others may write."""
+"""Maximum size in bytes of a marker or a cache entry. In a shared folder, others may write these
+files."""
 _BLOCK = 1 << 18
-"""Bytes that are read of a file at a time."""
+"""Number of bytes read from a file at a time."""
 LARGEST_TEXT = 1 << 20
-"""Maximum bytes of a text of the user's or a repository's; the largest profile has 1,800."""
+"""Maximum size in bytes of a text file of a user or a repository. The largest profile has 1,800."""
 TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
-"""Folders, separated as in PATH, whose files are trusted regardless of their owner."""
+"""Variable that lists folders, separated as in PATH, whose files are trusted regardless of
+owner."""
 
 
 @contextmanager
@@ -70,7 +73,7 @@ def explained(
     *,
     done: str = "read",
 ) -> Iterator[None]:
-    """Raise `failure` instead of `OSError`; its message says what could not be `done`, and why."""
+    """Raise `failure` instead of `OSError`, stating what could not be `done` to `path` and why."""
     try:
         yield
     except OSError as error:
@@ -79,9 +82,9 @@ def explained(
 
 
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
-    """Return the bytes of a regular file; raise `OSError` if it is none, or has more than `limit`.
+    """Return the bytes of a regular file; raise `OSError` for others and if larger than `limit`.
 
-    `pipes`: also read pipes and devices, for a file that the user names. Without it they are
+    With `pipes`, also read pipes and devices, for a file that the user names. Otherwise they are
     refused, since opening a pipe blocks until another process writes to it.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
@@ -101,7 +104,7 @@ def read_named(path: Path, limit: int, hint: str | Hint = "") -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file of limited size. Raises `InvalidError` if that fails."""
+    """Return the UTF-8 text of a file of limited size; raise `InvalidError` if that fails."""
     with explained(path):
         content = read(path, LARGEST_TEXT)
     try:
@@ -125,14 +128,15 @@ class _Parsed(Struct, frozen=True):
     """A copy of a shipped YAML file in JSON."""
 
     of: str
-    """Digest of the file and its parser."""
+    """Digest of the YAML file and its parser."""
     data: dict[str, Any]
 
 
 def parse_shipped(text: str, path: Path) -> dict[str, Any]:
     """Return the YAML mapping in the text of a profile's file, as `parse_yaml` does.
 
-    The parsed data is cached beside the file, as Python caches modules, if the folder is writable.
+    The data of a shipped profile is cached beside the file, as Python caches modules, if the folder
+    is writable.
     """
     if not path.is_relative_to(resources.profiles_dir()):
         return decoding.parse_yaml(text, str(path))
@@ -158,7 +162,7 @@ def staged(
 ) -> Iterator[Path]:
     """Yield a new file next to `path` with all of `content`, for the caller to rename.
 
-    It is removed if the caller fails. `mode` is subject to the umask, `final_mode` is not.
+    The file is removed if the caller fails. `mode` is subject to the umask, `final_mode` is not.
     """
     temporary = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
@@ -180,17 +184,17 @@ def save(
     failure: type[EnvbuilderError],
     hint: str | Hint,
 ) -> Path:
-    """Like `write`, but raise `failure` instead of `OSError`."""
+    """Write a file like `write` and return its path, but raise `failure` instead of `OSError`."""
     with explained(path, failure, hint, done="written"):
         write(path, content)
     return path
 
 
 def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
-    """Replace files in this order, creating their folders; the mode of each stays.
+    """Replace files in this order, creating their folders; each file keeps its mode.
 
-    If one cannot be written, all are restored, and `InvalidError` with `hint` is raised. They are
-    restored after a signal, too, except SIGKILL.
+    If one file cannot be written, all are restored, and `InvalidError` with `hint` is raised. They
+    are also restored after a signal, except SIGKILL.
     """
     path = Path()
     try:
@@ -209,7 +213,7 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """Create a folder with those above it; remove what was created if the caller fails."""
+    """Create a folder and its parents; remove the created folders if the caller fails."""
     created = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -223,7 +227,7 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _replaced(path: Path, temporary: Path) -> Iterator[None]:
-    """Rename a file into place; restore the earlier one if the caller fails."""
+    """Rename a file into place; restore the earlier file if the caller fails."""
     mode = _mode(path)
     earlier: bytes | None = None
     with suppress(OSError):
@@ -242,7 +246,7 @@ def _replaced(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of a file; None if there is none."""
+    """Return the mode of a file; None if the file does not exist."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -261,11 +265,11 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file next to `path` that replaces it at the end; on any failure it is removed.
+    """Yield a file next to `path`, which replaces `path` at the end; on failure, remove it.
 
-    Write it with `write_all`. For large files: the remains of a killed process are overwritten and
-    do not accumulate. Raise `BuildError` if another process is writing it, or if something else has
-    its name; `OSError` on a full disk.
+    Callers write to it with `write_all`. This is for large files: what a killed process left is
+    overwritten and does not accumulate. Raise `BuildError` if another process is writing the file,
+    or if something else has its name, and `OSError` on a full disk.
     """
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +301,7 @@ def is_own(status: os.stat_result) -> bool:
 
 
 def _opened(part: Path) -> int:
-    """Open a partial file that is new, or that an earlier process of this user left."""
+    """Open a partial file that is new, or that an earlier process of this user left behind."""
     try:
         return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
     except FileExistsError:
@@ -341,10 +345,10 @@ def file_sha256(path: Path) -> str:
 
 
 def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
-    """Return the value cached in the file `entry`; without one, that of `make`, and cache it.
+    """Return the value cached in the file `entry`, or call `make` and cache its value.
 
-    A file that is damaged or holds a value of another type counts as missing. A value that cannot
-    be written (full disk, read-only folder) is made each time.
+    A file that is damaged or holds a value of another type counts as missing. If the value cannot
+    be written (full disk, read-only folder), it is made anew each time.
     """
     with suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
@@ -358,11 +362,12 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
 
 
 def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
-    """Return the folder, creating it if it is missing, and marking it if it was created here.
+    """Return the folder, creating it if it is missing.
 
-    New folders are for this user only, but one within a marked folder gets the mode of that one,
-    which the user may have opened to others. The mode of an existing folder is never changed. If
-    not `marked`, its content has markers of its own. Raises `OSError` if it cannot be created.
+    A created folder gets a marker, unless `marked` is False because its content has its own
+    markers. New folders are accessible to this user only. A new folder in a marked folder gets the
+    mode of that folder, which the user may have opened to others. The mode of an existing folder is
+    never changed. Raise `OSError` if the folder cannot be created.
     """
     for above in reversed([p for p in folder.parents if not p.exists()]):
         above.mkdir(mode=0o700, exist_ok=True)
@@ -390,12 +395,12 @@ def folder_identity(folder: Path) -> str:
 
 
 def mark_folder(folder: Path) -> None:
-    """Mark a folder that was just created. Raises `OSError` on a full disk."""
+    """Mark a folder that was just created; raise `OSError` on a full disk."""
     write(folder / MARKER, _CONTENT)
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether this is a folder, and not a link to one."""
+    """Return whether the path is a folder, and not a link to a folder."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -409,15 +414,15 @@ def is_marked(folder: Path) -> bool:
 
 
 def remove(path: Path, root: Path, aside: str = "") -> None:
-    """Remove a file, a link or a folder below `root`. Raises `OSError` if that fails.
+    """Remove a file, a link or a folder below `root`; raise `OSError` if that fails.
 
     A folder that contains a mount point is left untouched: the mounted files belong elsewhere.
 
     No component below `root` may be a link: each folder on the path is opened relative to its
     parent's descriptor, so that none can be swapped for a link meanwhile. Links in the folder are
     removed, but not their targets. The marker is removed last, so that a folder left behind by a
-    kill is still marked. With `aside`, the folder is first marked and renamed to `aside`, so that
-    a partially removed folder is never used.
+    killed process is still marked. With `aside`, the folder is first marked and renamed to `aside`,
+    so that a partially removed folder is never used.
     """
     import shutil
 
@@ -477,7 +482,7 @@ class Look(Protocol):
     """Lookup of a path's owner, mode and identity, on this machine or in a test."""
 
     def __call__(self, path: Path, *, follow: bool) -> os.stat_result | None:
-        """Return the facts of a path, or of a link's target; None if it does not exist."""
+        """Return the status of a path, or of its target if `follow`; None if it does not exist."""
 
 
 class Trust(Struct, frozen=True, kw_only=True):
@@ -485,11 +490,11 @@ class Trust(Struct, frozen=True, kw_only=True):
 
     uids: frozenset[int]
     folders: frozenset[Path] = frozenset()
-    """Trusted regardless of the owner."""
+    """Folders whose files are trusted regardless of their owner."""
 
 
 def look(path: Path, *, follow: bool) -> os.stat_result | None:
-    """Return the facts of a path on this machine; None if it cannot be read."""
+    """Return the status of a path on this machine; None if it cannot be read."""
     try:
         return path.stat(follow_symlinks=follow)
     except (OSError, ValueError):
@@ -512,7 +517,7 @@ def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
 
 
 def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator[Path]:
-    """Yield a folder and its parents, up to the home folder or the file system's root."""
+    """Yield a folder and its parents, up to the home folder or the root of the file system."""
     at_home = look(home, follow=True) if home else None
     device = None
     for folder in (start, *start.parents):
@@ -526,10 +531,11 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
 
 
 def objection(path: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how another user controls what a path holds; empty if none does.
+    """Return how another user controls the content of a path; empty if no other user does.
 
-    Judges the path and the folder that it is in, whose owner can exchange it; of links, the target,
-    too. A group is not considered, because somebody chose its members.
+    The path and its folder are judged, since the owner of the folder can exchange the path; for
+    links, the target is judged, too. Groups are not considered, because somebody chose their
+    members.
     """
     if not trusted.folders.isdisjoint((path, path.parent)):
         return ""
@@ -539,7 +545,7 @@ def objection(path: Path, trusted: Trust, look: Look = look) -> str:
 
 
 def require_own(path: Path, trusted: Trust | None = None) -> None:
-    """Raise `InvalidError` if another user controls what a path, or anything below it, holds.
+    """Raise `InvalidError` if another user controls the content of a path or anything below it.
 
     A missing path is accepted.
     """
@@ -558,7 +564,7 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
 
 
 def require_unlinked(folder: Path) -> None:
-    """Raise `InvalidError` for a link: what is written there would land somewhere else."""
+    """Raise `InvalidError` if the folder is a link: files written there would land elsewhere."""
     if folder.is_symlink():
         raise InvalidError(
             f"{folder} is a link; locks are only written into folders of the project",
@@ -574,10 +580,10 @@ def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
 
 
 def _keeps_modes(path: Path, look: Look) -> bool:
-    """Return whether the file system of a folder, or of the folder with a file, stores file modes.
+    """Return whether the file system that holds a path stores file modes.
 
-    Windows drives in WSL, FAT and some shared folders show every path, including their own root,
-    as world-writable: there the mode means nothing.
+    Windows drives in WSL, FAT and some shared folders show every path, including their own root, as
+    writable by everybody; the mode means nothing there.
     """
     device = None
     root = None
@@ -600,7 +606,7 @@ def _open_to_all(facts: os.stat_result, *, sticky: bool = True) -> bool:
 def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: bool = False) -> str:
     """Return why a path is not trusted; a link is trusted only if both it and its target are.
 
-    `sticky`: accept a folder where every user can add files, but only replace their own.
+    With `sticky`, accept a folder where every user can add files, but only replace their own.
     """
     itself = look(path, follow=False)
     if itself is None:

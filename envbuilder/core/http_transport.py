@@ -1,8 +1,8 @@
-"""The transport of HTTP sessions: every wait is limited, and another thread can end all of them.
+"""The transport of HTTP sessions: every wait is limited, and another thread can end all waits.
 
-requests limits the time between two reads and nothing else. Here, the head of a response (status,
-headers, any number of `100 Continue`) has a deadline as a whole, and `http` gives one to each body.
-Sessions follow no redirects on their own.
+requests only limits the time between two reads. Here, the head of a response (status, headers, any
+number of `100 Continue`) has a deadline as a whole, and `http` gives each body a deadline. Sessions
+do not follow redirects on their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WRITE = 1 << 16
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Shut a socket down, which wakes threads that wait for it."""
+    """Shut a socket down, which wakes the threads that wait for it."""
     with suppress(OSError):
         # An SSLSocket's own method would drop its state under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
@@ -57,7 +57,7 @@ def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[
 
 
 def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
-    """Return urllib3's pools by scheme, with connections that belong to a session."""
+    """Return urllib3's pool classes by scheme, with connections that belong to the session."""
 
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
@@ -107,7 +107,7 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
 
 
 class _Adapter(HTTPAdapter):
-    """requests' adapter, whose connections have deadlines and whose time-outs are never missing."""
+    """requests' adapter with deadlines for its connections and time-outs for every request."""
 
     def __init__(self, session: Session) -> None:
         self._timeout = session.timeout
@@ -131,10 +131,10 @@ class _Adapter(HTTPAdapter):
 
 
 class Session(requests.Session):
-    """A session whose responses are limited, and which follows no redirects on its own."""
+    """A session that limits the time of responses and follows no redirects on its own."""
 
     timeout = (10.0, 30.0)
-    """Seconds to connect, and between two reads."""
+    """Time-outs in seconds: for connecting, and between two reads."""
     head_seconds = 60.0
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Session(requests.Session):
             self.mount(prefix, adapter)
 
     def watch(self, sock: socket.socket) -> None:
-        """Register an open socket; raise `LimitError` if the session was stopped meanwhile."""
+        """Register an open socket; raise `LimitError` if the session has been stopped."""
         with self._lock:
             self._sockets.add(sock)
         if self._stopped.is_set():
@@ -155,11 +155,11 @@ class Session(requests.Session):
             raise LimitError("stopped")
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None: requests would read a redirect's whole body, and may keep the login."""
+        """Return None: requests would read a redirect's whole body, and might keep the login."""
         del resp
 
     def stop(self) -> None:
-        """End what other threads are requesting; later requests fail."""
+        """End the requests of other threads; later requests fail."""
         self._stopped.set()
         with self._lock:
             sockets = list(self._sockets)
@@ -167,6 +167,6 @@ class Session(requests.Session):
             _shut_down(sock)
 
     def pause(self, seconds: float) -> None:
-        """Wait; raise `LimitError` as soon as the session is stopped."""
+        """Wait for some seconds; raise `LimitError` as soon as the session is stopped."""
         if self._stopped.wait(seconds):
             raise LimitError("stopped")

@@ -1,8 +1,8 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
-Everything is read once, into a snapshot: each topic knows its own files (`read` in its module), and
-this module knows the topics. `decide` uses only that data, so a recorded tree gives the same answer
-anywhere.
+Everything is read once, into a snapshot. Each topic's module knows which files to read (its
+`read`), and this module knows the topics. `decide` uses only the snapshot, so a recorded tree gives
+the same result on any machine.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
 def fetch(root: Path, *, full: bool = False) -> Snapshot:
     """Read the machine (`root` is "/") or a recorded tree.
 
-    `full` also runs commands, for facts that no file contains; without it, no process is started
-    on Linux.
+    With `full`, also run commands, for facts that no file contains. Otherwise, no process is
+    started on Linux.
     """
     reader = Reader(root)
     system = _system(reader)
@@ -73,8 +73,8 @@ def host(
 ) -> Host:
     """Return this machine's host, or a recorded tree's (`proc/ sys/ dev/ nvml.json sysctl.txt`).
 
-    Start no process on Linux, unless `full` requests what only commands can report. `environ`
-    defaults to this process's environment, or to an empty one for a recorded tree.
+    No process is started on Linux, unless `full` requests facts that only commands report.
+    `environ` defaults to this process's environment, or to an empty one for a recorded tree.
     """
     taken = fetch(root, full=full)
     if environ is None:
@@ -91,10 +91,11 @@ GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
 def target(
     path: Path | None = None, environ: Mapping[str, str] = os.environ, *, full: bool = False
 ) -> Host:
-    """Return the host in `path` (written by `detect --json`) or this one, with assumed GPUs if any.
+    """Return the host in `path` (from `detect --json`) or this host, with the assumed GPUs if any.
 
-    For builds on machines without the target hardware. The host's notes list the assumptions.
-    `full`: this one is probed in full. Raise `InvalidError` if the file or variable is invalid.
+    This is for builds on machines without the target hardware. The host's notes list the
+    assumptions. With `full`, this machine is probed in full. Raise `InvalidError` if the file or
+    the variable is invalid.
     """
     selected = model.read(path) if path else host(full=full)
     if path:
@@ -153,7 +154,8 @@ _LIBCS = frozenset({"glibc", "musl"})
 _MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
 _GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 _DRIVERS_OF_WINDOWS = 1 << 14
-"""Driver packages that WSL shows; Windows has about a thousand, and AMD's are at the end."""
+"""Maximum number of driver packages to read under WSL. Windows has about a thousand, and AMD's are
+at the end."""
 
 
 def read_system(reader: Reader) -> None:
@@ -270,7 +272,7 @@ def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
 
 
 def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return possible GPUs, whose absence must not be concluded."""
+    """Return entries for possible GPUs, whose absence must not be concluded."""
     addresses = {gpu.bus for gpu in gpus}
     vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}
     missing: list[tuple[str, Obstacle]] = [
@@ -345,7 +347,7 @@ _SYSCTL = (
 
 
 def _read_mac(reader: Reader) -> None:
-    """Read sysctl's values; on the live machine this starts one process."""
+    """Read sysctl's values; on the live machine, this starts one process."""
     if not reader.live:
         reader.file("sysctl.txt")
         return

@@ -1,7 +1,7 @@
-"""The frameworks of profiles, one row each; the payload has its own table.
+"""The frameworks that profiles can have, one row each. The payload has its own table.
 
-The build of a framework belongs to the hardware; its release is a project's choice. All differences
-between frameworks outside of the payload are in their rows.
+The hardware determines the build of a framework; the project chooses its release. The rows contain
+all differences between frameworks, except those in the payload.
 """
 
 from __future__ import annotations
@@ -19,51 +19,55 @@ DEFAULT: types.Framework = "torch"
 
 
 _BUILD_EXTRA = r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0-9-]*"
-"""Pattern: extras that choose a build of a framework for some hardware (normalised)."""
+"""Pattern for normalised extras that select a framework's build for some hardware."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
-    """Its distributions and conda packages; names are normalised as in indexes."""
+    """A framework with its distributions and conda packages, by their normalised names."""
 
     title: str
     names: frozenset[str]
-    """The distributions that are the framework itself; a profile pins one of them."""
+    """The distributions that are the framework itself. A profile pins one of them."""
     parts: frozenset[str] = frozenset()
-    """Further distributions of its builds: an environment only has the profile's."""
+    """Other distributions that belong to the framework's builds. An environment contains only those
+    of its profile."""
     companions: frozenset[str] = frozenset()
-    """Distributions that a project may list in addition, with a build for each kind of hardware."""
+    """Distributions with a build for each kind of hardware that a project may list as well."""
     libraries: str
-    """Pattern: runtime libraries that its builds require in exact versions."""
+    """Pattern for runtime libraries of which the framework's builds require exact versions."""
     kernel_compilers: dict[str, frozenset[str]] = {}
-    """Its compiler of kernels, by its name on each kind of hardware."""
+    """Accelerator → the names of the framework's kernel compiler for it."""
     used_by: str = ""
-    """Pattern: distributions that show that a project uses the framework."""
+    """Pattern for distributions whose use shows that a project uses the framework."""
     conda: dict[str, str]
-    """Its packages: name in conda channels → name on PyPI."""
+    """Name in conda channels → name on PyPI, for the framework's conda packages."""
     conda_cores: frozenset[str] = frozenset()
-    """Conda packages with its code that nobody lists."""
+    """Conda packages that contain the framework's code, but that projects do not list themselves.
+    """
     conda_libraries: str
-    """Pattern: conda packages that choose a build of it, or contain libraries of its wheels."""
+    """Pattern for conda packages that select a build of the framework or contain libraries of its
+    wheels."""
     extensions: dict[str, str] = {}
-    """`expects.extension` → its distribution."""
+    """Value of `expects.extension` → the distribution that provides the extension."""
     index_hosts: tuple[str, ...] = ()
-    """Hosts that only have its builds."""
+    """Hosts of indexes that contain only the framework's builds."""
 
     @property
     def builds(self) -> frozenset[str]:
-        """The distributions with a build for each kind of hardware."""
+        """All distributions of the framework that have a build for each kind of hardware."""
         return self.names | self.parts | self.companions
 
     def foreign(self, accelerator: types.Accelerator) -> frozenset[str]:
-        """Return the names of its kernel compiler for other hardware.
+        """Return the names that the framework's kernel compiler has on other hardware.
 
-        They install the same modules as the one for this hardware, which its builds require.
+        Those packages install the same modules as the compiler for this hardware, which the
+        framework's builds require.
         """
         here = self.kernel_compilers.get(accelerator, frozenset())
         return frozenset().union(*self.kernel_compilers.values()) - here
 
     def is_library(self, name: str) -> bool:
-        """Return whether a distribution is a runtime library of its builds."""
+        """Return whether a distribution is a runtime library of the framework's builds."""
         # Compiled at the first use, and kept by `re`: patterns are a tenth of the start-up's time.
         return bool(re.fullmatch(self.libraries, name))
 
@@ -156,14 +160,14 @@ FRAMEWORKS: dict[types.Framework, Framework] = {
 
 
 def first_profile(framework: types.Framework, accelerator: types.Accelerator) -> str:
-    """Return the name of the profile that is preferred for an accelerator."""
+    """Return the name of the preferred profile for a framework and an accelerator."""
     if framework == DEFAULT:
         return accelerator
     return f"{framework}-{accelerator}"
 
 
 def of_build(name: str) -> Framework | None:
-    """Return the framework of which a distribution (normalised) is a part or a companion."""
+    """Return the framework to whose builds a distribution (normalised) belongs, or None."""
     for row in FRAMEWORKS.values():
         if name in row.builds:
             return row
@@ -171,7 +175,7 @@ def of_build(name: str) -> Framework | None:
 
 
 def of_conda(name: str) -> str | None:
-    """Return the distribution of a framework's conda package; None for any other package."""
+    """Return the distribution for a framework's conda package, or None for other packages."""
     for row in FRAMEWORKS.values():
         if name in row.conda:
             return row.conda[name]
@@ -179,7 +183,7 @@ def of_conda(name: str) -> str | None:
 
 
 def of_name(name: str) -> types.Framework | None:
-    """Return the framework that a distribution (normalised) is; None for any other one."""
+    """Return the framework that a distribution (normalised) is, or None if it is none."""
     for key, row in FRAMEWORKS.items():
         if name in row.names:
             return key
@@ -187,7 +191,7 @@ def of_name(name: str) -> types.Framework | None:
 
 
 def of_user(name: str) -> types.Framework | None:
-    """Return the framework that a distribution (normalised) belongs to or uses."""
+    """Return the framework that a distribution (normalised) belongs to or uses, or None."""
     for key, row in FRAMEWORKS.items():
         if name in row.builds or (row.used_by and re.fullmatch(row.used_by, name)):
             return key
@@ -195,24 +199,24 @@ def of_user(name: str) -> types.Framework | None:
 
 
 def is_build_extra(extra: str) -> bool:
-    """Return whether an extra (normalised) chooses a build of a framework for some hardware."""
+    """Return whether an extra (normalised) selects a framework's build for some hardware."""
     return bool(re.fullmatch(_BUILD_EXTRA, extra))
 
 
 def is_runtime(name: str) -> bool:
-    """Return whether a distribution (normalised) is a runtime library of some framework."""
+    """Return whether a distribution (normalised) is a runtime library of any framework."""
     return any(row.is_library(name) for row in FRAMEWORKS.values())
 
 
 def cuda_of(name: str) -> str:
-    """Return the major version of CUDA in the name of a distribution (normalised) or a build.
+    """Return the CUDA major version in a build's name or a distribution's normalised name.
 
-    Empty if there is none, or if the framework's own build decides.
+    Return "" if the name contains none, or if the distribution belongs to a framework's own build.
     """
     version = re.fullmatch(r"(?:.+-)?cu(?:da)?(1\d)\d?x?(?:-.+)?", name)
     return version[1] if version and not (of_build(name) or is_runtime(name)) else ""
 
 
 def is_conda_runtime(name: str) -> bool:
-    """Return whether a conda package chooses a framework's build, or is a library of one."""
+    """Return whether a conda package selects a framework's build or contains its libraries."""
     return any(re.fullmatch(row.conda_libraries, name) for row in FRAMEWORKS.values())

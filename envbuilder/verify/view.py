@@ -1,4 +1,4 @@
-"""Show a report in sections of facts and tables: on a terminal, or as one HTML page.
+"""Show a report as sections of facts and tables, on a terminal or as one HTML page.
 
 A page needs no network and runs no script.
 """
@@ -19,25 +19,25 @@ from envbuilder.core.text import amount
 from envbuilder.verify.advice import Advice
 
 FARTHEST = 1e30
-"""A loss beyond this is not drawn; an environment may send any."""
+"""Losses from this value on are not drawn, since an environment may send any number."""
 Tone = Literal["bad", "caution", "good", "left"]
-"""Whether a word is bad news or good; `left`: neither."""
+"""Whether a word is good or bad news, or neither (`left`)."""
 TONES: tuple[Tone, ...] = get_args(Tone)
-"""The most urgent first."""
+"""All tones, the most urgent one first."""
 _LONGEST = 100_000
-"""Characters of a text on a page; an environment may send any number."""
+"""Maximum number of characters of a text on a page, since an environment may send any number."""
 _COLOURS = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 
 
 class Word(Struct, frozen=True):
-    """A word of a verdict, with its colour."""
+    """A word of a verdict, and the tone that determines its colour."""
 
     word: str
     tone: Tone
 
 
 class Fact(Struct, frozen=True):
-    """One fact: label, value, a note next to it, and a doubt, which is highlighted."""
+    """A labelled value, with a note next to it, and a doubt about it, which is highlighted."""
 
     label: str
     value: str
@@ -46,40 +46,40 @@ class Fact(Struct, frozen=True):
 
 
 class Curve(Struct, frozen=True, kw_only=True):
-    """Losses over steps as an SVG path in a frame of 100 × 100, with what stands at its axes.
+    """Losses over steps as an SVG path in a frame of 100 × 100, with the labels of its axes.
 
-    `spoken` describes it for screen readers.
+    `spoken` describes the curve for screen readers.
     """
 
     path: str
     losses: tuple[str, ...]
-    """At the top, in the middle and at the bottom."""
+    """Labels at the top, in the middle and at the bottom."""
     steps: tuple[str, ...]
-    """At the left and at the right."""
+    """Labels at the left and at the right."""
     logarithmic: bool
     missing: int
-    """How many losses were not finite."""
+    """Number of losses that were not finite or too large to draw."""
     spoken: str
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A part of a report: facts, a table, sentences, a curve. Without any it is not shown."""
+    """A part of a report; not shown if it has no facts, rows, sentences or curve."""
 
     title: str
     facts: Sequence[Fact] = ()
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str | Word]] = ()
     words: Sequence[int] = (0,)
-    """The columns that hold words; the others hold numbers."""
+    """Indices of the columns that hold words; the other columns hold numbers."""
     notes: Sequence[str] = ()
     wrong: Sequence[str] = ()
-    """Notes on what is wrong."""
+    """Notes on problems, shown before the other notes."""
     loss: Curve | None = None
-    """Only pages show it."""
+    """The curve of losses, which only pages show."""
 
 
 def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
-    """Return the section with the curve of a training's losses over its steps."""
+    """Return a section with the curve of a training's losses over its steps."""
     drawn = curve(losses)
     wrong = []
     if drawn and drawn.missing:
@@ -88,9 +88,9 @@ def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
 
 
 def curve(losses: Sequence[tuple[float, float | None]]) -> Curve | None:
-    """Return the curve of losses over steps; None if fewer than two are finite.
+    """Return the curve of losses over steps, or None if fewer than two losses are finite.
 
-    The scale is logarithmic if losses differ by more than a factor of ten.
+    The scale is logarithmic if the losses are positive and differ by more than a factor of ten.
     """
     values = [loss for _, loss in losses if loss is not None and abs(loss) < FARTHEST]
     if len(values) < 2:
@@ -126,7 +126,7 @@ def curve(losses: Sequence[tuple[float, float | None]]) -> Curve | None:
 
 
 def _share(value: float, total: float) -> float:
-    """Return `value` in percent of `total`."""
+    """Return `value` as a percentage of `total`; 0 if `total` is not positive."""
     if total > 0:
         return 100 * value / total
     return 0.0
@@ -136,7 +136,7 @@ def _share(value: float, total: float) -> float:
 
 
 def show(sections: Iterable[Section], console: Any) -> None:
-    """Print sections on rich's console, each followed by an empty line."""
+    """Print sections on a rich console, each followed by an empty line."""
     from rich.text import Text
 
     for section in sections:
@@ -151,7 +151,7 @@ def show(sections: Iterable[Section], console: Any) -> None:
 
 
 def grid(facts: Iterable[Fact]) -> Any:
-    """Return facts as two columns."""
+    """Return a rich table of facts: a column of labels and a column of values."""
     from rich.table import Table
     from rich.text import Text
 
@@ -167,7 +167,7 @@ def grid(facts: Iterable[Fact]) -> Any:
 
 
 def table(section: Section) -> Any:
-    """Return the table of a section."""
+    """Return the table of a section as a rich table."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -182,7 +182,7 @@ def table(section: Section) -> Any:
 
 
 def styled(cell: str | Word) -> Any:
-    """Return a cell of a table for rich."""
+    """Return a table's cell as rich text."""
     from rich.text import Text
 
     if isinstance(cell, Word):
@@ -194,35 +194,38 @@ def styled(cell: str | Word) -> Any:
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """What a page shows: a heading with its verdict, then sections."""
+    """The content of a page: a heading with its verdict, then sections."""
 
     heading: str
     title: str = ""
-    """Of the browser's window; empty: the heading."""
+    """Title of the browser's window; if empty, the heading is used."""
     verdict: Literal["passed", "failed", "skipped", ""] = ""
-    """Colour and picture of the heading."""
+    """Determines the colour and the picture of the heading."""
     tag: str = ""
     sentence: str = ""
     reasons: Sequence[str] = ()
     warnings: Sequence[str] = ()
     subject: Sequence[str] = ()
-    """What was looked at, when and where; empty texts are left out."""
+    """Lines on what was examined, when and where; empty ones are left out."""
     figures: Sequence[Fact] = ()
     sections: Sequence[Section] = ()
     advice: Sequence[Advice] = ()
     folded: Sequence[tuple[str, str]] = ()
-    """Titles and texts that a reader may unfold."""
+    """Titles and texts of parts that are folded at first."""
     source: str = "a report"
 
 
 def render(page: Page) -> str:
-    """Return a page as HTML, its texts escaped."""
+    """Return a page as HTML, with its texts escaped and credentials redacted."""
     return redacted(templates().get_template("report.html.j2").render(page=page))
 
 
 @cache
 def templates() -> Any:
-    """Return the Jinja2 environment of the pages; its filter `code` marks up backquotes."""
+    """Return the Jinja2 environment of the pages.
+
+    Its filter `code` turns text in backquotes into code.
+    """
     import jinja2
 
     environment = jinja2.Environment(
@@ -238,7 +241,7 @@ def templates() -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Return a text without characters that act on a reader's eyes or break the page."""
+    """Return a text without characters that could deceive a reader or break the page."""
     # Markup is a subclass, and done.
     if type(value) is str:
         return printable(value, _LONGEST, instead="\N{REPLACEMENT CHARACTER}", lines=True)
@@ -246,7 +249,7 @@ def _shown(value: Any) -> Any:
 
 
 def _code(sentence: str) -> Any:
-    """Return a sentence with backquoted text as `<code>`, all text escaped."""
+    """Return a sentence as escaped HTML, with text in backquotes as `<code>`."""
     from markupsafe import Markup, escape
 
     # Escaping adds no backquotes, and changes none.
