@@ -10,40 +10,40 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 _PROCESSES = 4096
 _PROCESSES_PER_CPU = 128
-"""Processes include threads: each DataLoader worker and each rank may start some per CPU."""
+"""Allowed processes and threads per CPU; each DataLoader worker and rank may start some per CPU."""
 LOOPBACK = "127.0.0.1"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a container may use of the engine's machine; 0 if the engine has no such limit."""
+    """Limits on a container's use of the engine's machine; 0 means no limit."""
 
     memory: int = 0
-    """Bytes, including page cache and files in memory; the machine's swap is not limited."""
+    """Maximum bytes of memory, including page cache and files in memory, but not swap."""
     processes: int = 0
-    """Processes and threads."""
+    """Maximum number of processes and threads."""
 
 
 class Devices(Struct, frozen=True, kw_only=True):
-    """What a container needs to reach its device."""
+    """The devices, groups and folders that a container needs to use its GPUs."""
 
     gpus: str = ""
-    """NVIDIA GPUs as in `--gpus`; empty for none."""
+    """NVIDIA GPUs, as a value for `--gpus`; empty for none."""
     cdi: tuple[str, ...] = ()
-    """Names in the Container Device Interface (CDI), such as `amd.com/gpu=all`."""
+    """Device names in the Container Device Interface (CDI), such as `amd.com/gpu=all`."""
     nodes: tuple[str, ...] = ()
-    """Device files, or folders of them."""
+    """Paths of device files, or of folders with device files."""
     groups: tuple[int, ...] = ()
-    """Ids of the host's groups that may open the nodes."""
+    """Ids of the host's groups that may open the device files."""
     volumes: tuple[str, ...] = ()
-    """Folders mounted read-only at the same path."""
+    """Folders of the host, mounted read-only at the same path."""
     shm_size: str
 
 
 class Port(Struct, frozen=True, kw_only=True):
-    """A port of the host that leads to one of the container."""
+    """A port of the host that is forwarded to a port of the container."""
 
     host: str = LOOPBACK
-    """The host's address on which it listens."""
+    """Address of the host on which the port listens."""
     outside: int
     inside: int
 
@@ -55,77 +55,84 @@ class Port(Struct, frozen=True, kw_only=True):
 
 
 class Volume(Struct, frozen=True, kw_only=True):
-    """A folder of the host, or a volume of the engine, that the container sees at a path."""
+    """A folder of the host or a volume of the engine, mounted in a container at `target`."""
 
     source: str
-    """An absolute path, or the name of a volume."""
+    """Absolute path of a folder, or name of a volume."""
     target: str
     writable: bool = True
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder of the host."""
+        """Whether the source is a folder of the host."""
         return self.source.startswith("/")
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A container with a read-only root filesystem, without capabilities or new privileges.
+    """A container to run, with a read-only root filesystem and without capabilities.
 
     Every engine drops all capabilities, sets `no-new-privileges`, gives the container its own IPC
-    namespace, writes no core dumps and keeps its default seccomp and AppArmor profiles.
+    namespace, disables core dumps and keeps its default seccomp and AppArmor profiles.
     """
 
     image: str
-    """The image's id, because a name may mean another image by now."""
+    """Id of the image, because a name could now refer to another image."""
     user: str
-    """uid:gid inside."""
+    """User and group in the container, as `uid:gid`."""
     limits: Limits
     entrypoint: tuple[str, ...] = ()
-    """Empty for the image's own."""
+    """Entry point; empty for the image's own."""
     arguments: tuple[str, ...] = ()
     platform: str = ""
-    """Empty for the image's own."""
+    """Platform; empty for the image's own."""
     network: bool = False
     is_held: bool = False
-    """Keep its stdin open while this process lives, for a command that ends with it."""
+    """Whether to keep stdin open while this process lives, for a command that ends with stdin."""
     variables: Mapping[str, str] = {}
     home: str = ""
-    """The user's working folder, a file system in memory like /tmp; if empty, there is neither."""
+    """Home and working folder of the user, on a file system in memory.
+
+    /tmp is then in memory, too. If empty, there is neither.
+    """
     mounts: Mapping[str, str] = {}
-    """Folders of the host → paths inside, read-only."""
+    """Folders of the host → their read-only paths in the container."""
     writable: Mapping[str, str] = {}
-    """The same, writable for the container."""
+    """Folders of the host → their writable paths in the container."""
     project: tuple[str, str] | None = None
-    """A folder of the host and its path inside: it can be written, and so can /tmp, which is a
-    volume. `user` is then a user of the host."""
+    """Writable folder of the host, and its path in the container.
+
+    /tmp is then a writable volume, and `user` is a user of the host.
+    """
     workdir: str = ""
-    """The working folder inside; empty for the project or, without one, the home."""
+    """Working folder in the container; empty for the project or, without a project, `home`."""
     ports: tuple[Port, ...] = ()
     volumes: tuple[Volume, ...] = ()
     passed: tuple[str, ...] = ()
-    """Variables with the values that the engine's client has for them. Like `project`, ports and
-    volumes, they are for commands in the foreground."""
+    """Names of variables to pass on with the values that they have for the engine's client.
+
+    Like `project`, `ports` and `volumes`, this is for commands in the foreground.
+    """
     groups: tuple[int, ...] = ()
-    """Ids of the host's groups that the user needs for the project."""
+    """Ids of the host's groups that the user needs to access the project."""
     devices: Devices | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The image, its command and the arguments: the end of a client's `run`."""
+        """The last words of the client's `run`: the image, its command and the arguments."""
         return (self.image, *self.entrypoint[1:], *self.arguments)
 
     @property
     def shares_files(self) -> bool:
-        """Whether files or devices of the host are visible inside."""
+        """Whether the container can access files or devices of the host."""
         folders = any(volume.is_folder for volume in self.volumes)
         return bool(self.mounts or self.writable or self.project or self.devices or folders)
 
 
 def limits(memory: int, cpus: int) -> Limits:
-    """Return limits that keep a machine with these bytes and CPUs responsive.
+    """Return limits that keep a machine with `memory` bytes and `cpus` CPUs responsive.
 
-    All but a sixteenth of the memory (256 MiB to 4 GiB) may be used. Either is 0 if the engine
-    cannot limit it.
+    Containers may use all but a sixteenth of the memory (256 MiB to 4 GiB). Pass 0 for `memory` or
+    `cpus` if the engine cannot limit memory or processes.
     """
     reserve = min(max(memory // 16, 256 * _MIB), 4 * _GIB)
     return Limits(
@@ -135,12 +142,12 @@ def limits(memory: int, cpus: int) -> Limits:
 
 
 def bound(source: str, target: str, *, writable: bool = False) -> str:
-    """Return the value of `--mount` for a folder of the host."""
+    """Return the value of `--mount` that mounts a folder of the host at `target`."""
     return mount(Volume(source=source, target=target, writable=writable))
 
 
 def mount(volume: Volume) -> str:
-    """Return the value of `--mount` for a volume; the clients read it as a line of CSV."""
+    """Return the value of `--mount` for a volume. Clients parse the value as a line of CSV."""
     kind = "bind" if volume.is_folder else "volume"
     fields = (f"type={kind}", f"source={volume.source}", f"target={volume.target}")
     return ",".join(map(_quoted, fields if volume.writable else (*fields, "readonly")))
@@ -167,11 +174,11 @@ def run_flags(
     gpus: Sequence[str],
     keep_groups: bool,
 ) -> tuple[str, ...]:
-    """Return the flags for a container.
+    """Return the flags of `docker run` or `podman run` for a container.
 
-    `user` and `gpus` are the engine's own flags, `home_options` its options for a file system in
-    memory that belongs to the user. `keep_groups`: keep this user's groups, since the host's do not
-    exist inside.
+    `user` and `gpus` are flags that differ between engines. `home_options` are the engine's options
+    for a file system in memory that belongs to the user. If `keep_groups`, keep this user's groups
+    instead of adding groups by id, since the host's groups do not exist in the container.
     """
     devices = container.devices
     limits = container.limits
@@ -218,7 +225,7 @@ def run_flags(
 
 
 def _folder_flags(container: Container, home_options: str) -> list[str]:
-    """Return the flags for folders of the host, files in memory and the working folder."""
+    """Return the flags for mounted folders, file systems in memory and the working folder."""
     words: list[str] = []
     if container.home:
         words += ["--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:{home_options}"]  # noqa: S108

@@ -125,6 +125,7 @@ class _Watch:
         """Note where a state is, and compare it with that of the last look."""
         self._placed = _placed(state)
         if self._size > MOST_BYTES:
+            self.record.note("whether steps change the state, which is larger than 64 MiB")
             return
         steps = self._counted[self._step][0]
         before = self._before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,3 +136,15 @@ def test_the_readme_fits_two_screens(repository: Path) -> None:
     lines = (repository / "README.md").read_text().splitlines()
     assert len(lines) <= 100
     assert max(map(len, lines)) <= 100
+
+
+def test_no_docstring_says_a_sentence_twice(repository: Path) -> None:
+    twice = []
+    for path in sorted((repository / "envbuilder").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                text = " ".join((ast.get_docstring(node) or "").split())
+                sentences = [s for s in re.split(r"(?<=\.) ", text) if len(s) > 25]
+                if len({*sentences}) < len(sentences):
+                    twice.append(f"{path.name}: {getattr(node, 'name', 'the module')}")
+    assert twice == []
