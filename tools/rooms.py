@@ -43,7 +43,7 @@ COMPREHENSION_WEIGHT = 5
 LONG_TEXT = 200
 """Characters above which a text constant counts as data."""
 LONG_MODULE = 600
-REASON = "Long because "
+REASON = "long because "
 NAMES_OF_CONDA = "conda-python.txt"
 STRICT = ("nodes of", "style:", "circles", "upward imports", "long modules", "surface:")
 SLACK = 1.01
@@ -215,7 +215,7 @@ def long_modules(named: dict[str, Path], trees: dict[str, ast.Module]) -> list[s
         name
         for name, path in named.items()
         if len(path.read_text(encoding="utf-8").splitlines()) > LONG_MODULE
-        and REASON not in (ast.get_docstring(trees[name]) or "")
+        and REASON not in (ast.get_docstring(trees[name]) or "").lower()
     ]
 
 

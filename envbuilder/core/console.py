@@ -3,9 +3,8 @@
 This is the only module that prints. All text counts as untrusted: control characters are escaped,
 and a line remains one line, so that no file or server can add lines of its own.
 
-Output files are checked before the work begins, since the work may take hours. An existing file is
-replaced only if it holds a result of the same kind: a misspelled path must not cost the user a key,
-a lock or notes.
+Output files are checked before work that may take hours. An existing file is replaced only if it
+holds a result of the same kind, so that a misspelled path costs nobody a key or notes.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path  # at run time, `--help` would wait for it
 
 WIDTH = 80
-"""Width if the output is not a terminal. It is fixed, so that a file looks the same wherever it is
-written."""
+"""Width if the output is not a terminal, fixed so that files look the same everywhere."""
 WIDEST = 120
 """Maximum number of columns on a terminal, since longer lines are hard to read."""
 LONGEST_LINE = 4000

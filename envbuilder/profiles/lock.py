@@ -2,6 +2,8 @@
 
 A lock identifies each file by its sha256 and a symbolic source, never by the URL of a package
 index, so that the lock works with any mirror.
+
+The module is long because each key is described where it is read.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
