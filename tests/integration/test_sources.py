@@ -178,13 +178,13 @@ def test_a_result_that_leads_elsewhere_is_refused(tmp_path: Path, end: str) -> N
     end = end.replace("SECRET", str(tmp_path / "secret"))
     files["own.py"] = files["own.py"].replace("    return name", f"    {end}\n    return name")
     project = lay(tmp_path, {f"tiny/{n}": t for n, t in files.items()})
-    with pytest.raises(BuildError, match="built"):
+    with pytest.raises(BuildError, match=r"built|installable"):
         build(project)
 
 
 def test_without_consent_nothing_runs(tmp_path: Path) -> None:
     locker = Locker(Resolution(), settings(tmp_path))
-    with pytest.raises(InvalidError, match="not allowed") as caught:
+    with pytest.raises(InvalidError, match="may not be built") as caught:
         locker.prepare("tiny", pythons=[PYTHON], location="./tiny")
     assert "build_from_source: [tiny]" in caught.value.hint
 
@@ -204,7 +204,7 @@ def test_where_the_kernel_seals_nothing_a_note_says_so(
     monkeypatch.setattr(Scratch, "_run", refuse)
     other, _ = build(lay(tmp_path / "b", files))
     assert other == sealed_off
-    assert "note: tiny: this system gives builds no namespaces" in capsys.readouterr().out
+    assert "note: tiny: this system does not allow sandboxed builds" in capsys.readouterr().out
 
 
 SETUP = (
