@@ -55,8 +55,8 @@ def forward(
     `images` are normalised and have the shape (N, 28, 28, 1). `masks` are the masks of the two
     dropouts; without masks, nothing is dropped. Weights and images are converted to float64.
     """
-    exact = {name: value.astype(numpy.float64) for name, value in weights.items()}
-    images = images.astype(numpy.float64)
+    exact = {name: numpy.asarray(value, numpy.float64) for name, value in weights.items()}
+    images = numpy.asarray(images, numpy.float64)
     scales = [mask / (1 - share) for mask, share in zip(masks, model.SHARES, strict=False)] or [
         1.0,
         1.0,

@@ -315,8 +315,8 @@ def _worst(
         expected = value - rate * change, new_squares, RHO * changes + (1 - RHO) * change**2
         kinds = name, f"{name}'s squared gradients", f"{name}'s squared changes"
         for kind, old, new, right in zip(kinds, before[name], after[name], expected, strict=True):
-            moved = float(numpy.linalg.norm((right - old).ravel()))
-            error = float(numpy.linalg.norm((new - right).ravel()))
+            moved = float(numpy.linalg.norm(right - old))
+            error = float(numpy.linalg.norm(new - right))
             if moved:
                 error /= moved
             elif error:

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 _FOLDER = "python"
 """Name of the folder of an unpacked interpreter."""
+_NEEDED_MEMORY = 256 << 20
+"""Free bytes required of a folder in memory, of which links and bytecode take a few MiB."""
 
 
 class Folders(Struct, frozen=True):
@@ -386,7 +388,7 @@ class NativeEnvironment(Environment):
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
             progress().note(f"note: {note}")
-        folder = tempfile.mkdtemp(prefix="envbuilder-")
+        folder = tempfile.mkdtemp(prefix="envbuilder-", dir=_memory())
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # The payload works in an empty folder: a file in the user's could shadow a module.
         (Path(folder) / "work").mkdir()
@@ -427,6 +429,17 @@ class NativeEnvironment(Environment):
         return (start or process.exec_program)(
             command, {**values, **self.after_activation(sorted(names - is_last))}
         )
+
+
+def _memory() -> str | None:
+    """Return a folder in memory, or None to use the usual temporary folder.
+
+    On ext4, thousands of links take seconds while other programs write.
+    """
+    folder = "/dev/shm"  # noqa: S108 (a private folder is created in it)
+    if "TMPDIR" in os.environ or not os.access(folder, os.W_OK | os.X_OK):
+        return None
+    return folder if shutil.disk_usage(folder).free > _NEEDED_MEMORY else None
 
 
 def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> Place:
