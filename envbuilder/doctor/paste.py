@@ -132,10 +132,10 @@ def lines(
     )
 
 
-def _twins(env: Installed, key: types.Framework, build: Build, wanted: str) -> list[str]:
+def _twins(env: Installed, key: types.Framework, build: Build, requirement: str) -> list[str]:
     """Return the installed packages that share modules with the new build but are not its own."""
     framework = FRAMEWORKS[key]
-    others = set(framework.names) - {wanted.partition("[")[0]}
+    others = set(framework.names) - {requirement.partition("[")[0]}
     for row in ACCELERATORS.values():
         if build.build.startswith(row.builds or row.name):
             others |= framework.foreign(row.name)
