@@ -597,8 +597,6 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
     """
     import fcntl
 
-    from filelock import FileLock
-
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -610,7 +608,9 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
             os.close(descriptor)
             if error.errno != errno.ENOSYS:  # of Lustre, for example
                 raise
-            with FileLock(path):
+            from filelock import SoftFileLock
+
+            with SoftFileLock(f"{path}.soft"):
                 yield
             return
         if os.fstat(descriptor).st_nlink:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -396,3 +397,22 @@ def test_a_signal_of_another_kind_does_not_end_a_process_of_ours(exit_of_ours: E
 def test_cleaning_up_and_the_exit_fit_into_two_seconds() -> None:
     assert process.CLEANUP_SECONDS + process.EXIT_SECONDS < 2
     assert sum(process._HASTE) < process.CLEANUP_SECONDS
+
+
+def test_a_lock_where_the_system_has_none_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOSYS, "no locks")))
+    with process.lock(tmp_path / "lock", "waiting"):
+        assert (tmp_path / "lock.soft").exists()
+    assert not (tmp_path / "lock.soft").exists()
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.EIO, "broken")))
+    with pytest.raises(OSError, match="broken"), process.lock(tmp_path / "lock", "waiting"):
+        pass
+
+
+def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "another")
+    with pytest.raises(OSError), process.lock(tmp_path / "lock", "waiting"):
+        pass
+    assert not (tmp_path / "another").exists()
