@@ -320,7 +320,7 @@ class _Watch:
         on_cpu = self._loss_device() == "cpu"
         if on_cpu or now >= self.read:
             self.read = now + READ_SECONDS
-            self._read_losses(not on_cpu)
+            self._read_losses(0 if on_cpu else 1)
         self.wants_loss = True
         # Steps follow one another, unless there was an evaluation, say.
         follows = len(self.lengths) < 5 or length < 4 * self._usual(length) + 0.1
