@@ -101,7 +101,10 @@ def command(
     proof = None
     if prove:
         if recorded or judgement is None or judgement.framework is None:
-            raise InvalidError("--prove needs an environment with a framework on this machine")
+            raise InvalidError(
+                "--prove needs an environment with a framework on this machine",
+                "Name its interpreter with --python, or activate it.",
+            )
         proof = _prove(judgement, judgement.framework, settings)
     if as_json:
         shown = {"problems": problems, "environment": judgement, "proof": proof}

@@ -150,7 +150,8 @@ def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Inst
 
 def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]) -> Installed:
     real = Path(os.path.realpath(python))
-    prefix, config = str(real.parent.parent), dict[str, str]()
+    prefix = str(real.parent.parent)
+    config: dict[str, str] = {}
     for folder in (python.parent, python.parent.parent):
         if text := reader.file(f"{folder}/pyvenv.cfg", _LIMIT):
             prefix = str(folder)

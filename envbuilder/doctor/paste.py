@@ -14,7 +14,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import Hint
 from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.releases import table_of
+from envbuilder.profiles.releases import is_for, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,6 +137,6 @@ def _twins(env: Installed, key: types.Framework, build: Build, requirement: str)
     framework = FRAMEWORKS[key]
     others = set(framework.names) - {requirement.partition("[")[0]}
     for row in ACCELERATORS.values():
-        if build.build.startswith(row.builds or row.name):
+        if is_for(build.build, row.name):
             others |= framework.foreign(row.name)
     return sorted(others & env.packages.keys())

@@ -86,7 +86,7 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
     """Return the verdict on one framework of an environment."""
     package = env.frameworks[key]
     build, kind, required = _build(env, key, host)
-    row = next((each for each in ACCELERATORS.values() if _is_for(kind, each)), CPU)
+    row = next((each for each in ACCELERATORS.values() if releases.is_for(kind, each.name)), CPU)
     every = fit.of_build(row, host, required)
     findings = [finding for finding in every if finding.code != "no-gpu"]
     level = worst(findings)
@@ -99,11 +99,13 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
     damage = next(_damage(env, key, around), "")
     if fault := damage or next(_faults(env, key), ""):
         target = build if findings and verdict == "right" else target or build
-        verdict, proof = "broken", fault
+        verdict = "broken"
+        proof = fault
     elif not kind:
         proof = "its files do not say which build it is"
     elif not findings and target:
-        gpu = next(gpu for gpu in host.gpus if _is_for(target.build, of_vendor(gpu.vendor)))
+        vendors = {r.vendor for r in ACCELERATORS.values() if releases.is_for(target.build, r.name)}
+        gpu = next(gpu for gpu in host.gpus if gpu.vendor in vendors)
         verdict = "slower" if kind == "cpu" else "unusable"
         proof = f"it has no code for {named(gpu)}"
     elif verdict == "unusable" and not target:
@@ -216,10 +218,6 @@ def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
 
 def _title(key: types.Framework, release: str, build: str) -> str:
     return f"{FRAMEWORKS[key].title} {release}" + (f" ({build})" if build else "")
-
-
-def _is_for(build: str, row: Accelerator | None) -> bool:
-    return bool(build and row and build.startswith(row.builds or row.name))
 
 
 def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:

@@ -301,7 +301,7 @@ def rated(
     platform = _platform_of_framework(host)
     result = []
     for build in releases.every(framework):
-        if build.platform == platform and releases.is_for(build, row.name):
+        if build.platform == platform and releases.is_for(build.build, row.name):
             required = build.needs(wsl=host.wsl)
             result.append((build, worst([*flags, *of_build(row, host, required)])))
     return tuple(result)

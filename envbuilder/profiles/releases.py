@@ -96,9 +96,9 @@ def every(framework: types.Framework) -> tuple[Build, ...]:
     return _builds(first, reversed(lines))
 
 
-def is_for(build: Build, accelerator: types.Accelerator) -> bool:
-    """Return whether a build is for an accelerator."""
-    return build.build.startswith(ACCELERATORS[accelerator].builds or accelerator)
+def is_for(build: str, accelerator: types.Accelerator) -> bool:
+    """Return whether a build, such as "cu126", is for an accelerator."""
+    return build.startswith(ACCELERATORS[accelerator].builds or accelerator)
 
 
 @cache
