@@ -8,7 +8,7 @@ packages    name → version, or what else its files state: `version` of METADAT
 records     files in conda-meta
 libraries   library below the folder of packages → those that it needs
 host        one of `tests/data/hosts`
-verdict, says, fix, paste, notes    what the doctor has to say, in part but for `paste`
+verdict, says, fix, paste, notes, accelerator    what the doctor has to say, in part but for `paste`
 """
 
 from __future__ import annotations

@@ -154,6 +154,14 @@ def test_only_a_special_processor_may_be_missing() -> None:
     assert "processor" not in text_of(replace(PLAN, rows=(hosted_by_user,)))
 
 
+def test_code_of_forks_does_not_run_on_runners_of_ones_own() -> None:
+    assert "if" not in rendered(PLAN)["jobs"]["environment"]
+    own = replace(PLAN, rows=(replace(CPU, runner="epyc"),))
+    condition = rendered(own)["jobs"]["environment"]["if"]
+    here = "github.event.pull_request.head.repo.full_name == github.repository"
+    assert condition == f"github.event_name == 'push' || {here}"
+
+
 def test_permissions_are_minimal_and_no_expression_is_in_a_script() -> None:
     plan = replace(PLAN, rows=(replace(CPU, tests=True), ZENDNN, CUDA))
     both = [rendered(plan), rendered(plan, BUILDS)]

@@ -290,4 +290,6 @@ def test_the_proof_is_one_line(
 
 
 def test_nothing_is_proved_without_a_framework(machine: Machine, doctor: Command) -> None:
-    assert "needs an environment with a framework" in doctor("--prove", code=2).err
+    printed = doctor("--prove", code=2).err
+    assert "needs an environment with a framework" in printed
+    assert "Name its interpreter with --python" in printed

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from envbuilder.core.errors import InvalidError
 from envbuilder.doctor import installed
@@ -21,6 +22,8 @@ def test_what_is_said_of_an_environment(name: str, tmp_path: Path) -> None:
     python = environments.lay(tmp_path, case)
     found = environments.judged(tmp_path, case)
     assert found.verdict == case["verdict"], found
+    if "accelerator" in case:
+        assert found.accelerator == case["accelerator"]
     assert case.get("says", "") in found.proof
     assert case.get("fix", "") in found.fix
     pasted = found.paste.replace(" \\\n  ", " ").replace(str(python), "PYTHON")
@@ -83,7 +86,16 @@ def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
         installed.find(program(tmp_path / "python", b"#!/bin/sh\n"), {}, "/ours")
 
 
+def misplaced() -> bytes:
+    """A library whose segments begin at an offset that no file has."""
+    content = bytearray(elf.library("a"))
+    for segment in (64, 64 + 56):
+        struct.pack_into("<Q", content, segment + 8, 1 << 63)
+    return bytes(content)
+
+
 GARBAGE = (
+    misplaced(),
     b"",
     b"\xff" * 9,
     b"= =\nhome\nversion = \x1b[31m.x",
@@ -109,6 +121,7 @@ def test_no_content_of_a_file_is_too_odd_to_read(path: str, tmp_path: Path) -> N
 
 
 @given(st.lists(st.text(max_size=30), max_size=5), st.text("0123456789.+acdevu", max_size=12))
+@example([f"torch ; {'(' * 3000}os_name == 'nt'{')' * 3000}"], "1.0")
 def test_no_requirement_is_too_odd(requires: list[str], version: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         stated = {"version": "1.0", "code": version, "requires": [f"torch{version}", *requires]}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -98,3 +101,23 @@ def test_neither_the_machine_nor_the_lock_has_one(
     with pytest.raises(InvalidError, match="has no interpreter for linux/amd64") as raised:
         prepared(settings, monkeypatch, here=True, managed=True, locked=None)
     assert "envbuilder lock" in raised.value.hint
+
+
+# Where the payload works
+
+
+@pytest.mark.parametrize(
+    ("variables", "free", "folder"),
+    [
+        ({}, 2**30, "/dev/shm"),
+        ({}, 2**20, None),
+        ({"TMPDIR": "/scratch"}, 2**30, None),
+    ],
+)
+def test_it_works_in_memory_if_there_is_room_and_no_folder_is_set(
+    variables: dict[str, str], free: int, folder: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    monkeypatch.setattr(os, "access", lambda path, mode: path == "/dev/shm")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    assert venv._memory() == folder
