@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
@@ -782,12 +782,20 @@ def command(
     if output:
         for written in write(tuple(rendered), Path(output).parent):
             console.result(str(written))
-        for line in summary(plan):
-            console.message(line)
+        _print_jobs(plan, texts)
         return
     console.document(texts[output])
     for file in rendered[1:]:
         console.message(f"note: --output writes {file.name}, too")
+
+
+def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
+    """Print the jobs, and name a file of builds that is not among the workflow's files any more."""
+    for line in summary(workflow):
+        console.message(line)
+    builds = _beside(workflow.output, "-builds.yml")
+    if builds not in texts and Path(builds).is_file():
+        console.message(f"note: {builds} is not needed any more: remove it")
 
 
 def summary(workflow: Workflow) -> Iterator[str]:
@@ -802,9 +810,6 @@ def summary(workflow: Workflow) -> Iterator[str]:
         )
     for omission in workflow.omissions:
         yield f"no job for {omission.label}: {omission.why}"
-    builds = _beside(workflow.output, "-builds.yml")
-    if builds not in workflow_files(workflow) and Path(builds).is_file():
-        yield f"note: {builds} is not needed any more: remove it"
 
 
 def _options(
