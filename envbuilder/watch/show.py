@@ -124,7 +124,6 @@ def page(watched: model.Watched) -> str:
     """Return a report as one HTML page that needs no network and runs no script."""
     longest = max(judge.training(watched), key=lambda p: p.training_seconds, default=None)
     command = " ".join(watched.command)
-    about = (judge.environment(watched), watched.backend, watched.host, command)
     state, _ = _STATES[watched.on_device]
     return view.render(
         view.Page(
@@ -132,7 +131,13 @@ def page(watched: model.Watched) -> str:
             verdict=state,
             sentence=ADVICE,
             reasons=[f"{finding.says} {finding.advice}" for finding in watched.findings],
-            subject=(*about, text.readable_stamp(watched.time)),
+            subject=(
+                judge.environment(watched),
+                watched.backend,
+                watched.host,
+                command,
+                text.readable_stamp(watched.time),
+            ),
             sections=[
                 view.Section(title="What was measured", facts=facts(watched)),
                 view.loss_section(longest.losses if longest else ()),
