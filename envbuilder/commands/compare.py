@@ -81,7 +81,7 @@ def command(
       envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
-      envbuilder compare fleet-2 --against fleet-1 -o fleet.html
+      envbuilder compare fleet-20261123t091500z-4f1a2b
     """
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
@@ -90,7 +90,7 @@ def command(
     if form is None and output is not None:
         form = _OF_ENDING.get(output.suffix.lower())
     if len(reports) == 1 and fleet.is_run(reports[0]):
-        return _show_fleet(reports[0], form, output, against)
+        return _show_fleet(reports[0], form, output or against)
     if against is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
     form = form or "table"
@@ -108,15 +108,11 @@ def command(
     return VERIFY_FAILED if side_by_side.is_worse else 0
 
 
-def _show_fleet(run: Path, form: str | None, output: Path | None, against: Path | None) -> int:
-    """Show the run of a fleet; return the exit code."""
-    if form in {"markdown", "csv"} or (form == "html") != (output is not None):
-        raise click.UsageError("a run of a fleet: as table or json, or as html with --output")
-    page = console.Place("--output", output, console.is_page)
-    page.require()
-    earlier = fleet.read_run(against) if against else None
-    outputs = fleet.Outputs(as_json=form == "json", page=page, earlier=earlier)
-    return fleet.report(fleet.read_run(run), outputs)
+def _show_fleet(run: Path, form: str | None, other: Path | None) -> int:
+    """Show the run of a fleet; return the exit code. `other` is a file that does not apply."""
+    if form not in {None, "table", "json"} or other is not None:
+        raise click.UsageError("a run of a fleet: on stdout, as table or json")
+    return fleet.report(fleet.read_run(run), as_json=form == "json")
 
 
 _KINDS = {"json": console.has_keys("schema", "reports"), "html": console.is_page}

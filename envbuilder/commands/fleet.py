@@ -5,29 +5,25 @@ from __future__ import annotations
 import os
 import re
 import sys
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
 
 from envbuilder.commands import fleet_node
 from envbuilder.commands.options import (
     EXISTING_FOLDER,
     FILE,
     FOLDER,
-    adding,
     given,
     json_option,
     load_settings,
 )
 from envbuilder.core import console, text
 from envbuilder.core.errors import VERIFY_FAILED, InvalidError
-from envbuilder.fleet.model import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from envbuilder.fleet.model import Summary
 
 
 @click.group("fleet")
@@ -37,7 +33,7 @@ def command() -> None:
     \b
     Examples:
       envbuilder fleet verify --dry-run
-      envbuilder fleet verify --quick --html fleet.html
+      envbuilder fleet verify --quick
       envbuilder compare fleet-20261123t091500z-4f1a2b
     """
 
@@ -47,43 +43,6 @@ command.add_command(fleet_node.node)
 
 _PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
 """Parameters that the plan of a resumed run already determines."""
-_RESULTS = ("as_json", "html", "against")
-"""Parameters that only apply to the results of examined nodes."""
-
-
-class Outputs(Struct, frozen=True, kw_only=True):
-    """The outputs of a command besides the table, and the run to compare with."""
-
-    as_json: bool
-    page: console.Place
-    earlier: Summary | None
-
-
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--html --against --json`; the function gets their values as `outputs`."""
-
-    @wraps(function)
-    def reading(html: Path | None, against: Path | None, as_json: bool, **options: Any) -> Any:
-        # First: nobody wants to learn after an hour that there is nothing to compare with.
-        page = console.Place("--html", html, console.is_page)
-        page.require()
-        earlier = read_run(against) if against is not None else None
-        return function(outputs=Outputs(as_json=as_json, page=page, earlier=earlier), **options)
-
-    return adding(
-        click.option(
-            "--html",
-            type=FILE,
-            help="Also write it as a web page: one file that needs no network.",
-        ),
-        click.option(
-            "--against",
-            metavar="FOLDER",
-            type=click.Path(path_type=Path, exists=True),
-            help="Compare each node with an earlier run; exits with 5 if one is worse or slower.",
-        ),
-        json_option,
-    )(reading)
 
 
 def is_run(path: Path) -> bool:
@@ -102,39 +61,15 @@ def read_run(path: Path) -> Summary:
     return folder.read_summary(path)
 
 
-def report(summary: Summary, outputs: Outputs) -> int:
-    """Print a run as a table or as JSON, write the requested files, and return the exit code.
+def report(summary: Summary, *, as_json: bool) -> int:
+    """Print a run as a table or as JSON, and return the exit code."""
+    from envbuilder.fleet import show
 
-    Raise `InvalidError` at the end if the run cannot be compared with the earlier one.
-    """
-    from envbuilder.fleet import drift, show as shown
-
-    changes = None
-    incomparable = None
-    try:
-        changes = drift.compare(outputs.earlier, summary) if outputs.earlier else None
-    except InvalidError as error:
-        # What the run showed is worth having without the comparison.
-        incomparable = error
-
-    def show() -> None:
-        if outputs.as_json:
-            console.data({"schema": 2, "summary": summary, "drift": changes})
-            return
-        shown.print_table(summary, console.rich_console())
-        for line in drift.lines(changes) if changes else ():
-            console.result(line)
-
-    writes = [("page", lambda: outputs.page.write(lambda: shown.page(summary, changes)))]
-    errors = console.deliver(writes, show)
-    if incomparable is not None:
-        errors.insert(0, incomparable)
-    for failure in errors[1:]:
-        console.error(failure.message, failure.hints)
-    if errors:
-        raise errors[0]
-    regressed = changes is not None and changes.regressed
-    return 0 if summary.passed and not regressed else VERIFY_FAILED
+    if as_json:
+        console.data({"schema": 2, "summary": summary})
+    else:
+        show.print_table(summary, console.rich_console())
+    return 0 if summary.passed else VERIFY_FAILED
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -184,7 +119,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     type=EXISTING_FOLDER,
     help="Continue an interrupted run, or repeat nodes that failed without a result.",
 )
-@output_options
+@json_option
 def verify(
     profile: str | None,
     partition: str | None,
@@ -195,7 +130,7 @@ def verify(
     folder: Path | None,
     dry_run: bool,
     resumed: Path | None,
-    outputs: Outputs,
+    as_json: bool,
 ) -> int:
     """Verify every node of a Slurm cluster with one job each, and compare with what was promised.
 
@@ -219,12 +154,12 @@ def verify(
     \b
     Examples:
       envbuilder fleet verify --dry-run
-      envbuilder fleet verify --quick --html fleet.html
+      envbuilder fleet verify --quick
       envbuilder fleet verify --partition gpu --profile cuda --limit 20m
       envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
       envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
-    from envbuilder.fleet import drift, folder as folders, model, planning
+    from envbuilder.fleet import folder as folders, model, planning
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.slurm import Slurm
     from envbuilder.project import variants
@@ -232,14 +167,11 @@ def verify(
     if resumed is not None:
         for option in given(_PLANNED):
             raise click.UsageError(f"--resume continues a run as planned; leave out {option}")
-        return _resumed(resumed.resolve(), outputs)
-    if dry_run:
-        for option in given(_RESULTS):
-            raise click.UsageError(f"--dry-run examines nothing; leave out {option}")
+        return _resumed(resumed.resolve(), as_json=as_json)
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run examines nothing; leave out --json")
     progress = console.progress()
     run = model.new_run(text.stamp_now())
-    # Nobody wants to learn that after an hour.
-    drift.require_comparable(outputs.earlier, run=run, quick=quick)
     file = Path(planning.FILE)
     settings = planning.read_settings(file) if file.exists() else planning.FleetSettings()
     if settings.sif and executable:
@@ -292,21 +224,16 @@ def verify(
     progress.note(f"run {run}: {folder}")
     with folders.held(folder):
         summary = Run(plan, folder, client, progress).finish(resumed=False)
-    return report(summary, outputs)
+    return report(summary, as_json=as_json)
 
 
-def _resumed(folder: Path, outputs: Outputs) -> int:
+def _resumed(folder: Path, *, as_json: bool) -> int:
     """Resume the run in a folder; return the exit code."""
-    from envbuilder.fleet import drift, folder as folders
+    from envbuilder.fleet import folder as folders
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.slurm import Slurm
 
     plan = folders.read(folder)
-    drift.require_comparable(
-        outputs.earlier,
-        run=plan.run,
-        quick=plan.quick,
-    )
     with folders.held(folder):
         summary = Run(plan, folder, Slurm(plan.partition), console.progress()).finish(resumed=True)
-    return report(summary, outputs)
+    return report(summary, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 300
 """Maximum number of characters of untrusted text from a node, a scheduler or an edited summary."""
-MOST_NAMED = 8
-"""Maximum number of nodes named in a sentence."""
 
 NodeName = Annotated[
     str,
@@ -51,37 +49,29 @@ Outcome = Literal[
     "drained",
     "unmapped",
 ]
-"""The result of verifying a node, the best first. `MARKS` explains each outcome."""
+"""The result of verifying a node, the best first. `TONES` explains each outcome."""
 
-
-class Mark(NamedTuple):
-    """How urgent an outcome is, and what it means."""
-
-    tone: Tone
-    meaning: str
-
-
-MARKS: dict[Outcome, Mark] = {
-    "verified": Mark("good", "training on what was promised is proven"),
-    "busy": Mark("good", "proven; the node was busy, so its speed was not judged"),
-    "slow": Mark("caution", "proven, but much slower than its equals"),
-    "unproven": Mark("caution", "trained on the promised device; no step was repeated outside"),
-    "wrong": Mark("bad", "the node has another accelerator than promised"),
-    "failed": Mark("bad", "the verification failed"),
-    "broken": Mark("bad", "the environment could not be built or started"),
-    "killed": Mark("bad", "the job was ended from outside"),
-    "timed-out": Mark("bad", "it took longer than allowed"),
-    "lost": Mark("bad", "the job ended, or vanished, without a result"),
-    "mixed-up": Mark("bad", "its result is another job's, or contradicts itself"),
-    "refused": Mark("bad", "the scheduler did not accept the job"),
-    "pending": Mark("caution", "the job did not start in time"),
-    "interrupted": Mark("caution", "envbuilder was stopped first"),
-    "drained": Mark("left", "taken out by administrators, or down; no job was submitted"),
-    "unmapped": Mark("left", "no rule says which profile it is for; no job was submitted"),
+TONES: dict[Outcome, Tone] = {
+    "verified": "good",  # training on what was promised is proven
+    "busy": "good",  # proven; the node was busy, so its speed was not judged
+    "slow": "caution",  # proven, but much slower than its equals
+    "unproven": "caution",  # trained on the promised device; no step was repeated outside
+    "wrong": "bad",  # the node has another accelerator than promised
+    "failed": "bad",  # the verification failed
+    "broken": "bad",  # the environment could not be built or started
+    "killed": "bad",  # the job was ended from outside
+    "timed-out": "bad",  # it took longer than allowed
+    "lost": "bad",  # the job ended, or vanished, without a result
+    "mixed-up": "bad",  # its result is another job's, or contradicts itself
+    "refused": "bad",  # the scheduler did not accept the job
+    "pending": "caution",  # the job did not start in time
+    "interrupted": "caution",  # envbuilder was stopped first
+    "drained": "left",  # taken out by administrators, or down; no job was submitted
+    "unmapped": "left",  # no rule says which profile it is for; no job was submitted
 }
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-PROVEN = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "good")
-LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if MARKS[outcome].tone == "left")
+PROVEN = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "good")
+LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "left")
 """Outcomes of nodes without a job. They do not count as failures."""
 
 

@@ -1,4 +1,4 @@
-"""Show a run on a fleet: a table for the terminal, and an HTML page without network or scripts."""
+"""Show a run on a fleet as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
 from rich.text import Text
 
 from envbuilder.core import console, text
-from envbuilder.core.errors import counted, first
-from envbuilder.fleet import drift as drifts
+from envbuilder.core.errors import counted
 from envbuilder.fleet.model import (
     LEFT_OUT,
-    MARKS,
-    MOST_NAMED,
     OUTCOMES,
     PROVEN,
+    TONES,
     Entry,
     Summary,
 )
 from envbuilder.verify import view
-from envbuilder.verify.view import Fact, Section, Word
+from envbuilder.verify.view import Section, Word
 
 MOST_ROWS = 60
 """Maximum number of nodes for which each gets a row. With more nodes, only unproven ones do."""
@@ -53,7 +50,7 @@ def _nodes(entries: Sequence[Entry]) -> Section:
         rows.append(
             [
                 entry.node,
-                Word(entry.outcome, MARKS[entry.outcome].tone),
+                Word(entry.outcome, TONES[entry.outcome]),
                 entry.promised or "-",
                 entry.device or "-",
                 seconds,
@@ -87,87 +84,3 @@ def _counts(entries: Sequence[Entry]) -> str:
     if number.keys() - LEFT_OUT:
         nothing = ""
     return f"{counted(len(entries), 'node')}: {numbers or 'none'}{nothing}"
-
-
-def page(summary: Summary, drift: drifts.Drift | None = None) -> str:
-    """Return the HTML page of a run, including the comparison with an earlier run, if given."""
-    heading = "NOT VERIFIED"
-    if summary.passed:
-        heading = "VERIFIED"
-    sections = [Section(title="What became of the nodes", facts=_outcomes(summary.entries))]
-    if drift:
-        sections.append(_drift(drift))
-    # What needs attention comes first.
-    urgent = sorted(summary.entries, key=lambda e: view.TONES.index(MARKS[e.outcome].tone))
-    nodes = _nodes(urgent)
-    sections.append(
-        replace(
-            nodes,
-            header=(*nodes.header, "detail"),
-            words=(*nodes.words, len(nodes.header)),
-            rows=[(*row, _detail(e)) for row, e in zip(nodes.rows, urgent, strict=True)],
-        )
-    )
-    return view.render(
-        view.Page(
-            heading=heading,
-            title=f"{heading}: run {summary.run} of a fleet",
-            verdict="passed" if summary.passed else "failed",
-            tag="quick look" if summary.quick else "",
-            sentence=_counts(summary.entries),
-            reasons=_reasons(summary.entries),
-            subject=_subject(summary),
-            sections=sections,
-            source="what the nodes sent",
-        )
-    )
-
-
-def _outcomes(entries: Sequence[Entry]) -> list[Fact]:
-    """Return the number of nodes with each outcome, and what the outcome means."""
-    number = Counter(entry.outcome for entry in entries)
-    return [Fact(f"{number[o]:,} {o}", MARKS[o].meaning) for o in OUTCOMES if number[o]]
-
-
-def _reasons(entries: Sequence[Entry]) -> list[str]:
-    """Return the reasons why a run did not pass: outcomes with their nodes, most urgent first."""
-    reasons = []
-    for tone in ("bad", "caution"):
-        for outcome in OUTCOMES:
-            nodes = [entry.node for entry in entries if entry.outcome == outcome]
-            if nodes and MARKS[outcome].tone == tone:
-                reasons.append(f"{len(nodes)} {outcome}: {first(nodes, MOST_NAMED)}")
-    return reasons
-
-
-def _subject(summary: Summary) -> tuple[str, ...]:
-    started = text.stamp_time(summary.started)
-    seconds = (text.stamp_time(summary.finished) - started).total_seconds()
-    return (
-        "Slurm",
-        f"run {summary.run}",
-        text.readable_stamp(summary.started),
-        f"took {text.duration(max(seconds, 0))}",
-    )
-
-
-def _detail(row: Entry) -> str:
-    """Return the reason for the outcome of a node, the source of its promise, and its job."""
-    promised = ""
-    if row.promised:
-        promised = f"by {row.why}"
-    job = ""
-    if row.job and row.outcome not in PROVEN:
-        job = f"job {row.job}"
-    return " · ".join(filter(None, (row.detail, promised, job)))
-
-
-def _drift(drift: drifts.Drift) -> Section:
-    """Return a report section on the changes since an earlier run."""
-    return Section(
-        title=f"Against the run of {text.readable_stamp(drift.started)}",
-        header=("node", "change", "detail"),
-        words=range(3),
-        rows=[(c.node, drifts.label(c.kind), c.detail) for c in drift.changes],
-        notes=drifts.sentences(drift),
-    )

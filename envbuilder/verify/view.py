@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -22,8 +22,6 @@ FARTHEST = 1e30
 """Losses from this value on are not drawn, since an environment may send any number."""
 Tone = Literal["bad", "caution", "good", "left"]
 """Whether a word is good or bad news, or neither (`left`)."""
-TONES: tuple[Tone, ...] = get_args(Tone)
-"""All tones, the most urgent one first."""
 _LONGEST = 100_000
 """Maximum number of characters of a text on a page, since an environment may send any number."""
 _COLOURS = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}

@@ -7,7 +7,6 @@ from typing import Any
 from envbuilder.fleet.model import Entry, Summary
 
 RUN = "20261123t091500z-0123ab"
-EARLIER = "20261116t091500z-4567cd"
 GPU = "NVIDIA H100 80GB HBM3"
 
 
@@ -50,11 +49,3 @@ def summary(*entries: Entry, **changes: Any) -> Summary:
         "entries": entries,
     }
     return Summary(**{**values, **changes})
-
-
-def earlier(*entries: Entry, **changes: Any) -> Summary:
-    started = "20261116T091500Z"
-    finished = "20261116T094205Z"
-    return summary(
-        *entries, **{"run": EARLIER, "started": started, "finished": finished, **changes}
-    )
