@@ -11,7 +11,6 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from envbuilder.commands import fleet
 from envbuilder.commands.options import EXISTING_FOLDER, FILE
 from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import VERIFY_FAILED, Hint, InvalidError
@@ -67,9 +66,6 @@ def command(
     later, warm epochs. Reports of subsets and other precisions follow the others; failed ones come
     last. A file that is not a complete report is refused (exit 2).
 
-    REPORT may also be the FOLDER of one run of `fleet verify`. The exit code is then 5 if an
-    examined node was not verified.
-
     With --against, the exit code is 5 if a report is worse than before: slower by more than a
     factor of 1.3, or less accurate by more than 0.5 points. Reports of different machines are not
     compared, nor is the speed if a machine was busy. A report without an earlier one passes.
@@ -81,7 +77,6 @@ def command(
       envbuilder compare reports/ -o epochs.csv
       envbuilder compare reports/ -o machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
-      envbuilder compare fleet-20261123t091500z-4f1a2b
     """
     if as_json and form not in {None, "json"}:
         raise click.UsageError(f"--json and --format {form} contradict each other")
@@ -89,8 +84,6 @@ def command(
         form = "json"
     if form is None and output is not None:
         form = _OF_ENDING.get(output.suffix.lower())
-    if len(reports) == 1 and fleet.is_run(reports[0]):
-        return _show_fleet(reports[0], form, output or against)
     if against is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
     form = form or "table"
@@ -106,13 +99,6 @@ def command(
         is_ours = _KINDS.get(form, _is_table)
         console.Place("--output", output, is_ours).write(lambda: text)
     return VERIFY_FAILED if side_by_side.is_worse else 0
-
-
-def _show_fleet(run: Path, form: str | None, other: Path | None) -> int:
-    """Show the run of a fleet; return the exit code. `other` is a file that does not apply."""
-    if form not in {None, "table", "json"} or other is not None:
-        raise click.UsageError("a run of a fleet: on stdout, as table or json")
-    return fleet.report(fleet.read_run(run), as_json=form == "json")
 
 
 _KINDS = {"json": console.has_keys("schema", "reports"), "html": console.is_page}

@@ -34,7 +34,6 @@ def command() -> None:
     Examples:
       envbuilder fleet verify --dry-run
       envbuilder fleet verify --quick
-      envbuilder compare fleet-20261123t091500z-4f1a2b
     """
 
 
@@ -43,33 +42,6 @@ command.add_command(fleet_node.node)
 
 _PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
 """Parameters that the plan of a resumed run already determines."""
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a path is the folder or the summary of a run."""
-    from envbuilder.fleet import folder
-
-    if path.is_dir():
-        return any((path / name).exists() for name in (folder.SUMMARY, folder.PLAN))
-    return path.name == folder.SUMMARY
-
-
-def read_run(path: Path) -> Summary:
-    """Return the summary of a run, given its file or the run's folder."""
-    from envbuilder.fleet import folder
-
-    return folder.read_summary(path)
-
-
-def report(summary: Summary, *, as_json: bool) -> int:
-    """Print a run as a table or as JSON, and return the exit code."""
-    from envbuilder.fleet import show
-
-    if as_json:
-        console.data({"schema": 2, "summary": summary})
-    else:
-        show.print_table(summary, console.rich_console())
-    return 0 if summary.passed else VERIFY_FAILED
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -224,7 +196,7 @@ def verify(
     progress.note(f"run {run}: {folder}")
     with folders.held(folder):
         summary = Run(plan, folder, client, progress).finish(resumed=False)
-    return report(summary, as_json=as_json)
+    return _report(summary, as_json=as_json)
 
 
 def _resumed(folder: Path, *, as_json: bool) -> int:
@@ -236,4 +208,15 @@ def _resumed(folder: Path, *, as_json: bool) -> int:
     plan = folders.read(folder)
     with folders.held(folder):
         summary = Run(plan, folder, Slurm(plan.partition), console.progress()).finish(resumed=True)
-    return report(summary, as_json=as_json)
+    return _report(summary, as_json=as_json)
+
+
+def _report(summary: Summary, *, as_json: bool) -> int:
+    """Print a run as a table or as JSON, and return the exit code."""
+    from envbuilder.fleet import show
+
+    if as_json:
+        console.data({"schema": 2, "summary": summary})
+    else:
+        show.print_table(summary, console.rich_console())
+    return 0 if summary.passed else VERIFY_FAILED

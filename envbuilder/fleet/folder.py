@@ -12,7 +12,6 @@ The scripts run as the user, so nobody else may be able to write them or to repl
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -21,12 +20,11 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
 
 from envbuilder.core import decoding, files, text
 from envbuilder.core.errors import BuildError, InvalidError, printable
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import LONGEST_REASON, Entry, JobId, NodeName, Summary
+from envbuilder.fleet.model import LONGEST_REASON, JobId, NodeName, Summary
 from envbuilder.fleet.planning import SAFE_FOLDER, Plan
 from envbuilder.fleet.slurm import SUFFIX
 
@@ -75,22 +73,16 @@ def read(folder: Path) -> Plan:
     Raises `InvalidError` if the plan is missing or damaged, or if the folder is not the user's own.
     """
     files.require_own(folder)
+    path = folder / PLAN
     hint = "Name the folder of an earlier run: --resume FOLDER"
-    with _reading(folder / PLAN, "the plan of a run", hint):
-        plan = decoding.convert(decoding.strict_json((folder / PLAN).read_bytes()), Plan)
-        text.stamp_time(plan.started)
-    return plan
-
-
-@contextmanager
-def _reading(path: Path, what: str, hint: str) -> Iterator[None]:
-    """Raise `InvalidError` if the block cannot read a file, or finds it invalid."""
     try:
         with files.explained(path, hint=hint):
-            yield
+            plan = decoding.convert(decoding.strict_json(path.read_bytes()), Plan)
+        text.stamp_time(plan.started)
     except ValueError as error:
         problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"{path}: not {what}: {problem}", hint) from error
+        raise InvalidError(f"{path}: not the plan of a run: {problem}", hint) from error
+    return plan
 
 
 def script(folder: Path, node: str) -> Path:
@@ -176,45 +168,8 @@ def held(folder: Path) -> Iterator[None]:
 def save(folder: Path, summary: Summary) -> None:
     """Write the table of a run. Raises `BuildError` if that fails."""
     with _writing(folder):
-        files.write(folder / SUMMARY, encode(summary))
-
-
-def encode(summary: Summary) -> bytes:
-    """Encode a summary as JSON text for `read_summary`."""
-    return msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n"
-
-
-def read_summary(path: Path) -> Summary:
-    """Return the summary in a file or a run's folder. Raise `InvalidError` if it is invalid.
-
-    The file is untrusted, so its texts are shortened and control characters are removed again.
-    """
-    file = path / SUMMARY if path.is_dir() else path
-    hint = f"Name the folder of a finished run, or the file {SUMMARY} in it."
-    with _reading(file, "a summary of a fleet", hint):
-        data = decoding.strict_json(files.read(file, decoding.LARGEST))
-        return _checked(decoding.convert(data, Summary))
-
-
-def _checked(summary: Summary) -> Summary:
-    """Return a summary that is safe to print. Raise `ValueError` if the summary is inconsistent."""
-    for stamp in (summary.started, summary.finished):
-        text.stamp_time(stamp)
-    nodes = [entry.node for entry in summary.entries]
-    if len(set(nodes)) != len(nodes):
-        twice = next(node for node in nodes if nodes.count(node) > 1)
-        raise ValueError(f"the node {twice} is in it twice")
-    return replace(summary, entries=tuple(map(_safe, summary.entries)))
-
-
-def _safe(entry: Entry) -> Entry:
-    values = asdict(entry)
-    for key, value in values.items():
-        # JSON's 1e999 is infinite.
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{key} of the node {entry.node} is not finite")
-    texts = {k: printable(v, LONGEST_REASON) for k, v in values.items() if isinstance(v, str)}
-    return replace(entry, **texts)
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=1)
+        files.write(folder / SUMMARY, text + b"\n")
 
 
 @contextmanager

@@ -34,12 +34,6 @@ def entry(node: str = "gpu-01", **changes: Any) -> Entry:
     return Entry(**{**values, **changes})
 
 
-def unreported(node: str, outcome: str, detail: str = "", **changes: Any) -> Entry:
-    """A node that sent no report."""
-    values: dict[str, Any] = {"promised": "cuda", "why": "feature h100", "job": "4711", **changes}
-    return Entry(node=node, outcome=outcome, detail=detail, **values)  # type: ignore[arg-type]
-
-
 def summary(*entries: Entry, **changes: Any) -> Summary:
     values: dict[str, Any] = {
         "run": RUN,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from envbuilder.commands import fleet_node
-from envbuilder.core import process
-from envbuilder.fleet import folder as folders, judge, slurm
+from envbuilder.core import console, process
+from envbuilder.fleet import folder as folders, judge, show, slurm
 from envbuilder.fleet.model import Detected, Node
 from tests.support import fleets
 from tests.support.command_line import Command
@@ -70,27 +70,21 @@ def test_every_usable_node_has_a_job_and_a_row(cluster: Cluster, verify: Command
     assert text.rstrip().endswith("-- --profile cpu --quick")
 
 
-def test_the_table_can_be_shown_again_and_as_json(
-    cluster: Cluster, verify: Command, envbuilder: Command
-) -> None:
-    verify()
-    shown = json.loads(envbuilder("compare", "run", "--json").out)
+def test_the_result_is_json_too(cluster: Cluster, verify: Command) -> None:
+    shown = json.loads(verify("--json").out)
     assert shown["schema"] == 2
     assert [e["outcome"] for e in shown["summary"]["entries"]] == [
         "verified",
         "verified",
         "drained",
     ]
-    envbuilder("compare", "run")
+    assert json.loads((cluster.folder / folders.SUMMARY).read_text()) == shown["summary"]
 
 
-def test_a_node_that_is_not_verified_is_5(
-    cluster: Cluster, verify: Command, envbuilder: Command
-) -> None:
+def test_a_node_that_is_not_verified_is_5(cluster: Cluster, verify: Command) -> None:
     cluster.refused = {"n2": "Invalid account"}
     done = verify(code=5)
     assert "n2: refused: Invalid account" in done.out
-    envbuilder("compare", "run", code=5)
 
 
 def test_a_dry_run_writes_the_scripts_of_nodes(cluster: Cluster, verify: Command) -> None:
@@ -247,12 +241,12 @@ def test_a_verification_that_takes_too_long_is_the_nodes_result(
     assert entry.detail == "stopped after 9.00 s"
 
 
-def test_many_nodes_are_summed_up(tmp_path: Path, envbuilder: Command) -> None:
+def test_many_nodes_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
     broken = entry("n42", outcome="broken", detail="error: x", share=None)
     busy = [entry(f"busy{n}", outcome="busy", detail="", share=None) for n in range(2)]
     others = [entry(f"n{n}") for n in range(98) if n != 42]
-    (tmp_path / "summary.json").write_bytes(folders.encode(summary(*others, *busy, broken)))
-    shown = envbuilder("compare", str(tmp_path), code=5).out
+    show.print_table(summary(*others, *busy, broken), console.rich_console())
+    shown = capsys.readouterr().out
     assert "and 99 nodes: 97 verified, 2 busy\n" in shown
     assert "n42" in shown
     assert "n41" not in shown

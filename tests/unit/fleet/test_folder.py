@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from envbuilder.core import decoding, files
+from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import folder as folders, judge
 from tests.support import fleets
-from tests.support.fleet_runs import entry, summary, unreported
-from tests.support.folders import read_json
 
 PLAN = fleets.plan(fleets.promise())
 
@@ -91,76 +87,3 @@ def test_no_part_of_a_run_that_goes_on_is_a_strangers(
     with pytest.raises(InvalidError, match="neither you nor root") as caught:
         folders.read(folder)
     assert caught.value.exit_code == 2
-
-
-RUN = summary(entry("a"), entry("b", outcome="slow", share=1.6), unreported("c", "lost"))
-
-
-def test_what_was_written_is_read_from_the_file_and_from_its_folder(tmp_path: Path) -> None:
-    file = tmp_path / folders.SUMMARY
-    file.write_bytes(folders.encode(RUN))
-    assert folders.read_summary(file) == folders.read_summary(tmp_path) == RUN
-    assert read_json(file)["schema"] == 1
-
-
-def changed(**values: Any) -> dict[str, Any]:
-    return {**json.loads(folders.encode(RUN)), **values}
-
-
-def with_entry(**values: Any) -> dict[str, Any]:
-    first, *others = changed()["entries"]
-    return changed(entries=[{**first, **values}, *others])
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        ([], "Expected `object`"),
-        ({}, "missing required field"),
-        (changed(schema=2), "$.schema"),
-        (changed(schema="1"), "schema"),
-        (changed(run="../../etc"), "run"),
-        (changed(started="yesterday"), "yesterday"),
-        (changed(finished=""), "does not match"),
-        (changed(quick=1), "quick"),
-        (with_entry(outcome="excellent"), "outcome"),
-        (with_entry(node="b"), "the node b is in it twice"),
-        (with_entry(node="<b>"), "node"),
-        (with_entry(epoch_seconds="1"), "epoch_seconds"),
-        (with_entry(job="a b"), "job"),
-        (with_entry(gpus=-1), "gpus"),
-        (with_entry(gpus="8"), "gpus"),
-        # JSON's 1e999 is infinite.
-        (with_entry(share=7e77), "share of the node a is not finite"),
-        *(
-            (content, "not a summary of a fleet")
-            for content in (b"", b"\xff", b"{", b'{"a": 1, "a": 2}', b"[" * 200_000)
-        ),
-    ],
-)
-def test_what_is_no_summary_is_refused(data: Any, problem: str, tmp_path: Path) -> None:
-    file = tmp_path / folders.SUMMARY
-    text = data if isinstance(data, bytes) else json.dumps(data).encode()
-    file.write_bytes(text.replace(b"7e+77", b"1e999"))
-    with pytest.raises(InvalidError) as caught:
-        folders.read_summary(tmp_path)
-    assert str(file) in caught.value.message
-    assert problem in caught.value.message
-
-
-def test_a_file_that_is_missing_or_too_large_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="cannot be read") as caught:
-        folders.read_summary(tmp_path)
-    assert "folder of a finished run" in caught.value.hint
-    file = tmp_path / folders.SUMMARY
-    with file.open("wb") as stream:
-        stream.truncate(decoding.LARGEST + 1)
-    with pytest.raises(InvalidError, match="larger than"):
-        folders.read_summary(file)
-
-
-def test_texts_are_safe_whoever_wrote_them(tmp_path: Path) -> None:
-    text = json.dumps(with_entry(detail="\x1b[31mred\u202e", device="x" * 5000))
-    (tmp_path / folders.SUMMARY).write_text(text)
-    row = folders.read_summary(tmp_path).entries[0]
-    assert (row.detail, len(row.device)) == ("?[31mred?", 300)
