@@ -54,7 +54,7 @@ GROUPS = {
         "ci": "Write a CI workflow that builds and verifies environments.",
         "reproduce": "Build twice from nothing, and compare bit for bit.",
         "sbom": "Write a profile's SBOM from its lock.",
-        "sign": "Sign locks, bundles, SBOMs, provenances and watch reports.",
+        "sign": "Sign locks, bundles, SBOMs and provenances.",
         "verify-signature": "Check signatures of files.",
     },
     "Housekeeping": {

@@ -46,7 +46,7 @@ _SIZE = 12
 @click.command("clean")
 @click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
-@click.option("--reports", is_flag=True, help="Also remove kept reports of verify and watch.")
+@click.option("--reports", is_flag=True, help="Also remove kept reports of verify.")
 @click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
 @click.option("--all", "of_all", is_flag=True, help="Also remove what other projects use.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")

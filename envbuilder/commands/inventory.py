@@ -35,7 +35,6 @@ ENVIRONMENTS = "environments"
 WORKING = "working folders of killed builds"
 DOWNLOADS = "downloads, caches and logs"
 REPORTS = "verification reports"
-WATCHES = "watch reports"
 IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
@@ -200,14 +199,10 @@ class Inventory(Struct):
             self._add(users_folder, root, ENVIRONMENTS, path.name)
 
     def reports(self, profile: str | None) -> None:
-        """List stored reports of verifications and watched trainings (of one profile, if given)."""
-        folders = {REPORTS: self.settings.reports_dir, WATCHES: self.settings.watches_dir}
-        for kind, folder in folders.items():
-            if self._is_marked(self.settings.data_dir, folder):
-                self._reports_in(folder, kind, profile)
-
-    def _reports_in(self, folder: Path, kind: str, profile: str | None) -> None:
-        if not [*self._children(self.settings.data_dir, folder)]:
+        """List stored reports of verifications (of one profile, if given)."""
+        root = self.settings.data_dir
+        folder = self.settings.reports_dir
+        if not self._is_marked(root, folder) or not [*self._children(root, folder)]:
             return
         try:
             entries = history.entries(folder, profile)
@@ -215,7 +210,7 @@ class Inventory(Struct):
             self.keep(folder, error.message)
             return
         for entry in entries:
-            self._add(entry.path, self.settings.data_dir, kind, kind)
+            self._add(entry.path, root, REPORTS, REPORTS)
 
     def leftovers(self) -> list[Item]:
         """Return the working folders of killed builds; record that those of running builds stay."""

@@ -114,14 +114,14 @@ def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the report to this file, as JSON.",
+    help="Write the report to this file, as JSON.",
 )
 @html_option
 @click.option(
     "--against",
-    metavar="REPORT|last",
-    help="Also say what changed since an earlier report: a file, or the last one here of the same"
-    " command and profile.",
+    metavar="REPORT",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also say what changed since this earlier report.",
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def watch(
@@ -130,7 +130,7 @@ def watch(
     device: str | None,
     output: Path | None,
     html: Path | None,
-    against: str | None,
+    against: Path | None,
     argv: tuple[str, ...],
 ) -> int:
     """Run a command inside the environment like `run`, and say what its training did where.
@@ -139,7 +139,7 @@ def watch(
     PyTorch, JAX or TensorFlow in all of the command's processes: on which device parameters,
     gradients, activations and operators were, in which dtype, what was copied, how long the loader
     let the device wait, and whether the training learns. The report follows the command's own
-    output, on stderr, and is kept. It is advice and no proof: the script could lie.
+    output, on stderr. It is advice and no proof: the script could lie.
 
     The command's own exit code is passed through; 5 means that it succeeded while the work was not
     on the device; 127 that it is missing, 126 that it cannot be executed, 125 that envbuilder
@@ -149,14 +149,15 @@ def watch(
     Examples:
       envbuilder watch -- python train.py
       envbuilder watch --html training.html -- torchrun --nproc-per-node 2 train.py
-      envbuilder watch --against last -- python train.py --epochs 1
       envbuilder watch --profile cuda --output watch.json -- accelerate launch train.py
+      envbuilder watch --against watch.json -- python train.py --epochs 1
     """
-    from envbuilder.commands.watch import Watching, named, places
+    from envbuilder.commands.watch import Watching, places
+    from envbuilder.watch import model
 
     file, page = places(output, html)
-    earlier = named(against)
-    watching = Watching(device=device, file=file, page=page, against=against, earlier=earlier)
+    earlier = model.read(against) if against else None  # before anything is built
+    watching = Watching(device=device, file=file, page=page, earlier=earlier)
     settings, words = _command(argv, "watch")
     return enter(settings, request, lambda name: words, given, watching=watching)
 

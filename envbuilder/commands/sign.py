@@ -26,7 +26,6 @@ from envbuilder.core.errors import InvalidError
 from envbuilder.core.files import file_sha256
 from envbuilder.core.settings import Settings
 from envbuilder.profiles import library
-from envbuilder.watch import model
 
 PASSPHRASE = "ENVBUILDER_KEY_PASSPHRASE"  # noqa: S105 (the name of a variable)
 
@@ -188,12 +187,9 @@ def recognized(path: Path) -> Signable:
     elif {"schema", "profile", "targets"} <= keys.keys():
         kind = "lock"
         type_ = library.LOCK_TYPE
-    elif keys.get("kind") == model.KIND:
-        kind = "watch report"
-        type_ = model.SIGNED_TYPE
     else:
         raise InvalidError(
-            f"{path}: not a lock, bundle, SBOM, provenance or watch report",
+            f"{path}: not a lock, bundle, SBOM or provenance",
             "For other files use a general tool, such as cosign sign-blob.",
         )
     made = signatures.make_statement([subject], type_, {})

@@ -7,7 +7,6 @@ command and removed afterwards; the environment itself does not contain it.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import resource
@@ -28,8 +27,6 @@ from envbuilder.builds.backends import container
 from envbuilder.core import console, process, text
 from envbuilder.core.errors import (
     VERIFY_FAILED,
-    EnvbuilderError,
-    InvalidError,
     printable,
     redacted_words,
 )
@@ -46,21 +43,10 @@ if TYPE_CHECKING:
     from envbuilder.builds.access import Access
     from envbuilder.builds.request import Built
 
-LAST = "last"
 _INSIDE = Path(model.__file__).with_name("inside")
 _LEFT_OUT = {"__pycache__", "__init__.py"}
 _SECONDS = 2.0
 """Seconds between two readings of GPUs, whose drivers average over about one second."""
-
-
-def named(against: str | None) -> model.Watched | None:
-    """Return the earlier report that `--against` names; None without it, or for `last`.
-
-    The report is read before anything is built, so that an error shows early.
-    """
-    if against is None or against == LAST:
-        return None
-    return model.read(Path(against))
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
@@ -77,9 +63,8 @@ class Watching(Struct, frozen=True, kw_only=True):
     device: str | None = None
     file: console.Place = console.Place("--output", None, model.is_report)
     page: console.Place = console.Place("--html", None, console.is_page)
-    against: str | None = None
     earlier: model.Watched | None = None
-    """Report that `against` names; None if there is none, or for `last`."""
+    """Report with which this one is compared, or None."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:
         """Run the command in a finished build's environment; return this process's exit code."""
@@ -125,30 +110,19 @@ class Watching(Struct, frozen=True, kw_only=True):
                 left_out=left_out,
             )
         )
-        self._deliver(model.readable(watched), settings.watches_dir)
+        self._deliver(model.readable(watched))
         if watched.exit_code == 0 and watched.on_device is False:
             return VERIFY_FAILED
         return watched.exit_code
 
-    def _deliver(self, watched: model.Watched, folder: Path) -> None:
-        """Store and show the report.
+    def _deliver(self, watched: model.Watched) -> None:
+        """Write and show the report.
 
         If the report cannot be written, print a warning; the exit code does not change.
         """
-        earlier = self.earlier
-        errors: list[EnvbuilderError] = []
-        try:
-            if self.against == LAST:
-                earlier = last(folder, watched)
-                if earlier is None:
-                    said = "note: --against last: there is no earlier report of it"
-                    console.progress().note(said)
-        except EnvbuilderError as error:
-            errors.append(error)
-        changed = changes(watched, earlier) if earlier else ()
-        errors += console.deliver(
+        changed = changes(watched, self.earlier) if self.earlier else ()
+        errors = console.deliver(
             (
-                ("report", lambda: keep(watched, folder)),
                 ("report", lambda: self.file.write(lambda: model.encoded(watched))),
                 ("page", lambda: self.page.write(lambda: show.page(watched))),
             ),
@@ -156,57 +130,6 @@ class Watching(Struct, frozen=True, kw_only=True):
         )
         for failure in errors:
             console.message(f"warning: {failure.message}")
-
-
-# Earlier reports: named and numbered as those of verifications are, in a folder of their own
-
-
-def keep(watched: model.Watched, folder: Path) -> Path:
-    """Store a report under the next number and return its path; prune older reports.
-
-    The newest reports of each profile are kept, and so is the newest successful report of each
-    command. Raise `BuildError` if the report cannot be stored.
-    """
-    name = (watched.time, watched.profile, watched.backend, watched.fingerprint)
-    path = history.stored(folder, name, lambda: model.encoded(watched))
-    history.prune(folder, watched.profile, lambda path: _kind(_succeeded(path)))
-    return path
-
-
-def last(folder: Path, like: model.Watched) -> model.Watched | None:
-    """Return the newest other report of the same kind whose command succeeded, or None."""
-    for entry in reversed(history.entries(folder, like.profile)):
-        watched = _succeeded(entry.path)
-        if watched != like and _kind(watched) == _kind(like):
-            return watched
-    return None
-
-
-def _kind(watched: model.Watched | None) -> tuple[object, ...] | None:
-    """Return the values that a report shares with the reports it is compared with."""
-    if watched is None:
-        return None
-    frameworks = {process.framework for process in judge.training(watched)}
-    return (
-        watched.profile,
-        watched.backend,
-        watched.requested,
-        watched.command,
-        watched.project.folder,
-        watched.project.environment,
-        *frameworks,
-    )
-
-
-def _succeeded(path: Path) -> model.Watched | None:
-    """Return a stored report; None if its command failed, or if the file is damaged."""
-    try:
-        watched = model.read(path)
-    except InvalidError:
-        return None
-    if watched.exit_code:
-        return None
-    return watched
 
 
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
@@ -397,7 +320,6 @@ def source(project: Path, environment: str = DEFAULT) -> model.Source:
     if commit:
         state = git(clone, *trusted, "status", "--porcelain", "--", str(project))
     return model.Source(
-        folder=hashlib.sha256(os.fsencode(project)).hexdigest()[:16],
         environment="" if environment == DEFAULT else environment,
         commit=commit.strip() if commit else None,
         is_clean=None if state is None else not state,

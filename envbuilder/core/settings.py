@@ -364,11 +364,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "reports"
 
     @property
-    def watches_dir(self) -> Path:
-        """Folder of reports of watched commands."""
-        return self.data_dir / "watches"
-
-    @property
     def bases_dir(self) -> Path:
         """Folder of base images as OCI layouts."""
         return self.cache_dir / "bases"

@@ -18,9 +18,6 @@ from msgspec.structs import replace
 from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import Hint, InvalidError, redacted_values
 
-KIND = "watch"
-SIGNED_TYPE = "urn:envbuilder:watch:v1"
-"""Predicate type of a signed statement about a report's file."""
 PART_BYTES = 256 << 10
 """Maximum size in bytes of the file that one process of the user's command writes."""
 MOST_PROCESSES = 256
@@ -198,8 +195,6 @@ class Machine(Struct, frozen=True, kw_only=True):
 class Source(Struct, frozen=True, kw_only=True):
     """The project's commit, and whether its files were those of the commit at the start."""
 
-    folder: Name = ""
-    """Digest of the path of the project's folder."""
     environment: Name = ""
     """Name of the project's environment; empty for `default`."""
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")] | None = None
@@ -217,7 +212,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Watched(Struct, frozen=True, kw_only=True):
-    """The report of a watched command, which is stored."""
+    """The report of a watched command."""
 
     schema: Literal[1] = 1
     kind: Literal["watch"] = "watch"

@@ -27,7 +27,7 @@ __all__ = ["uv_wheel"]
 USER = 54320
 STRANGER = 65534
 RUN = ("run", "--", "python", "-c", "import six")
-WATCH = ("watch", "--against", "last", "--", "python", "-c", "import six")
+WATCH = ("watch", "--", "python", "-c", "import six")
 BUILD = ("build", "--profile", "cpu", "--backend", "venv")
 LOCK = ("lock", "--upgrade")
 CHECK = ("check",)
@@ -182,8 +182,6 @@ def seen(path: Path) -> dict[str, tuple[int, int, bytes]]:
         ("data/runs", "link", RUN, 0),
         ("data/runs", "yaml", RUN, 0),
         ("data/runs", "folder", WATCH, 0),
-        ("data/watches", "folder", WATCH, 0),
-        ("data/watches", "link", WATCH, 0),
         ("data/envs", "folder", RUN, 125),
         ("data/envs", "link", RUN, 125),
         ("data/records", "folder", BUILD, 2),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -107,34 +107,24 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
     passed on a quiet machine, regardless of its age, so that there is always a report to compare
     with. Raise `BuildError` if the report cannot be stored.
     """
-    profile = report["profile"]
-    name = (report["time"], profile, report["backend"], report.get("fingerprint") or "")
-    path = stored(folder, name, lambda: model.encoded(report))
-    prune(folder, profile, _usable_kind)
-    return path
-
-
-def stored(folder: Path, name: tuple[str, str, str, str], make: Callable[[], str]) -> Path:
-    """Write a report to the next numbered file and return its path.
-
-    `name` holds the report's time, profile, backend and fingerprint, which may be empty. `make`
-    returns the report's text. Raise `BuildError` if the file cannot be written.
-    """
     from filelock import FileLock
 
-    *parts, fingerprint = name
+    profile = report["profile"]
+    fingerprint = (report.get("fingerprint") or "")[:12]
     require_unexposed(folder)
     try:
         files.ensure_folder(folder)
         # Two that end at the same time must get different numbers.
         with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
             number = max((e.number for e in entries(folder)), default=0) + 1
-            stem = "-".join(filter(None, (f"{number:06}", *parts, fingerprint[:12])))
-            files.write(folder / f"{stem}.json", make().encode(), files.PRIVATE)
+            parts = (f"{number:06}", report["time"], profile, report["backend"], fingerprint)
+            path = folder / f"{'-'.join(filter(None, parts))}.json"
+            files.write(path, model.encoded(report).encode(), files.PRIVATE)
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
         raise BuildError(f"{folder}: the report cannot be stored: {why}", _ELSEWHERE) from error
-    return folder / f"{stem}.json"
+    _prune(folder, profile)
+    return path
 
 
 _ELSEWHERE = (
@@ -175,31 +165,20 @@ def last(
     return None
 
 
-def prune(folder: Path, profile: str, kind_of: Callable[[Path], tuple[Any, ...] | None]) -> None:
-    """Remove the reports of a profile, except the newest `KEPT` and the newest of each kind.
-
-    `kind_of` returns the kind of a report with which later reports may be compared; None for other
-    reports.
-    """
+def _prune(folder: Path, profile: str) -> None:
+    """Remove the reports of a profile, except the newest `KEPT` and the newest of each kind."""
     reports = entries(folder, profile)
-    kinds = set[object]({None})
+    kinds = set[object]()
     surplus = {entry.path for entry in reports[:-KEPT]}
     for entry in reversed(reports) if surplus else ():
-        past = kind_of(entry.path)
-        if past not in kinds:
-            kinds.add(past)
+        past = _usable(entry.path)
+        if past and kind(past.report) not in kinds:
+            kinds.add(kind(past.report))
             surplus.discard(entry.path)
     for path in surplus:
         # A leftover file does no harm; the new report is already stored.
         with suppress(OSError):
             path.unlink()
-
-
-def _usable_kind(path: Path) -> tuple[str, ...] | None:
-    past = _usable(path)
-    if past:
-        return kind(past.report)
-    return None
 
 
 def _usable(path: Path) -> StoredReport | None:

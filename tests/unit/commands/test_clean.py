@@ -13,7 +13,7 @@ from filelock import FileLock
 from envbuilder.builds import attestations
 from envbuilder.builds.backends import in_use
 from envbuilder.builds.backends.integrity import MARKER
-from envbuilder.commands import inventory, watch
+from envbuilder.commands import inventory
 from envbuilder.core import files, settings
 from tests.support import reports
 from tests.support.cleaning import (
@@ -32,7 +32,6 @@ from tests.support.cleaning import (
 )
 from tests.support.command_line import Command
 from tests.support.folders import names_in
-from tests.support.watched import watched
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -345,11 +344,3 @@ def test_a_folder_that_holds_a_mount_stays(
     monkeypatch.setattr(files, "mount_table", lambda: table)
     assert f"{left}: cannot be removed: something is mounted at" in cleaned(code=1).err
     assert left.exists()
-
-
-def test_reports_of_watched_trainings_are_reports(own: settings.Settings, cleaned: Command) -> None:
-    kept = watch.keep(watched(), own.watches_dir)
-    cleaned("--reports", "--profile", "other")
-    assert kept.exists()
-    cleaned("--reports")
-    assert not kept.exists()

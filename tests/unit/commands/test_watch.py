@@ -15,15 +15,14 @@ import msgspec
 import pytest
 
 from envbuilder.builds.access import NOTHING, Access
-from envbuilder.commands import sign, watch
+from envbuilder.commands import watch
 from envbuilder.commands.watch import Watching
 from envbuilder.core import console, process
-from envbuilder.core.errors import BuildError, InvalidError, ToolError
+from envbuilder.core.errors import InvalidError, ToolError
 from envbuilder.core.files import MARKER
 from envbuilder.core.settings import Settings
-from envbuilder.verify.report import history
 from envbuilder.watch import judge, model
-from envbuilder.watch.model import Loader, Watched
+from envbuilder.watch.model import Loader
 from tests.support.command_line import Command
 from tests.support.folders import names_in
 from tests.support.watched import observed, on_cpu, placed, watched, work
@@ -95,14 +94,15 @@ def test_the_code_is_the_commands_own_or_5(
     device: str | None,
     ends: int,
     run: Run,
-    own: Settings,
+    tmp_path: Path,
 ) -> None:
-    assert run(Watching(device=device), code=code, processes=processes) == ends
-    (path,) = own.watches_dir.glob("*.json")
+    path = tmp_path / "watch.json"
+    file, page = watch.places(path, None)
+    watching = Watching(device=device, file=file, page=page)
+    assert run(watching, code=code, processes=processes) == ends
     kept = model.read(path)
     assert (kept.exit_code, kept.profile, kept.lock) == (code, "cuda", "cd" * 32)
     assert kept.command == ("python", "train.py", "caf\\udce9", "--hf-token", "…")
-    assert path.stat().st_mode & 0o077 == 0
 
 
 def test_the_report_is_written_where_it_is_wanted(
@@ -120,18 +120,14 @@ def test_the_report_is_written_where_it_is_wanted(
 def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
     run: Run,
     tmp_path: Path,
-    own: Settings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, page = watch.places(tmp_path / "there", tmp_path / "page.html")
     (tmp_path / "there").mkdir()  # meanwhile, by the command
-    own.data_dir.mkdir(parents=True)
-    own.watches_dir.write_text("")
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
     assert run(Watching(file=file, page=page), code=3, processes=(observed(),)) == 3
     error = capsys.readouterr().err
-    assert f"warning: {own.watches_dir}: the report cannot be stored" in error
     assert f"warning: {tmp_path / 'there'}: exists, and is another kind of file" in error
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
@@ -153,35 +149,18 @@ def test_a_report_is_never_larger_than_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "watch.json"
     path.write_text(model.encoded(report))
     assert model.read(path) == report
-    assert sign.recognized(path).kind == "watch report"
     assert model.readable(watched(*[observed()] * 160)).left_out == 0
 
 
-def test_a_folder_of_reports_that_cannot_be_read_changes_no_code(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def last(*_: object) -> None:
-        raise InvalidError("watches: cannot be read: Permission denied")
-
-    monkeypatch.setattr(watch, "last", last)
-    assert run(Watching(against="last"), code=3, processes=(observed(),)) == 3
-    error = capsys.readouterr().err
-    assert "warning: watches: cannot be read" in error
-    assert "did the work" in error
-
-
-def test_it_is_compared_with_the_last_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    watching = Watching(against="last")
-    assert run(watching, processes=(observed(),)) == 0
-    assert "there is no earlier report of it" in capsys.readouterr().err
-    assert run(watching, processes=(observed(),)) == 0
+def test_it_is_compared_with_an_earlier_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier = judge.judged(watched(observed()))
+    assert run(Watching(earlier=earlier), processes=(observed(),)) == 0
     assert "about as fast" in capsys.readouterr().err
 
 
-def test_a_command_that_does_not_start_leaves_no_report(run: Run, own: Settings) -> None:
+def test_a_command_that_does_not_start_leaves_nothing(run: Run, own: Settings) -> None:
     with pytest.raises(ToolError):
         run(Watching(), code=ToolError("nosuch: not found"))
-    assert not own.watches_dir.exists()
     assert [*(own.data_dir / "runs").iterdir()] == [own.data_dir / "runs" / MARKER]
 
 
@@ -324,21 +303,6 @@ SLOW = {"training_seconds": 80.0}
 WAITING = {"loader": Loader(batches=1200, waited=30.0, workers=0)}
 
 
-def test_a_report_is_kept_under_a_number_and_read_again(tmp_path: Path) -> None:
-    report = judge.judged(watched(observed(**WAITING)))
-    first, second = (watch.keep(report, tmp_path / "watched") for _ in range(2))
-    assert first.name == "000001-20261126T220000Z-cuda-venv-52a7ad1d9ed3.json"
-    assert second.name.startswith("000002-")
-    assert first.stat().st_mode & 0o077 == 0
-    assert model.read(first) == report
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "watched").write_text("")
-    with pytest.raises(BuildError, match="the report cannot be stored"):
-        watch.keep(watched(), tmp_path / "watched")
-
-
 @pytest.mark.parametrize(
     "content",
     ["", "[]", '{"schema": 1}', '{"schema": 2, "kind": "watch"}', "[" * 100_000, "NaN"],
@@ -348,37 +312,6 @@ def test_a_damaged_report_is_refused(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(InvalidError, match=r"report\.json: damaged"):
         model.read(path)
-
-
-def test_last_is_the_newest_other_of_the_same_command_that_succeeded(tmp_path: Path) -> None:
-    def keep(second: int, **changes: Any) -> Watched:
-        report = watched(time=f"20261126T2200{second:02}Z", **changes)
-        watch.keep(report, tmp_path)
-        return report
-
-    assert watch.last(tmp_path, watched()) is None
-    keep(1)
-    keep(2)
-    keep(3, command=("python", "other.py"))
-    keep(4, requested="cpu")
-    keep(5, exit_code=1)
-    keep(6, profile="cpu")
-    keep(6, project=model.Source(folder="other"))
-    keep(6, project=model.Source(environment="test"))
-    keep(6, processes=(observed(framework="jax"),))
-    (tmp_path / "000099-20261126T220000Z-cuda-venv.json").write_text("{}")
-    itself = keep(7)
-    found = watch.last(tmp_path, itself)
-    assert found.time == "20261126T220002Z"
-
-
-def test_the_newest_stay_and_the_newest_of_each_command_that_succeeded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "KEPT", 2)
-    for command, code in (("a", 0), ("a", 0), ("b", 0), ("b", 1), ("c", 1), ("d", 1)):
-        watch.keep(watched(command=(command,), exit_code=code), tmp_path)
-    assert [entry.number for entry in history.entries(tmp_path)] == [2, 3, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.commands import sign
 from envbuilder.core import console
 from envbuilder.watch import judge, model, show
 from envbuilder.watch.training import Run, finding
@@ -87,13 +85,3 @@ def test_compare_names_what_compares_reports_of_watch(
     assert code == 2
     assert "a.json: a report of watch" in error
     assert "envbuilder watch --against" in error
-
-
-def test_a_report_is_signed_by_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "watch.json"
-    # As another program writes it: JSON is JSON.
-    path.write_text(json.dumps(json.loads(model.encoded(judge.judged(watched()))), sort_keys=True))
-    signable = sign.recognized(path)
-    assert (signable.kind, signable.type) == ("watch report", model.SIGNED_TYPE)
-    made = json.loads(signable.statement)
-    assert made["subject"] == [{"name": "watch.json", "digest": signable.digests}]
