@@ -100,7 +100,7 @@ def served(framework: types.Framework, host: Host) -> str:
         if level == "note":
             found.setdefault(build.build, []).append(build.release)
     cells = [f"{k}: {releases.ranges(framework, v)}" for k, v in sorted(found.items(), key=_newest)]
-    return "; ".join(cells)
+    return "; ".join(cells).replace(" to ", "–")
 
 
 def _gpus(framework: types.Framework) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _of_others(framework: types.Framework) -> Iterator[str]:
     yield "| releases | builds for Linux, x86-64 | Python |"
     yield "|---|---|---|"
     for (names, pythons), group in groupby(rows, key=lambda row: row[1:]):
-        chosen = releases.ranges(framework, [release for release, *_ in group])
+        chosen = releases.ranges(framework, [release for release, *_ in group]).replace(" to ", "–")
         yield f"| {chosen} | {', '.join(names)} | {pythons[0]}–{pythons[-1]} |"
 
 
