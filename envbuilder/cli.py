@@ -39,7 +39,7 @@ GROUPS = {
         "detect": "Show this machine and the profile that fits it.",
         "doctor": "Report problems of this machine, each with its fix.",
         "verify": "Train MNIST inside an environment and report what did the work.",
-        "watch": "Run a training, and say what did its work.",
+        "watch": "Run a training, and report which device did its work.",
         "compare": "Put reports of several machines side by side.",
         "tune": "Time settings, and report which make training faster here.",
         "fleet": "Verify every node of a cluster.",
@@ -49,8 +49,8 @@ GROUPS = {
         "check": "Check locks; for CI and pre-commit.",
         "build": "Build an environment from a locked profile.",
         "render": "Write a Dockerfile or other files that need no envbuilder.",
-        "bundle": "Pack all that profiles need into one file, to use offline.",
-        "unbundle": "Unpack what `bundle` packed; needs no network.",
+        "bundle": "Pack everything that profiles need into one file, for offline use.",
+        "unbundle": "Unpack a bundle without a network.",
         "ci": "Write a CI workflow that builds and verifies environments.",
         "reproduce": "Build twice from nothing, and compare bit for bit.",
         "sbom": "Write a profile's SBOM from its lock.",
@@ -59,7 +59,7 @@ GROUPS = {
     },
     "Housekeeping": {
         "profiles": "List profiles, or show one.",
-        "clean": "Remove what envbuilder made.",
+        "clean": "Remove environments, images and files that envbuilder made.",
         "completion": "Print the shell completion script.",
     },
 }
@@ -86,7 +86,7 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, value: bool) -> N
     setattr(verbosity, str(param.name), True)
     ctx.find_root().call_on_close(verbosity.reset)
     if verbosity.quiet and verbosity.verbose:
-        raise click.UsageError("--quiet and --verbose exclude each other", ctx)
+        raise click.UsageError("--quiet and --verbose cannot be combined", ctx)
 
 
 def global_options() -> list[click.Option]:
@@ -104,7 +104,7 @@ def global_options() -> list[click.Option]:
             is_flag=True,
             expose_value=False,
             callback=_set_verbosity,
-            help="Also print programs run, their variables, and requests.",
+            help="Also print the programs run, their variables and network requests.",
         ),
         # `_run` reads it, since anything may fail before options are parsed.
         click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks."),
@@ -254,10 +254,10 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
         _complain(error.format_message().expandtabs(2), hints)
         return RUN_FAILED if through else INVALID
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted; nothing half-made is left", "")
+        _complain("interrupted: no partial results are left", "")
         return INTERRUPTED
     except process.TerminatedError as stopped:
-        _complain("terminated; nothing half-made is left", "")
+        _complain("terminated: no partial results are left", "")
         return process.exit_code(stopped.args[0])
     except (console.NoReaderError, BrokenPipeError):
         # Python must not report it at exit, either.
@@ -275,10 +275,13 @@ def _unforeseen(error: Exception) -> tuple[str, str]:
     """Return the message and the hint for an error that no command expected."""
     if isinstance(error, OSError) and error.errno is not None:  # a failure of the machine
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror}", "Run again with --debug to see where it happened."
+        return (
+            f"{place}{error.strerror}",
+            "Run the command again with --debug to see where it failed.",
+        )
     return (
         f"unexpected {type(error).__name__}: {error}",
-        "This is a defect of envbuilder. Run again with --debug and report what it prints.",
+        "This is a bug in envbuilder. Run the command again with --debug, and report its output.",
     )
 
 

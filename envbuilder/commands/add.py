@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 @click.argument("requirements", nargs=-1, required=True, metavar="REQUIREMENT…")
 @environment_option
 @click.option(
-    "--exact", is_flag=True, help="Take each name as given, even if it is probably misspelled."
+    "--exact", is_flag=True, help="Accept each name as given, even if it looks misspelled."
 )
 def command(requirements: tuple[str, ...], exact: bool) -> int:
     """Add packages to `requirements:` of envbuilder.yaml, and lock the project.
 
-    A requirement is a package, optionally with versions, extras and a marker (PEP 508). For a
-    package that is already listed, it replaces the line. Comments and order stay, and other
-    packages keep their versions. Existing locks and this machine's are made again. If none can be
-    made, or a file cannot be written, nothing is changed.
+    A requirement is a package, optionally with versions, extras and a marker (PEP 508). It replaces
+    the line of a package that is already listed. Comments and order are kept, and so are the
+    versions of other packages. Existing locks and this machine's lock are updated. If no lock can
+    be made, or a file cannot be written, nothing is changed.
 
     \b
     Examples:
@@ -55,8 +55,8 @@ def command(requirements: tuple[str, ...], exact: bool) -> int:
 def remove(names: tuple[str, ...]) -> int:
     """Remove packages from `requirements:` of envbuilder.yaml, and lock the project.
 
-    Comments and order of the others stay. A package in another file, such as requirements.txt, must
-    be removed there; the message names file and line.
+    Comments and order of other packages are kept. If another file lists the package, such as
+    requirements.txt, it must be removed there; the error names the file and line.
 
     \b
     Examples:
@@ -130,12 +130,15 @@ def _without_effect(change: environment_changes.Change, settings: Settings) -> I
             continue
         if name in contents.resolution.exclude:
             raise InvalidError(
-                f"{name} is left out of every environment, by exclude: or overrides: in"
+                f"{name} is excluded from every environment by exclude: or overrides: in"
                 f" {PROJECT_FILE}",
-                "Remove that line first.",
+                "Remove that entry first.",
             )
         if chosen.get(name, text) != text and text != name:
-            yield f"{chosen[name]} replaces {text}, as {PROJECT_FILE} or a file that it lists says"
+            yield (
+                f"{chosen[name]} replaces {text}, because {PROJECT_FILE} or a file that it lists"
+                " overrides it"
+            )
 
 
 def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[resolution.Outcome]:

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 @output_option
 @push_option
 @request_option("--dry-run", is_flag=True, help="Print the plan as JSON; fetch and build nothing.")
-@request_option("--rebuild", is_flag=True, help="Build even if it exists already.")
-@request_option("--tag", metavar="TAG", callback=image_ref, help="A further tag for the image.")
+@request_option("--rebuild", is_flag=True, help="Build even if the result already exists.")
+@request_option("--tag", metavar="TAG", callback=image_ref, help="Additional tag for the image.")
 @target_host_option
 @require_signature_option
 @json_option
@@ -67,11 +67,12 @@ def command(
 ) -> int:
     """Fetch the files in the profile's lock, then build from them without a network.
 
-    For an image, prints the digest of the manifest, as in registries, and that of the
-    configuration, the image id in engines. --json has both; its `digest` is the latter.
+    For an image, prints the manifest's digest, which registries use, and the configuration's
+    digest, which is the image id in engines. --json has both; its `digest` is that of the
+    configuration.
 
-    Several profiles are all checked first, then built one after the other. A failure does not stop
-    the others; the exit code is that of the earliest failed check.
+    Several profiles are all checked before the first is built. A failure does not stop the others;
+    the exit code is that of the worst failure.
 
     \b
     Examples:
@@ -91,10 +92,12 @@ def command(
     planned = pipeline.prepare(request, settings, console.progress(), running=False)
     require_image(planned.backend)
     if request.output and not makes_image(planned.backend):
-        raise InvalidError("--output is for images", "Add --backend docker, or leave --output out.")
+        raise InvalidError(
+            "--output applies only to images", "Add --backend docker, or remove --output."
+        )
     if request.tag and request.push and not request.output:
         raise InvalidError(
-            "--tag names the image in an engine, but with --push it goes to a registry only",
+            "--tag names the image in the engine, but --push only sends it to a registry",
             f"For a second name in the registry, push again: --push {request.tag}."
             " No layer is sent twice.",
         )
@@ -187,9 +190,10 @@ def _require_no_place(request: Request, first: str) -> None:
         if value:
             given = (option, value)
             raise InvalidError(
-                f"{option} is for one image, but several profiles make several",
+                f"{option} applies to a single image, but several profiles are selected",
                 Hint(
-                    "Build them without it; then, for each, which reuses what is built",
+                    "First build all of them without it. Then run this for each, which reuses the"
+                    " image",
                     ("build", "--profile", first, *given),
                 ),
             )

@@ -40,7 +40,7 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     items = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in items if param.name == "platform" and f not in types.PLATFORMS]
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(types.PLATFORMS)}")
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(types.PLATFORMS)}")
     return items
 
 
@@ -51,15 +51,17 @@ def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
     "--platform",
     metavar="OS/ARCH[,…]",
     callback=_listed,
-    help="Platforms of environments, and of machines that build images for others."
-    " Without it, this machine's.",
+    help=(
+        "Platforms of the environments, and of machines that build images for other platforms."
+        " Without it, this machine's."
+    ),
 )
 @click.option(
     "--python-version",
     "python",
     metavar="X.Y[,…]",
     callback=_listed,
-    help="Pythons of environments. Without it, the profile's default.",
+    help="Python versions of the environments. Without it, the profile's default.",
 )
 @base_image_option
 @click.option(
@@ -113,7 +115,7 @@ def command(
     parts += contents.of_files(locked, settings, (p.member.sha256 for p in itself))
     dataset = contents.dataset(settings, progress)
     parts += dataset
-    lacks = [] if dataset else ["MNIST: verify will use the small subset that is shipped"]
+    lacks = [] if dataset else ["MNIST: verify will use the small subset shipped with envbuilder"]
     images, missing = contents.bases(
         contents.needed_bases(selection, base_image, settings), settings, progress
     )
@@ -151,7 +153,7 @@ def _counts(members: dict[str, int]) -> str:
 def _this_platform() -> tuple[types.Platform, ...]:
     platform = probe.host().platform
     if platform is None:
-        raise InvalidError("this machine's platform is not known", "Name one with --platform.")
+        raise InvalidError("this machine's platform is unknown", "Name one with --platform.")
     return (platform,)
 
 
@@ -207,7 +209,7 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
     console.result(f"{file}: intact; manifest sha256 {taken.digest}")
     if taken.signed:
         console.result(f"signed by key {taken.signed.keyid}")
-    console.result(f"{counted(taken.new, 'file')} added, {taken.present} present already")
+    console.result(f"{counted(taken.new, 'file')} added, {taken.present} already present")
     for draft in taken.written:
         console.result(f"wrote {draft.path}{f' ({draft.why})' if draft.why else ''}")
     for image in taken.bases:
@@ -248,13 +250,13 @@ def _next(taken: Unpacked) -> tuple[Hint, ...]:
 def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[str]:
     """Yield notes on the project's locks that differ from those in the bundle."""
     words = {
-        "missing": "is not in this project: it cannot be built",
-        "different": "is not this project's, which builds use",
+        "missing": "is missing from this project and cannot be built",
+        "different": "differs from this project's lock, which builds use",
     }
     for difference in taken.differences:
         yield f"the bundle's {difference.path} {words[difference.state]}"
     if taken.differences:
         source = shlex.quote(str(file))
         target = shlex.quote(str(settings.project))
-        yield "To use the bundle's:"
+        yield "To use the bundle's locks:"
         yield f"  tar -xf {source} -C {target} --strip-components=1 project/{LOCKS}"

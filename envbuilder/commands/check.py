@@ -50,7 +50,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 
     Needs no network, and builds nothing. Exit code 2 if a lock is missing, stale, damaged or
     impossible, if the framework was replaced by another build, or if a package is missing, required
-    by nothing, or from a source that the profile does not name.
+    by nothing, or comes from a source that the profile does not name.
 
     \b
     Examples:
@@ -79,9 +79,11 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         _print(state, entry, reasons.get(entry.label, ""))
     for unused in extra:
         removal = (
-            "`envbuilder lock` removes it" if unused.excluded else "remove it if nobody has one"
+            "`envbuilder lock` removes the lock"
+            if unused.excluded
+            else "remove the lock if no other machine has one"
         )
-        console.result(f"– {unused.path.parent.name}/{unused.path.name} is needless")
+        console.result(f"– {unused.path.parent.name}/{unused.path.name} is not needed")
         console.result(f"    {unused.why}: {removal}")
     for note in notes:
         console.result(f"note: {note}")
@@ -93,7 +95,9 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) -> int:
     """Print whether the locks of the named profiles are fresh; return the exit code."""
     if settings.definition is not None:
-        raise InvalidError("these are a project's locks", Hint("Run", ("check",)))
+        raise InvalidError(
+            "a project's locks are checked together, not by profile", Hint("Run", ("check",))
+        )
     folders = search_path(settings.project, settings.config_dir)
     states: list[dict[str, Any]] = []
     for name in names:
@@ -155,7 +159,7 @@ def _state(entry: entries.Entry) -> State:
             state="impossible", problems=reasons, hint=entry.profile.hint, failed=entry.required
         )
     if entry.earlier is None:
-        return state(state="missing", problems=("it is not locked",), failed=True)
+        return state(state="missing", problems=("not locked yet",), failed=True)
     try:
         lock = profile_lock.load(entry.path)
     except InvalidError as error:

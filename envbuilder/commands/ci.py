@@ -203,14 +203,14 @@ def rows(
                 results.append(row)
             else:
                 omissions.append(
-                    Omission(label=row.id, why=f"no hosted runner is {platform}; {hint(row)}")
+                    Omission(label=row.id, why=f"no hosted runner is {platform}, so {hint(row)}")
                 )
     return results, omissions
 
 
 def hint(row: Row) -> str:
     """Return advice on naming a runner of the user's own for a job."""
-    return f"name a runner of yours: --runner {row.profile}@{row.platform}=LABEL"
+    return f"name your own runner: --runner {row.profile}@{row.platform}=LABEL"
 
 
 def _label(environment: str, profile: str) -> str:
@@ -220,10 +220,10 @@ def _label(environment: str, profile: str) -> str:
 def _why_none(locked: LockedProfile, selection: Selection) -> str:
     possible = {*locked.profile.backends} & {*(selection.backends or BACKENDS)}
     if possible == {"conda"} and locked.conda_lock is None:
-        return "its conda packages are not locked: `envbuilder lock --backend conda`"
+        return "its conda packages are not locked: run `envbuilder lock --backend conda`"
     if not possible:
-        return f"its backends are {', '.join(locked.profile.backends)}"
-    return "its lock has nothing for these platforms, Pythons and backends"
+        return f"its only backends are {', '.join(locked.profile.backends)}"
+    return "its lock covers none of these platforms, Pythons and backends"
 
 
 def _jobs(
@@ -441,13 +441,15 @@ def require_jobs(workflow: Workflow) -> None:
     if outside:
         raise InvalidError(
             f"the locks of {', '.join(sorted(outside))} are not in this repository",
-            Hint("Run this in the root of a project, which has locks of its own", ("init",)),
+            Hint(
+                "Run this in the root of a project that has its own locks. To start one", ("init",)
+            ),
         )
     if not workflow.rows:
         reasons = "; ".join(f"{each.label}: {each.why}" for each in workflow.omissions)
         raise InvalidError(
-            f"there is no job for a workflow: {reasons or 'there is no profile'}",
-            Hint("See what there is", ("profiles",)),
+            f"the workflow would have no jobs: {reasons or 'there is no profile'}",
+            Hint("See the profiles", ("profiles",)),
         )
 
 
@@ -456,11 +458,11 @@ def _why_not(row: Row, service: Service) -> str:
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:
-        return f"its image needs a container engine, and hosted runners lack one; {hint(row)}"
+        return f"its image needs a container engine, which hosted runners lack, so {hint(row)}"
     if row.disk_bytes > service.disk_bytes:
         return (
-            f"it takes {gigabytes(row.disk_bytes)}, and a hosted runner is sure to have"
-            f" {gigabytes(service.disk_bytes)} only; {hint(row)}"
+            f"it needs {gigabytes(row.disk_bytes)} of disk, but hosted runners only guarantee"
+            f" {gigabytes(service.disk_bytes)}, so {hint(row)}"
         )
     return ""
 
@@ -561,7 +563,9 @@ def _python_versions(
     try:
         return decoding.convert(values, tuple[types.PythonVersion, ...])
     except msgspec.ValidationError as error:
-        raise click.BadParameter(f"{' '.join(values)!r} is not like 3.12", param=param) from error
+        raise click.BadParameter(
+            f"{' '.join(values)!r} is not a Python version such as 3.12", param=param
+        ) from error
 
 
 def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -576,7 +580,8 @@ def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
             and _LABEL.fullmatch(label)
         ):
             raise click.BadParameter(
-                f"{value!r} is not like cuda=LABEL or cuda@linux/arm64=LABEL", param=param
+                f"{value!r} does not have the form cuda=LABEL or cuda@linux/arm64=LABEL",
+                param=param,
             )
         runners[key] = label
     return runners
@@ -606,7 +611,7 @@ def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]
         name = key.partition("@")[0]
         if name not in available:
             raise InvalidError(
-                f"--runner {key}: no profile in the matrix is or has {name}",
+                f"--runner {key}: no selected profile or its accelerator is called {name}",
                 suggestion(name, sorted(available)),
             )
 
@@ -655,7 +660,7 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "--profile",
     metavar="NAME,…",
     callback=several,
-    help="Profiles to include. Without it, all that are not opt-in.",
+    help="Profiles to include. Without it, all profiles that are not opt-in.",
 )
 @click.option(
     "--platform",
@@ -675,25 +680,31 @@ def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     "--backend",
     multiple=True,
     type=click.Choice(BACKENDS),
-    help="Backend to use; may be repeated. conda: where its packages are locked."
-    "  [default: venv, where a profile has it]",
+    help=(
+        "Backend to use; may be repeated. conda needs locked conda packages.  [default: venv, if"
+        " the profile has it]"
+    ),
 )
 @click.option(
     "--runner",
     metavar="NAME[@PLATFORM]=LABEL",
     multiple=True,
     callback=_runners,
-    help="Verify this accelerator or profile, such as cuda, on self-hosted runners with"
-    " this label; may be repeated. Without a platform, it is each profile's first. GPU"
-    " profiles without a runner are only built.",
+    help=(
+        "Verify this accelerator or profile, such as cuda, on self-hosted runners with this"
+        " label; may be repeated. Without a platform, each profile's first platform counts. GPU"
+        " profiles without a runner are only built."
+    ),
 )
 @click.option("--quick", is_flag=True, help="Verify with a small subset of MNIST.")
 @click.option(
     "--wheel",
     metavar="FILE",
     callback=_wheel,
-    help="Wheel of envbuilder, relative to this folder, which jobs install. Without it, the package"
-    " index must have this version.",
+    help=(
+        "Wheel of envbuilder that jobs install, relative to this folder. Without it, the package"
+        " index must have this version."
+    ),
 )
 @click.option(
     "-o",
@@ -721,15 +732,15 @@ def command(
 ) -> None:
     """Write a workflow with one job for each profile, platform, Python and backend.
 
-    In a project, that is each of its environments on each of its profiles.
+    In a project, there is one for each of its environments on each of its profiles.
 
-    Run it in the root of the repository. Beside the workflow, a requirements file holds what jobs
-    install envbuilder from, each file by its hash. The workflow first checks the locks, and with
-    --output that it is up to date itself. CPU profiles are verified at each push, and pytest runs
-    if it is locked; those of GPUs are only built, when their locks change, unless a self-hosted
-    runner is named that has one. The last job puts all reports into one table, and fails if one
-    became slower or less accurate than on the main branch and no busy or different machine explains
-    it.
+    Run it in the root of the repository. Next to the workflow, a requirements file lists what jobs
+    install envbuilder from, each file by its hash. The workflow first checks the locks and, with
+    --output, that it is up to date itself. CPU profiles are verified at each push, and pytest runs
+    if it is locked. GPU profiles are only built, when their locks change, unless --runner names a
+    self-hosted runner with such a GPU. The last job puts all reports into one table. It fails if a
+    profile became slower or less accurate than on the main branch, and no busy or different machine
+    explains it.
 
     \b
     Examples:
@@ -786,7 +797,7 @@ def command(
         return
     console.document(texts[output])
     for file in rendered[1:]:
-        console.message(f"note: --output writes {file.name}, too")
+        console.message(f"note: --output also writes {file.name}")
 
 
 def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
@@ -795,7 +806,7 @@ def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
         console.message(line)
     builds = _beside(workflow.output, "-builds.yml")
     if builds not in texts and Path(builds).is_file():
-        console.message(f"note: {builds} is not needed any more: remove it")
+        console.message(f"note: {builds} is no longer needed: remove it")
 
 
 def summary(workflow: Workflow) -> Iterator[str]:
@@ -863,4 +874,6 @@ def _require_current(path: str, expected: str, again: str, *, whole: bool = True
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidError(f"{path}: cannot be read: {error}", f"Run: {again}") from error
     if current != expected and (whole or expected not in current):
-        raise InvalidError(f"{path}: is stale: it is not what it would be now", f"Run: {again}")
+        raise InvalidError(
+            f"{path}: is stale: it differs from what would now be written", f"Run: {again}"
+        )

@@ -44,13 +44,20 @@ _SIZE = 12
 
 
 @click.command("clean")
-@click.option("--profile", metavar="NAME", help="Only environments and images of this profile.")
+@click.option(
+    "--profile", metavar="NAME", help="Only remove environments and images of this profile."
+)
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
 @click.option("--reports", is_flag=True, help="Also remove kept reports of verify.")
 @click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
-@click.option("--all", "of_all", is_flag=True, help="Also remove what other projects use.")
+@click.option(
+    "--all",
+    "of_all",
+    is_flag=True,
+    help="Also remove environments and images that other projects use.",
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
-@click.option("--yes", is_flag=True, help="Remove it without asking.")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
 @json_option
 def command(
     profile: str | None,
@@ -64,13 +71,13 @@ def command(
 ) -> None:
     """Remove what envbuilder made here: environments, images, working folders of killed builds.
 
-    In a project, this removes environments and images that only this project uses; elsewhere, those
-    that no project uses any more. --all removes them even if projects use them. Nothing is removed
+    In a project, removes environments and images that only this project uses; elsewhere, those that
+    no project uses any more. --all removes them even if projects use them. An environment is kept
     while a command runs in it.
 
-    Everything to be removed is listed first, with the projects that use it and the space that this
-    frees. On a terminal, you are asked once. If the output is not a terminal, and with --json,
-    nothing is removed without --yes, and the exit code is 2.
+    First lists everything to be removed, with the projects that use it and the space that this
+    frees. On a terminal, asks once. If the output is not a terminal, and with --json, nothing is
+    removed without --yes, and the exit code is 2.
 
     A file is removed only if it is in a folder that envbuilder marked, an image only if this
     installation built it. Anything else that was examined is listed with the reason why it stays.
@@ -84,9 +91,9 @@ def command(
       envbuilder clean --all --store
       envbuilder clean --reports --profile cuda
     """
-    for subject, is_given in (("--store: downloads", store), ("--volumes: they", volumes)):
+    for subject, is_given in (("--store: downloads", store), ("--volumes: volumes", volumes)):
         if is_given and profile is not None:
-            raise click.UsageError(f"{subject} belong to no profile; leave out --profile")
+            raise click.UsageError(f"{subject} belong to no profile, so --profile must be left out")
     progress = console.progress()
     settings = load_settings()
     examined = partial(
@@ -109,8 +116,8 @@ def command(
             elif not asks:
                 removed, failed = _remove(items, engine, sizes, progress)
         if asks:
-            if not click.confirm("Remove all of it?", err=True):
-                console.message("nothing was removed; add --yes to remove it without asking")
+            if not click.confirm("Remove all of this?", err=True):
+                console.message("nothing was removed: add --yes to remove without asking")
                 return
             # The locks were released: what is in use by now stays.
             with Inventory(settings, of_all=of_all) as inventory:
@@ -137,12 +144,12 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
     Raise `InvalidError` if consent was missing (`refused`), or `BuildError` if removal failed.
     """
     if refused:
-        raise InvalidError("nothing was removed", "To remove what is listed, add --yes.")
+        raise InvalidError("nothing was removed", "To remove the items listed above, add --yes.")
     if failed:
         raise BuildError(
             "\n".join(f.reason for f in failed),
-            "Check its owner and whether something in it is running, then try again."
-            " Everything else was removed.",
+            "Check its owner and that no program in it is running, then try again. Everything"
+            " else was removed.",
         )
 
 

@@ -48,8 +48,10 @@ _JUDGED = ("report", "against before", "why")
     "--against",
     metavar="FOLDER",
     type=EXISTING_FOLDER,
-    help="Fail if a report is slower or less accurate than the earlier one of the same file name"
-    " in this folder.",
+    help=(
+        "Fail if a report is slower or less accurate than the earlier report of the same file"
+        " name in this folder."
+    ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 def command(
@@ -79,13 +81,13 @@ def command(
       envbuilder compare reports/ --against earlier/ --format markdown
     """
     if as_json and form not in {None, "json"}:
-        raise click.UsageError(f"--json and --format {form} contradict each other")
+        raise click.UsageError(f"--json and --format {form} cannot be combined")
     if as_json:
         form = "json"
     if form is None and output is not None:
         form = _OF_ENDING.get(output.suffix.lower())
     if against is not None and form in {"csv", "html"}:
-        raise click.UsageError(f"--against: not in {form}; use table, markdown or json")
+        raise click.UsageError(f"--against is not available in {form}: use table, markdown or json")
     form = form or "table"
     side_by_side = _compared(reports, form, against)
     if output is None and side_by_side.draw:
@@ -183,7 +185,9 @@ def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
     for path in paths:
         reports = _files(path)
         if not reports:
-            problem = InvalidError(f"{path}: no report in this folder", "Reports end in .json.")
+            problem = InvalidError(
+                f"{path}: there is no report in this folder", "File names of reports end in .json."
+            )
             problems.append(problem)
         for file in reports:
             if file.resolve() in stored:
@@ -202,8 +206,11 @@ def _parsed(file: Path) -> history.StoredReport:
     content = files.read_named(file, decoding.LARGEST)
     if model.is_report(content):
         raise InvalidError(
-            f"{file}: a report of watch",
-            Hint("See what changed since", ("watch", "--against", "REPORT", "--", "COMMAND")),
+            f"{file}: this is a report of watch, not of verify",
+            Hint(
+                "To compare a new training with it",
+                ("watch", "--against", "REPORT", "--", "COMMAND"),
+            ),
         )
     return history.parsed(content, file)
 

@@ -43,13 +43,22 @@ _MARKS = {"fits": ("✓", "green"), "warnings": ("!", "yellow"), "no": ("✗", "
 @click.option("--full", is_flag=True, help="Also run commands and slow queries.")
 @root_option
 @target_host_option
-@click.option("--model", metavar="SIZE", help="Would a language model of this size fit? E.g. 70B.")
-@click.option("--quant", metavar="NAME", default="q4", help="How its weights are stored. [q4]")
+@click.option(
+    "--model",
+    metavar="SIZE",
+    help="Also report whether a language model of this size would fit, such as 70B.",
+)
+@click.option(
+    "--quant", metavar="NAME", default="q4", help="Weight format of that model.  [default: q4]"
+)
 @click.option(
     "--record",
     type=FOLDER,
     metavar="DIR",
-    help="Record what detection reads here, without personal data, for --root elsewhere.",
+    help=(
+        "Record everything that detection reads, without personal data, to replay with --root"
+        " elsewhere."
+    ),
 )
 @click.option(
     "--framework",
@@ -82,7 +91,10 @@ def command(
     """
     if record is not None:
         if root != Path("/") or target_host is not None or model is not None:
-            raise click.UsageError("--record records this machine, and nothing else")
+            raise click.UsageError(
+                "--record only records this machine and cannot be combined with --root,"
+                " --target-host or --model"
+            )
         _record(record, full=full, as_json=as_json)
         return
     require_one_host(root, target_host)
@@ -189,15 +201,17 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
             {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
         )
         return
-    console.result(f"{folder}: {files} files of /proc, /sys, /dev and drivers' answers")
+    console.result(f"{folder}: recorded {files} files of /proc, /sys, /dev and drivers' answers")
     console.result(
         "Left out or replaced: serial numbers, UUIDs, MAC addresses, names of the machine and of"
-        " users. Look at it before you send it."
+        " users. Check the files before you send them."
     )
     for line in differences:
         console.message(f"differs: {line}")
     if not differences:
-        console.hints([Hint("This decides as here", ("detect", "--root", str(folder)))])
+        console.hints(
+            [Hint("To get the same decision from the recording", ("detect", "--root", str(folder)))]
+        )
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:

@@ -71,16 +71,16 @@ def command(
 ) -> int:
     """Judge the Python environment in use, and report the problems of this machine.
 
-    Whether PyTorch, JAX or TensorFlow in it are right for the hardware, and what to type if not.
-    It is that of --python, else of VIRTUAL_ENV or CONDA_PREFIX, else .venv, else on PATH.
-    Nothing of it is run, unless --prove says so. For a recorded tree or another host, the one of
-    --python is judged.
+    Prints whether its PyTorch, JAX or TensorFlow is right for the hardware, and the commands to fix
+    it if not. The environment is that of --python, else of VIRTUAL_ENV or CONDA_PREFIX, else .venv,
+    else the first on PATH. Nothing in it is run without --prove. For a recorded tree or another
+    host, only the environment of --python is judged.
 
-    Problems come worst first, each with its fix, also what costs performance. Nothing is changed:
-    a fix holds its commands, ready to copy. With --profile, reports what keeps that profile from
-    working. Of a recorded tree or another host it reports what the recording shows, not disks and
-    programs. Exits with 3 if a problem is blocking, or the environment is broken or cannot use the
-    GPU; with 5 if --prove fails.
+    Problems come worst first, each with its fix, and include what costs performance. Nothing is
+    changed: a fix lists commands to copy. With --profile, reports what keeps that profile from
+    working. For a recorded tree or another host, reports only what the recording shows, not disks
+    and programs. Exits with 3 if a problem is blocking, or the environment is broken or cannot use
+    the GPU; with 5 if --prove fails.
 
     \b
     Examples:

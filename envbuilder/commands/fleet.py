@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.group("fleet")
 def command() -> None:
-    """Verify every node of a cluster: what is promised, what is there, and how fast it is.
+    """Verify every node of a cluster: the promised hardware, the actual hardware and its speed.
 
     \b
     Examples:
@@ -58,11 +58,13 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 @command.command("verify", short_help="Verify every node of a cluster.")
 @click.option(
-    "--profile", metavar="NAME", help="Profile promised for every node; overrides the file."
+    "--profile", metavar="NAME", help="Profile promised for every node; overrides fleet.yaml."
 )
-@click.option("--partition", metavar="NAME", help="Only its nodes, and submit to it.")
 @click.option(
-    "--nodes", metavar="PATTERN,…", help="Only these nodes; * and ? match any characters."
+    "--partition", metavar="NAME", help="Only verify nodes of this partition, and submit to it."
+)
+@click.option(
+    "--nodes", metavar="PATTERN,…", help="Only verify these nodes; * and ? match any characters."
 )
 @click.option("--quick", is_flag=True, help="Use a small subset of MNIST.")
 @click.option(
@@ -81,9 +83,9 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.option(
     "--folder",
     type=FOLDER,
-    help="New folder that all nodes see.  [default: ./fleet-RUN]",
+    help="New folder, which all nodes must see.  [default: ./fleet-RUN]",
 )
-@click.option("--dry-run", is_flag=True, help="Write the nodes' scripts, and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Write the nodes' scripts without submitting them.")
 @click.option(
     "--resume",
     "resumed",
@@ -106,8 +108,8 @@ def verify(
 ) -> int:
     """Verify every node of a Slurm cluster with one job each, and compare with what was promised.
 
-    fleet.yaml in this folder says which nodes are for which profile; without it, each node decides
-    by what it detects. The jobs need no accounting. Their scripts, logs and results are in a folder
+    fleet.yaml in this folder assigns profiles to nodes; without it, each node chooses a profile by
+    what it detects. The jobs need no accounting. Their scripts, logs and results are in a folder
     that all nodes must see. Ctrl-C cancels only the run's own jobs.
 
     The exit code is 5 if an examined node was not verified. Nodes that administrators drained, and
@@ -138,17 +140,20 @@ def verify(
 
     if resumed is not None:
         for option in given(_PLANNED):
-            raise click.UsageError(f"--resume continues a run as planned; leave out {option}")
+            raise click.UsageError(
+                f"--resume continues a run as planned and cannot be combined with {option}"
+            )
         return _resumed(resumed.resolve(), as_json=as_json)
     if dry_run and as_json:
-        raise click.UsageError("--dry-run examines nothing; leave out --json")
+        raise click.UsageError("--dry-run verifies nothing and cannot be combined with --json")
     progress = console.progress()
     run = model.new_run(text.stamp_now())
     file = Path(planning.FILE)
     settings = planning.read_settings(file) if file.exists() else planning.FleetSettings()
     if settings.sif and executable:
         raise InvalidError(
-            "sif: --python verifies something else", "Leave it out, or sif: in the file."
+            "--python cannot be combined with the images under sif: in fleet.yaml",
+            "Remove one of the two.",
         )
     user_settings = load_settings()
     library = variants.library(user_settings)

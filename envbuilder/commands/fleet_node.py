@@ -26,16 +26,16 @@ _LONGEST_MESSAGE = 4000
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
-@click.option("--run", required=True, help="The run.")
-@click.option("--node", "name", required=True, help="The node, as the scheduler calls it.")
-@click.option("--job", required=True, help="The job.")
+@click.option("--run", required=True, help="Id of the run.")
+@click.option("--node", "name", required=True, help="The node's name in the scheduler.")
+@click.option("--job", required=True, help="Id of the job.")
 @click.option(
     "--folder",
     required=True,
     type=EXISTING_FOLDER,
-    help="The folder of the run.",
+    help="Folder of the run.",
 )
-@click.option("--limit", required=True, type=click.IntRange(1), help="Maximum seconds.")
+@click.option("--limit", required=True, type=click.IntRange(1), help="Time limit in seconds.")
 @click.argument("arguments", nargs=-1)
 def node(
     run: str, name: str, job: str, folder: Path, limit: int, arguments: tuple[str, ...]

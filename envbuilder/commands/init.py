@@ -83,22 +83,24 @@ _MANY = 6
 """Number of items in all sections above which most sections show a single item on a terminal;
 --json has all."""
 _ABSENT = "no index has them"
-_STRANGERS = "the index has another package of such a name"
-_TOO_OLD = "what files ask for is too old for Python 3.8 and later"
+_STRANGERS = "the index has an unrelated package of this name"
+_TOO_OLD = "the requested version is too old for Python 3.8 and later"
 _CONDAS = "only conda has them"
 _NEAREST = "the nearest for which all packages fit together"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
     _CONDAS: "no package index has it: use --backend conda, or leave it out of the list.",
-    _STRANGERS: f"{_STRANGERS}, so it is excluded. Write where the right one is, as in"
-    " requirements: [NAME @ git+https://HOST/REPOSITORY]",
-    _TOO_OLD: f"{_TOO_OLD}, so it is excluded. What imports it will fail.",
+    _STRANGERS: (
+        f"{_STRANGERS}, so it is excluded. Name the location of the right one, as in"
+        " requirements: [NAME @ git+https://HOST/REPOSITORY]"
+    ),
+    _TOO_OLD: f"{_TOO_OLD}, so it is excluded. Code that imports it will fail.",
 }
 _UNBUILT = (
-    "the index only has its source, and only conda's lists name it. To have it built, by"
-    " code of its own, sealed off, list it under requirements:, and write build_from_source:"
+    "the index only has its source, and only conda files list it. To build it with its own code"
+    " in a sandbox, list it under requirements: and write build_from_source:"
 )
-_UNSURE = "unknown whether an index has it, since one fails"
+_UNSURE = "one index fails, so it is unknown whether the package exists"
 
 
 class Impossible(Struct, frozen=True):
@@ -143,25 +145,25 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 @click.command("init")
-@click.option("--offline", is_flag=True, help="Ask no package index.")
+@click.option("--offline", is_flag=True, help="Do not use any package index.")
 @click.option(
     "--build",
     "is_built",
     is_flag=True,
-    help="Also build this machine's environment, and import what the project imports.",
+    help="Also build this machine's environment, and try the project's imports.",
 )
 @json_option
 def command(offline: bool, is_built: bool, as_json: bool) -> None:
     """Write an envbuilder.yaml for the repository in this folder, and this machine's lock.
 
     Uses the requirements in the file that the README names, or else in the best one: {forms}; in
-    subfolders if there is none at the top. Imports of the programs that no list has are added.
-    Without any list, packages in README, Dockerfiles, scripts, notebooks and code are used;
-    otherwise they are suggested in comments. Reports what is used, changed, dropped, and left to
-    you. Nothing of the repository is run. The package index is asked which names it has, and uv
-    which versions fit together; if pins conflict, the nearest later versions are used. An existing
-    file is never changed: the new one is printed, and nothing is locked. With --build, the exit
-    code is 5 if a package that the project requires cannot be imported.
+    subfolders if there is none at the top. Adds packages that the programs import but no list has.
+    Without any list, uses packages in README, Dockerfiles, scripts, notebooks and code; otherwise
+    suggests them in comments. Reports what is used, changed, dropped, and left to you. Runs no code
+    of the repository. Looks names up on the package index, and lets uv find versions that fit
+    together; if pins conflict, uses the nearest later versions. Never changes an existing file: the
+    new one is printed, and nothing is locked. With --build, the exit code is 5 if a package that
+    the project requires cannot be imported.
 
     \b
     Examples:
@@ -180,7 +182,9 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
             diagnosis = stack.enter_context(blockers.Diagnosis(load_settings()))
         report, failure = _report(folder, path, diagnosis, until)
         if report.written:
-            save(path, report.text.encode(), InvalidError, "Check that the folder is yours.")
+            save(
+                path, report.text.encode(), InvalidError, "Check that you can write to the folder."
+            )
             if report.taken and diagnosis and not failure:
                 try:
                     with _interrupted(until):
@@ -188,7 +192,9 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
                     if is_built and report.locked:
                         report = _built(report)
                 except TimeoutError:
-                    console.progress().note("nothing is locked yet, because the index is slow")
+                    console.progress().note(
+                        "nothing is locked yet, because the package index is slow"
+                    )
                 except EnvbuilderError as error:
                     failure = error
     if is_built and not report.locked and not failure:
@@ -200,7 +206,7 @@ def command(offline: bool, is_built: bool, as_json: bool) -> None:
     if failure:
         raise failure
     if report.imports and report.imports.status == "failed":
-        raise VerifyError("not all that the project requires can be imported")
+        raise VerifyError("some packages that the project requires cannot be imported")
 
 
 command.help = str(command.help).format(forms=forms.supported())
@@ -237,7 +243,7 @@ def _locked(report: Report, diagnosis: Diagnosis) -> Report:
     try:
         build = pipeline.choose(Request(), own_settings, progress, running=False)
     except HostError as error:
-        progress.note(f"nothing is locked: {error.message}")
+        progress.note(f"nothing was locked: {error.message}")
         return report
     lock = lock_profile(build.profile.name, own_settings, progress, diagnosis)
     platform = build.host.platform
@@ -317,10 +323,11 @@ def _report(
             )
         except TimeoutError:
             console.progress().note(
-                "not everything was checked, because the index is slow; lock does so"
+                "the package index is slow, so only a part was checked: `envbuilder lock` checks"
+                " the rest"
             )
         except BuildError as error:
-            failure = with_context(error, hint=Hint("Without an index", ("init", "--offline")))
+            failure = with_context(error, hint=Hint("To skip the index", ("init", "--offline")))
     variants = _variants(choice, facts, inputs)
     text = draft.text(choice, facts)
     settings.decoded(text, path)  # raises if it is not what every command reads
@@ -492,16 +499,16 @@ def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[st
         name = types.canonical(module)
         if name in folders:
             yield (
-                f"{file} imports {module}. To build it, by code of its own: requirements: [{name} @"
-                f" ./{folders[name]}], build_from_source: [{name}]"
+                f"{file} imports {module}. To build it from this folder with its own code:"
+                f" requirements: [{name} @ ./{folders[name]}], build_from_source: [{name}]"
             )
         else:
             strange.append(module)
     if strange:
         yield (
-            f"imported, and no table says which packages bring them: {first(strange, 8)}. The"
-            " index may have an unrelated package of such a name. To add the right one:"
-            " `envbuilder add NAME`"
+            f"imported modules whose packages are unknown: {first(strange, 8)}. The index may"
+            " have unrelated packages of the same names. To add the right one: `envbuilder add"
+            " NAME`"
         )
 
 
@@ -564,7 +571,7 @@ def _resolvable(
     progress = console.progress()
     unasked = _not_asked_for(choice)
     ask = partial(ask, report=progress.note, unasked=unasked)
-    with progress.task("ask which versions fit together"):
+    with progress.task("find versions that fit together"):
         lines = [*choice.lines]
         for source in choice.sources:
             lines += source.listed.constraints
@@ -699,14 +706,18 @@ def _moved(
     required = [line for line in choice.lines if line.name not in facts.exclude]
     if kind == "mps":
         pythons = (lines.Line(f"=={python}.*", ""),)
-    reason = "the next for Macs" if kind == "mps" else "the nearest that fits the others"
+    reason = (
+        "the nearest with wheels for Macs"
+        if kind == "mps"
+        else "the nearest version that fits the others"
+    )
     line_of = {line.name: line for line in required}
     for answer, versions in questions.moved(python, required, pythons):
         overrides = {**facts.overrides}
         for name in sorted(versions.keys() - FRAMEWORKS[adapted.framework].names):
             line = line_of[name]
             text = replaced(line.text, versions[name].partition("+")[0], adapted.platforms[0])
-            overrides[name] = (text, f"{reason}; {line.where} has {line.text}")
+            overrides[name] = (text, f"{reason}, instead of {line.text} in {line.where}")
         candidate = msgspec.structs.replace(facts, overrides=overrides)
         candidate = _with_python(candidate, python, answer.python, _NEAREST)
         yield candidate
@@ -897,7 +908,7 @@ def _print(report: Report) -> None:
     for taken in report.taken:
         reason = f" ({taken.why})" if taken.why else ""
         console.result(
-            f"taken: {counted(len(taken.requirements), 'package')} of {taken.file}{reason}"
+            f"used: {counted(len(taken.requirements), 'package')} of {taken.file}{reason}"
         )
     if report.others:
         console.result(f"not used: {first(report.others, 4)}")

@@ -39,18 +39,20 @@ IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
 
-LINK = "a symbolic link: its target is not touched"
+LINK = "a symbolic link, whose target is not touched"
 BUSY = "in use by another envbuilder"
 IN_USE = "in use by a running command"
 FOREIGN = "not made by envbuilder"
 UNMARKED = (
-    "envbuilder did not make this folder, or a version that set no marker did: if all of it is"
-    " envbuilder's, remove it yourself (rm -r)"
+    "it has no marker of envbuilder: if all of its content is envbuilder's, remove it yourself"
+    " (rm -r)"
 )
 ELSEWHERE = "labelled by envbuilder, but not built by this installation"
-NAMED = "also has a name that envbuilder did not give it"
-SHARED = f"also built by another installation, which names it {records.CLAIMS}…"
-NOBODYS = "no project uses it: `envbuilder clean` removes it outside of a project, or with --all"
+NAMED = "it it also has a name that envbuilder did not give it"
+SHARED = f"another installation of envbuilder also built it, and names it {records.CLAIMS}…"
+NOBODYS = (
+    "no project uses it: run `envbuilder clean` outside of projects, or with --all, to remove it"
+)
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 _NAMED = 3
@@ -165,7 +167,7 @@ class Inventory(Struct):
                 marker = {} if (path / integrity.MARKER).is_symlink() else integrity.marker(path)
                 if marker.get("made_by") != "envbuilder":
                     if profile is None:
-                        self.keep(path, f"{FOREIGN}: it has no {integrity.MARKER} that says so")
+                        self.keep(path, f"{FOREIGN}: it has no {integrity.MARKER}")
                 elif profile is not None and marker.get("profile") != profile:
                     continue
                 elif not self._lock(path.with_name(f".{path.name}.partial.lock")):

@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 @click.option(
     "--install-kernel",
     is_flag=True,
-    help="Only let VS Code and your own Jupyter find the kernel: write its kernel.json.",
+    help="Only install the kernel (kernel.json) for VS Code and your own Jupyter.",
 )
-@click.option("--remove-kernel", is_flag=True, help="Undo --install-kernel.")
+@click.option(
+    "--remove-kernel", is_flag=True, help="Remove the kernel that --install-kernel installed."
+)
 @click.option("--project", type=FOLDER, hidden=True)
 @click.option("--connection-file", type=FILE, hidden=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARG…]")
@@ -55,8 +57,8 @@ def command(
     """Open JupyterLab, with a kernel in the project's environment on any backend.
 
     Prints a link with a token; only this machine can open it. Ctrl-C ends the server and its
-    kernels. JupyterLab comes from a separate environment, built from a lock shipped with
-    envbuilder, and so does ipykernel unless your lock has it. Your project is not changed.
+    kernels. JupyterLab runs in a separate environment, built from a lock shipped with envbuilder.
+    ipykernel also comes from there unless your lock has it. Your project is not changed.
 
     Kernels and terminals start in the environment of the current lock. Arguments after envbuilder's
     own options are passed to JupyterLab, which uses the first free port from 8888 on. Exit code 125

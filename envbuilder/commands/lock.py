@@ -47,8 +47,8 @@ _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
 """Maximum number of the project's requirements that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
-_MADE_ANEW = "{} (made anew)"
-_INSTEAD = "it is used instead of the shipped lock; to return to that one, remove the file"
+_MADE_ANEW = "{} (made again)"
+_INSTEAD = "this lock replaces the shipped one; remove the file to return to it"
 
 
 @click.command("lock")
@@ -56,15 +56,17 @@ _INSTEAD = "it is used instead of the shipped lock; to return to that one, remov
 @click.option(
     "--backend",
     type=click.Choice(["conda"]),
-    help="Lock the packages of this backend's channels instead of the wheels.",
+    help="Lock packages from this backend's channels instead of wheels.",
 )
-@click.option("--upgrade", is_flag=True, help="Move to the newest versions that fit.")
+@click.option(
+    "--upgrade", is_flag=True, help="Upgrade all packages to the newest versions that fit."
+)
 @click.option(
     "--upgrade-package",
     "packages",
     metavar="NAME",
     multiple=True,
-    help="Move only this package to the newest version that fits the others; repeatable.",
+    help="Upgrade only this package to the newest version that fits the others; may be repeated.",
 )
 @click.option(
     "--as-of",
@@ -92,7 +94,7 @@ def command(
     written next to your envbuilder.yaml or into your configuration folder, which is searched first.
     Remove it to use the shipped one again.
 
-    Versions stay while they fit; --upgrade moves them to the newest that fit. An unreadable lock is
+    Versions are kept while they fit; --upgrade selects the newest that fit. An unreadable lock is
     replaced. In a project, locks of removed environments and profiles are deleted.
 
     \b
@@ -105,7 +107,7 @@ def command(
     """
     settings = load_settings()
     if packages and (backend or upgrade):
-        other = "--backend" if backend else "--upgrade, which moves all"
+        other = "--backend" if backend else "--upgrade, which upgrades all"
         raise click.UsageError(f"--upgrade-package cannot be combined with {other}")
     if day and backend:
         raise click.UsageError("--as-of cannot be combined with --backend")
@@ -139,7 +141,9 @@ def _dated(settings: Settings, day: date) -> environment_changes.Change:
     Raise `InvalidError` outside of a project.
     """
     if settings.project is None or settings.definition is None:
-        raise InvalidError("--as-of: this is no project", Hint("Write one", ("init",)))
+        raise InvalidError(
+            "--as-of needs a project, and this folder is in none", Hint("Write one", ("init",))
+        )
     path = settings.project / PROJECT_FILE
     return environment_changes.dated(read_text(path), path, day)
 
@@ -154,7 +158,7 @@ def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) ->
         from envbuilder.project import forms
 
         for line in forms.unread(settings.project):
-            console.result(f"note: {PROJECT_FILE} requires nothing, and {line}")
+            console.result(f"note: {PROJECT_FILE} lists no requirements, but {line}")
 
 
 def _require_locked(
@@ -178,7 +182,7 @@ def _require_locked(
                 advice = f"Did you mean '{close[0]}'?"
             elif frameworks.of_name(types.canonical(name)):
                 advice = "The project is for another framework."
-            raise InvalidError(f"--upgrade-package: no lock holds {shown(name)}", advice)
+            raise InvalidError(f"--upgrade-package: no lock contains {shown(name)}", advice)
 
 
 def write_and_report(
@@ -203,7 +207,7 @@ def write_and_report(
     hidden = _print_locks(ordered, present, settings, is_detailed)
     hidden = _print_failures(filter(_is_failure, ordered), is_detailed) or hidden
     if hidden:
-        console.hints([Hint("More on other hardware", ("lock", "--verbose"))])
+        console.hints([Hint("Details for other hardware", ("lock", "--verbose"))])
     usable = [outcome for outcome in outcomes if not outcome.obstacle]
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
@@ -211,7 +215,7 @@ def write_and_report(
         lacking = [o for o in lacking if o.entry.required and not o.obstacle]
     if lacking and usable:
         names = ", ".join(outcome.entry.label for outcome in lacking)
-        console.result(f"this machine is {platform}: {names} cannot be built here")
+        console.result(f"{names} cannot be built on this machine, which is {platform}")
         return INVALID
     failed = entries.failed((o.entry.required, not o.obstacle) for o in outcomes)
     return INVALID if failed or any(outcome.is_kept for outcome in outcomes) else 0
@@ -318,8 +322,8 @@ def _print_kept(outcome: resolution.Outcome) -> None:
     entry = outcome.entry
     stays = f"the lock in {entry.earlier} is kept"
     if outcome.unread:
-        stays = f"{outcome.unread}; the file is kept"
-    _print(f"{entry.label}: cannot be locked now; {stays}: {outcome.problem}")
+        stays = f"{outcome.unread}, and the file is kept"
+    _print(f"{entry.label}: cannot be locked now, so {stays}: {outcome.problem}")
     _print_indented(_places(outcome))
 
 
@@ -430,8 +434,8 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
         yield f"not for {target}: {reason.printed(console.width() - 2)}"
     for name in sorted({file.basename for file in lock.files if file.unread}):
         yield (
-            f"{name}: its server does not serve parts of files, so it was not compared with"
-            " other wheels"
+            f"{name}: not compared with other wheels, because its server does not support partial"
+            " downloads"
         )
 
 

@@ -55,8 +55,8 @@ def _complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: s
 def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value and "," in value:
         raise click.BadParameter(
-            f"{value!r} is more than one profile: only build, bundle and render --target bake take"
-            " several",
+            f"{value!r} names more than one profile: only build, bundle and render --target bake"
+            " accept several",
             ctx,
             param,
         )
@@ -117,7 +117,7 @@ environment_option: Decorator = click.option(
     expose_value=False,
     callback=_keep_environment,
     shell_complete=_complete_environment,
-    help="Environment of the project, as envbuilder.yaml names it. Without it: default.",
+    help="Name of the project's environment in envbuilder.yaml. Without it, `default`.",
 )
 
 
@@ -125,7 +125,9 @@ def require_one_host(root: Path, target_host: Path | None) -> None:
     """Raise `UsageError` if both --root and --target-host are given."""
     source = click.get_current_context().get_parameter_source("target_host")
     if root != Path("/") and target_host and source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--root cannot be combined with --target-host: each names a host")
+        raise click.UsageError(
+            "--root cannot be combined with --target-host, since both name a host"
+        )
 
 
 _SIGNATURES = "envbuilder.signatures"
@@ -146,8 +148,10 @@ require_signature_option: Decorator = click.option(
     type=EXISTING_FILE,
     expose_value=False,
     callback=_keep_signatures,
-    help="Public key: locks and bundles that are used must be signed by it, or by another one given"
-    " with this option. Replaces signatures: of the configuration.",
+    help=(
+        "Public key that must have signed all locks and bundles used; with several, one of them."
+        " Replaces signatures: of the configuration."
+    ),
 )
 
 
@@ -232,9 +236,7 @@ def base_image_ref(
     """
     if value and reference.is_on_disk(value):
         if not reference.path_on_disk(value).exists():
-            raise click.BadParameter(
-                f"{reference.path_on_disk(value)}: does not exist", param=param
-            )
+            raise click.BadParameter(f"{reference.path_on_disk(value)} does not exist", param=param)
         return reference.absolute_on_disk(value)
     return image_ref(ctx, param, value)
 
@@ -257,8 +259,8 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     """
     if len(values) > 1:
         raise click.UsageError(
-            f"{param.opts[0]} is given {len(values)} times, but a build takes one: build again with"
-            " the other, which reuses the first result",
+            f"{param.opts[0]} is given {len(values)} times, but a build accepts one: build again"
+            " with the other, which reuses the first result",
             ctx,
         )
     return values[0] if values else None
@@ -287,7 +289,7 @@ def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     except InvalidError as error:
         raise click.BadParameter(error.message, param=param) from error
     if image.digest:
-        raise click.BadParameter("the digest follows from the image: name a tag", param=param)
+        raise click.BadParameter("the image determines its digest: name a tag instead", param=param)
     return f"{image.name}:{image.tag_or_digest}"
 
 
@@ -302,7 +304,10 @@ base_image_option: Decorator = request_option(
 builder_option: Decorator = request_option(
     "--builder",
     type=click.Choice(BUILDERS),
-    help="How to build an image: by an engine, from a Dockerfile; or by envbuilder, as layers.",
+    help=(
+        "How to build an image: with an engine from a Dockerfile, or as layers by envbuilder"
+        " itself."
+    ),
 )
 output_option: Decorator = request_option(
     "--output",
@@ -322,7 +327,7 @@ push_option: Decorator = request_option(
 
 _IMAGE_ONLY = ("base_image", "builder", "push", "tag", "volume")
 """Names of parameters that only apply to images."""
-_FOLDERS_AS_THEY_ARE = " Commands that run on this machine itself see its folders where they are."
+_FOLDERS_AS_THEY_ARE = " Without a container, commands see all folders at their usual paths."
 
 
 def given(names: Iterable[str]) -> Iterator[str]:
@@ -345,8 +350,8 @@ def require_image(backend: str | None) -> None:
         return
     for option in given(_IMAGE_ONLY):
         raise InvalidError(
-            f"{option} is for images, and the backend {backend} makes none",
-            f"Add --backend docker, or leave {option} out."
+            f"{option} applies only to images, but the backend {backend} makes none",
+            f"Add --backend docker, or remove {option}."
             + (_FOLDERS_AS_THEY_ARE if option == "--volume" else ""),
         )
 
@@ -412,22 +417,24 @@ interpreter_option: Decorator = click.option(
     "--python",
     "executable",
     type=_Interpreter(path_type=Path, dir_okay=False, exists=True),
-    help="Use this interpreter as it is instead of an environment built by envbuilder.",
+    help="Use this existing interpreter instead of an environment built by envbuilder.",
 )
 measuring_options = adding(
     click.option(
         "--quick",
         is_flag=True,
-        help="Use a small subset and skip comparisons (seconds).",
+        help="Use a small subset and skip comparisons, which takes seconds.",
     ),
     interpreter_option,
     click.option(
         "--inherit-environment",
         "inherit",
         is_flag=True,
-        help="With --python: keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), for"
-        " sites whose modules provide the framework through them. The verdict then states"
-        " that the environment was used as found.",
+        help=(
+            "With --python, keep your own variables (PYTHONPATH, LD_LIBRARY_PATH …), through"
+            " which modules of some sites provide the framework. The verdict then states that the"
+            " environment was used as found."
+        ),
     ),
 )
 """Decorator that adds `--quick --python --inherit-environment`."""
@@ -448,8 +455,10 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--publish",
             multiple=True,
             metavar="[IP:]PORT[:PORT]",
-            help="Make a port of the command's container reachable on this machine, at"
-            " 127.0.0.1 unless another address is stated.",
+            help=(
+                "Make a port of the command's container reachable on this machine, at 127.0.0.1"
+                " unless you give another address."
+            ),
         ),
         click.option(
             "-v",
@@ -463,8 +472,10 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--env",
             multiple=True,
             metavar="NAME[=VALUE]",
-            help="Set a variable; NAME alone passes your own value, without showing it in an"
-            " argument list.",
+            help=(
+                "Set a variable; NAME alone passes on your own value, which then appears in no"
+                " argument list."
+            ),
         ),
     )(reading)
 
@@ -472,7 +483,7 @@ def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
 locked_option: Decorator = request_option(
     "--locked",
     is_flag=True,
-    help="Fail if the project is not locked, or its lock is stale, as in CI (CI=true).",
+    help="Fail if the project is not locked or its lock is stale; the default in CI (CI=true).",
 )
 running_options = adding(environment_options, access_options, locked_option)
 """Decorator that adds the options of commands that run something in an environment. The function

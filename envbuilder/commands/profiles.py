@@ -37,7 +37,7 @@ _MARKS: dict[fit.Verdict, str] = {"fits": "✓", "warnings": "!", "no": " "}
 def command(name: str | None, target_host: Path | None, as_json: bool) -> None:
     """List the shipped profiles and your own, and whether they fit this machine.
 
-    With NAME, show that profile as resolved, its lock, whether it fits here, and its framework's
+    With NAME, show the resolved profile, its lock, whether it fits here, and its framework's
     releases for its hardware.
 
     \b

@@ -43,8 +43,10 @@ _TARGETS = (*render.TARGETS, render.BAKE)
     "--target",
     type=click.Choice(_TARGETS),
     metavar="TARGET",
-    help=f"What to write: {', '.join(_TARGETS)}. Without it: a Dockerfile, or for profiles without"
-    " one a script.",
+    help=(
+        f"What to write: {', '.join(_TARGETS)}. Without it, a Dockerfile, or a script for"
+        " profiles without one."
+    ),
 )
 @python_option
 @click.option(
@@ -83,7 +85,7 @@ def command(
     backend = "conda" if target in render.CONDA_TARGETS else ""
     if len(profile) > 1:
         raise InvalidError(
-            f"{', '.join(profile)}: several profiles are for --target bake",
+            f"{', '.join(profile)}: only --target bake accepts several profiles",
             "Name one profile, or add --target bake.",
         )
     name = next(iter(profile), None)

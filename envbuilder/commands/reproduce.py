@@ -68,7 +68,7 @@ def _print(outcome: Outcome) -> None:
     if outcome.status == "equal":
         console.result(f"{subject}: equal, {outcome.compared} {outcome.digests[0]}, {took}")
         if outcome.manifest_digests and outcome.manifest_digests[0] == outcome.manifest_digests[1]:
-            console.result(f"  manifest {outcome.manifest_digests[0]}, as a registry shows it")
+            console.result(f"  manifest {outcome.manifest_digests[0]}, as shown by registries")
         return
     console.result(f"{subject}: different, {took}")
     for which, digest in zip(("first", "second"), outcome.digests, strict=True):

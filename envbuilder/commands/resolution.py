@@ -151,7 +151,7 @@ def _ways(
 def _reasons(way: Way) -> Iterator[str]:
     """Yield sentences on why another choice was made."""
     if way.wheels:
-        yield f"{', '.join(way.wheels)}: wheels for Python {way.python}, which is used"
+        yield f"Python {way.python} is used, because it has wheels of {', '.join(way.wheels)}"
     if way.release:
         yield f"{way.release.where} needs {way.release.text.replace('==', ' ')}"
 

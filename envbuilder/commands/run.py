@@ -59,14 +59,13 @@ def command(
 ) -> int:
     """Run a command inside the environment, with the flags that its device needs.
 
-    Without a command it runs the one that envbuilder.yaml states (command:). Outside of a project,
-    a script that states its requirements (PEP 723) gets an environment of its own.
-    The environment is built first if it is missing, and locked if the project is not, or no longer,
-    locked for this hardware. The command's own exit code is passed through;
-    127 means that it is missing, 126 that it cannot be executed, as in a shell, and
-    125 that envbuilder itself failed, or refused to run an installer (pip, conda), another
-    Python, or a tool such as jupyter that is on PATH but not in the environment. Add packages in a
-    profile; a program named by its path is run.
+    Without a command, runs the one in envbuilder.yaml (command:). Outside of a project, a script
+    that lists its requirements (PEP 723) gets its own environment. The environment is first locked,
+    if its lock for this hardware is missing or stale, and built, if it is missing. The command's
+    exit code is passed through; 127 means that the command is missing, 126 that it cannot be
+    executed, as in a shell, and 125 that envbuilder itself failed, or refused to run an installer
+    (pip, conda), another Python, or a tool such as jupyter that is on PATH but not in the
+    environment. Add packages with `envbuilder add`; to run such a program anyway, give its path.
 
     In an image the command runs as you (for root: as the folder's owner), without any capability.
     It can write the project, volumes and /tmp, and gets the network and its device.
@@ -109,7 +108,7 @@ def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]
 @click.option(
     "--device",
     type=click.Choice([*ACCELERATORS]),
-    help="Where the work should be.  [default: the profile's device]",
+    help="Device that should do the work.  [default: the profile's device]",
 )
 @click.option(
     "--output",
@@ -121,7 +120,7 @@ def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]
     "--against",
     metavar="REPORT",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also say what changed since this earlier report.",
+    help="Also report what changed since this earlier report.",
 )
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARG]…]")
 def watch(
@@ -133,17 +132,17 @@ def watch(
     against: Path | None,
     argv: tuple[str, ...],
 ) -> int:
-    """Run a command inside the environment like `run`, and say what its training did where.
+    """Run a command inside the environment like `run`, and report where its training ran.
 
-    Nothing in the script changes. A hook from outside of the environment samples some steps of
-    PyTorch, JAX or TensorFlow in all of the command's processes: on which device parameters,
-    gradients, activations and operators were, in which dtype, what was copied, how long the loader
-    let the device wait, and whether the training learns. The report follows the command's own
-    output, on stderr. It is advice and no proof: the script could lie.
+    The script needs no change. A hook from outside the environment samples some steps of PyTorch,
+    JAX or TensorFlow in all of the command's processes: devices and dtypes of parameters,
+    gradients, activations and operators, copies, how long the device waited for data, and whether
+    the training learns. The report follows the command's own output, on stderr. It is advice, not
+    proof: the script could lie.
 
-    The command's own exit code is passed through; 5 means that it succeeded while the work was not
-    on the device; 127 that it is missing, 126 that it cannot be executed, 125 that envbuilder
-    itself failed.
+    The command's own exit code is passed through; 5 means that it succeeded but the work was not on
+    the device, 127 that it is missing, 126 that it cannot be executed, 125 that envbuilder itself
+    failed.
 
     \b
     Examples:
@@ -240,7 +239,7 @@ def enter(
             progress.note(f"note: -p {listed} is ignored: {why}")
         if always.volumes:
             listed = ", ".join(volume.target for volume in always.volumes)
-            progress.note(f"warning: volumes: only containers have these at {listed}")
+            progress.note(f"warning: volumes: nothing is mounted at {listed} without a container")
         for warning in isolation.shadowing(os.environ):
             progress.note(f"warning: {warning}")
     if watching:
@@ -248,7 +247,7 @@ def enter(
     return environment.become(words, os.environ, access)
 
 
-_WRITE = Hint("Make the locks as a user who can write to the project's folder", ("lock",))
+_WRITE = Hint("Lock as a user who can write to the project's folder", ("lock",))
 _NO = frozenset({"", "0", "false", "no"})
 
 
@@ -266,7 +265,7 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
     except UnlockedError as error:
         if request.locked or signers or os.environ.get("CI", "").lower() not in _NO:
             raise
-        progress.note(f"{error.message}: it is made now; `envbuilder lock` makes those of all")
+        progress.note(f"{error.message}: locking it now; `envbuilder lock` locks all profiles")
     lock_profile(name, settings, progress)
     # Named, so that what was decided is not printed again.
     named = replace(request, profile=name, backend=build.backend)
@@ -285,7 +284,7 @@ def lock_profile(
     from envbuilder.locks import entries
 
     def listed(choosing: ReleaseOptions) -> list[Entry]:
-        with progress.task("read what the project requires"):
+        with progress.task("read the project's requirements"):
             every = [*entries.entries(settings, name, choosing=choosing)]
         return [entry for entry in every if entry.environment == settings.environment]
 
@@ -308,7 +307,10 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
             probe.bind((port.host, port.outside))
         except OSError as error:  # this user may not open each port that the engine may
             if error.errno == errno.EADDRINUSE:
-                note(f"warning: port {port.outside} is in use here, so it is not the container's")
+                note(
+                    f"warning: port {port.outside} is in use on this machine, so it is not"
+                    " forwarded to the container"
+                )
                 return False
     return True
 
@@ -321,8 +323,8 @@ def shell(
 ) -> int:
     """Open an interactive shell inside the environment, with the flags that its device needs.
 
-    Its prompt begins with the environment's name, unless VIRTUAL_ENV_DISABLE_PROMPT is set; that
-    of fish is left as it is.
+    The prompt begins with the environment's name, unless VIRTUAL_ENV_DISABLE_PROMPT is set. fish
+    keeps its own prompt.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ def command(
     """Write the SBOM of a lock's files in CycloneDX format, without building anything.
 
     Licences are included for wheels that were fetched before. `build` also writes the SBOM of its
-    result, and prints its location.
+    result and prints the path.
 
     \b
     Examples:

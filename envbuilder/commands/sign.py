@@ -88,15 +88,17 @@ def _passphrase(key: Path) -> Callable[[], bytes]:
     multiple=True,
     type=EXISTING_FILE,
     metavar="PUB",
-    help="Public key that must have signed; with several, one of them. Without it, signatures: of"
-    " the configuration, for locks and bundles.",
+    help=(
+        "Public key that must have signed the file; with several, one of them. Without it,"
+        " signatures: of the configuration, for locks and bundles."
+    ),
 )
 @json_option
 def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bool) -> None:
     """Check who signed files, and that the signatures match their content.
 
-    For a provenance, the builder and the artifact next to it are checked as well. Exit code 5:
-    there is no signature, or it is not accepted; the message says which.
+    For a provenance, also checks the builder and the artifact next to it. Exits with 5 if there is
+    no signature or none is accepted; the message says which.
 
     \b
     Examples:
@@ -125,8 +127,8 @@ def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signature
     trusted = tuple(map(str, keys)) or configured.get(what.kind)
     if not trusted:
         raise InvalidError(
-            f"no public key is given for a {what.kind}, and the configuration names none",
-            "Add --key PUB, or for locks and bundles, signatures: to envbuilder.yaml.",
+            f"neither the command nor the configuration names a public key for a {what.kind}",
+            "Add --key PUB or, for locks and bundles, signatures: in envbuilder.yaml.",
         )
     where = str(path)
     files = [signatures.path_beside(path)]
@@ -136,8 +138,8 @@ def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signature
     # Other files than a provenance are compared by their digest.
     if what.kind == "provenance" and signatures.parse_statement(what.statement, where) != statement:
         raise signatures.ChangedPayloadError(
-            f"{where}: the signed content differs from the file",
-            "Get both again from where they were signed.",
+            f"{where}: the file differs from the signed content",
+            "Get the file and its signature again from the signer.",
         )
     if what.note:
         console.progress().note(f"note: {path}: {what.note}")
@@ -190,7 +192,7 @@ def recognized(path: Path) -> Signable:
     else:
         raise InvalidError(
             f"{path}: not a lock, bundle, SBOM or provenance",
-            "For other files use a general tool, such as cosign sign-blob.",
+            "For other files, use a general tool such as cosign sign-blob.",
         )
     made = signatures.make_statement([subject], type_, {})
     return Signable(kind=kind, type=type_, statement=made, digests=sha256)
@@ -224,7 +226,9 @@ def _provenance(path: Path, content: bytes) -> Signable:
         type=attestations.PREDICATE,
         statement=content,
         digests=in_hand or statement.subject[0].digest,
-        note="" if in_hand else "its subject is not next to it, and was not compared",
+        note=""
+        if in_hand
+        else "the artifact was not compared, because it is not in the same folder",
     )
 
 
@@ -250,8 +254,9 @@ def _require_builder(statement: signatures.Statement, where: str) -> None:
     except (KeyError, TypeError):
         built = builder = "none"
     if statement.predicate_type != attestations.PREDICATE or built != attestations.BUILD_TYPE:
-        raise signatures.WrongTypeError(f"{where}: not a provenance by envbuilder")
+        raise signatures.WrongTypeError(f"{where}: not a provenance written by envbuilder")
     if builder != attestations.BUILDER:
         raise signatures.WrongTypeError(
-            f"{where}: names the builder {str(builder)[:100]!r}, expected {attestations.BUILDER}"
+            f"{where}: the provenance names the builder {str(builder)[:100]!r}, expected"
+            f" {attestations.BUILDER}"
         )

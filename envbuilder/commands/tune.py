@@ -35,7 +35,7 @@ def command(
     """Time settings (threads, allocators, compilers and more) against the defaults.
 
     Trains in short trials inside an environment (built first if missing), which takes a quarter of
-    an hour, or less with --quick. Changes nothing: settings that help here are printed with
+    an hour, or less with --quick. Changes nothing: prints the settings that help here, with
     instructions.
 
     \b

@@ -53,43 +53,47 @@ if TYPE_CHECKING:
 @click.option(
     "--epochs",
     type=click.IntRange(1, 100),
-    help="Training passes. Without it 1, and 3 over the small subset.",
+    help="Number of training passes.  [default: 1, or 3 with the small subset]",
 )
 @measuring_options
 @click.option(
     "--data",
     type=EXISTING_FOLDER,
-    help="Folder with the four MNIST files; without it they are fetched once.",
+    help="Folder with the four MNIST files. Without it, they are downloaded once.",
 )
 @click.option(
     "--output",
     type=FILE,
-    help="Also write the JSON to this file.",
+    help="Also write the report to this file, as JSON.",
 )
 @request_option(
     "--force",
     is_flag=True,
-    help="Skip the host check, and leave out device flags that the engine cannot satisfy.",
+    help="Skip the check of this host, and omit device flags that the engine cannot satisfy.",
 )
 @click.option(
     "--sif",
     "image",
     metavar="FILE",
     type=EXISTING_FILE,
-    help="Use the profile's image in this file, through Apptainer.",
+    help="Run the profile's image in this SIF file with Apptainer.",
 )
 @html_option
 @click.option(
     "--against",
     metavar="REPORT|last",
-    help="Fail if the epoch is slower or the accuracy lower than in an earlier report: a"
-    " file, or the last one here that passed with this profile, backend and device.",
+    help=(
+        "Fail if the epoch is slower or the accuracy is lower than in an earlier report: a file,"
+        " or the last one here that passed with this profile, backend and device."
+    ),
 )
 @click.option(
     "--devices",
     metavar="all|0,1,…",
-    help="Also train on these devices, each alone and then all together; on the CPU, in that many"
-    " processes.",
+    help=(
+        "Also train on these devices, first each alone, then all together; on the CPU, the number"
+        " of processes."
+    ),
 )
 @json_option
 def command(
@@ -108,16 +112,16 @@ def command(
 ) -> int:
     """Train MNIST inside an environment (built first if it is missing).
 
-    The verdict is about the device that the profile is for: training that ran on another one fails,
-    whatever its accuracy. In a project, what its code imports and each package that it requires is
-    imported, too: one of these packages that fails fails the verification; what else fails is a
-    warning. Every report is kept, also of failures: the newest 200 of a profile, in
-    the user's data folder. Exits with 5 if verification failed, or with --against if it was slower
-    or more than 0.5 points less accurate than before; 2 if there is nothing to compare with; 1 if
-    it passed and a report could not be written.
+    The verdict is about the profile's device: training that ran on another device fails, whatever
+    its accuracy. In a project, its required packages and its code's imports are imported, too: a
+    required package that cannot be imported fails the verification, any other failed import is a
+    warning. All reports are kept, including failures: the newest 200 per profile, in the user's
+    data folder. Exits with 5 if verification failed, or with --against if it was slower or more
+    than 0.5 points less accurate than before; 2 if there is nothing to compare with; 1 if it passed
+    and a report could not be written.
 
     A busy machine changes no verdict: the report says that the speed was not judged, --against
-    compares the accuracy alone, and no later run is compared with that speed.
+    compares only the accuracy, and later runs are not compared with that speed.
 
     \b
     Examples:

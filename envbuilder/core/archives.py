@@ -167,7 +167,9 @@ class Tar(Struct):
     def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
         """Return the bytes of a regular file; raise if it has more than `limit`."""
         if member.size > limit:
-            raise self._failure(f"{shown(member.name)} has {member.size} bytes; at most {limit}")
+            raise self._failure(
+                f"{shown(member.name)} has {member.size} bytes, more than the limit of {limit}"
+            )
         return b"".join(self.pieces(member))
 
     def pieces(self, member: tarfile.TarInfo) -> Iterator[bytes]:
@@ -227,7 +229,7 @@ class _Forward(Struct):
     def read(self, size: int) -> bytes:
         """Return `size` bytes, or fewer at the end of the stream."""
         if not 0 <= size <= _PART:
-            raise ValueError(f"it has an extended header of {size} bytes; not read")
+            raise ValueError(f"its extended header of {size} bytes is too large")
         data = self._take(size)
         if self._in_header and _DIGITS.search(data):
             raise ValueError("it has an invalid extended header")
@@ -239,7 +241,7 @@ class _Forward(Struct):
             data += piece
         self._at += len(data)
         if self._at > self._limit:
-            raise ValueError(f"it unpacks to more than {self._limit} bytes; not read")
+            raise ValueError(f"it unpacks to more than the limit of {self._limit} bytes")
         return bytes(data)
 
     def tell(self) -> int:

@@ -439,8 +439,8 @@ def _failures() -> Any:
     except OSError as error:
         reason = "it is closed" if error.errno == errno.EBADF else error.strerror or error
         raise OutputError(
-            f"standard output cannot be written: {reason}",
-            "The command's result was lost: run it again with an output that can be written.",
+            f"cannot write to standard output: {reason}",
+            "The result was lost: run the command again with a writable output.",
         ) from error
 
 
@@ -520,7 +520,7 @@ class Place(NamedTuple):
 
         hint = f"Name another file with {self.option}."
         if os.path.exists(path) and not self._is_replaceable(path):  # noqa: PTH110 (never raises)
-            problem = "exists, and is another kind of file: nothing was written"
+            problem = "already exists and is another kind of file, so nothing was written"
             raise InvalidError(f"{path}: {problem}", f"Move it away, or n{hint[1:]}")
         try:
             folder = next(above for above in path.absolute().parents if above.exists())
@@ -563,7 +563,8 @@ def require_places(*places: Place) -> None:
         for other in places[:number]:
             if output.path and other.path and output.path.absolute() == other.path.absolute():
                 raise InvalidError(
-                    f"{output.path}: named by {other.option} and {output.option}", "Name two files."
+                    f"{output.path}: named by both {other.option} and {output.option}",
+                    "Name two different files.",
                 )
 
 

@@ -131,7 +131,7 @@ def strict_json(content: bytes) -> Any:
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError("it escapes half a character (a lone surrogate)") from error
+        raise ValueError("it contains half of an escaped character (a lone surrogate)") from error
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8 text") from error
     except RecursionError as error:
@@ -493,7 +493,7 @@ def decode_lock(
     `check` raises `InvalidError` for errors that the types cannot express. `name` names the lock in
     messages. `command` is the command that creates a new lock.
     """
-    again = Hint("Restore it, or make a new one", command)
+    again = Hint("Restore the file, or make a new one", command)
     if len(content) > LARGEST:
         raise InvalidError(f"{path}: not a lock: larger than {binary_size(LARGEST)}", again)
     try:
@@ -509,8 +509,8 @@ def decode_lock(
     # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
     if data.get("profile") not in path.name.split(".")[:2]:
         raise InvalidError(
-            f"{path}: profile: is {shown(str(data.get('profile')))}: this is another profile's"
-            f" {name}",
+            f"{path}: profile: this {name} is for another profile,"
+            f" {shown(str(data.get('profile')))}",
             again,
         )
     try:

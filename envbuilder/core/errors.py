@@ -348,8 +348,8 @@ def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
 def make_room(setting: str) -> tuple[Hint, ...]:
     """Return the hints for a full disk; `setting` names the variables that select another disk."""
     return (
-        Hint(f"Set {setting} to a larger disk."),
-        Hint("Or remove what envbuilder made and is unused", ("clean",)),
+        Hint(f"Set {setting} to a folder on a larger disk."),
+        Hint("Or remove environments and images that are no longer used", ("clean",)),
     )
 
 

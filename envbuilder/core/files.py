@@ -93,7 +93,7 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         content = stream.read(limit + 1)
     if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {binary_size(limit)}; not read", str(path))
+        raise OSError(errno.EFBIG, f"larger than the limit of {binary_size(limit)}", str(path))
     return content
 
 
@@ -257,10 +257,12 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
     """Return the `BuildError` for a failed write."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return BuildError(
-            f"no space left on the disk that holds {path.parent}",
+            f"no space left on the disk of {path.parent}",
             (Hint("Downloads so far are kept."), *make_room("ENVBUILDER_CACHE_DIR")),
         )
-    return BuildError(f"{path}: {error.strerror or error}", "Check the folder and its permissions.")
+    return BuildError(
+        f"{path}: {error.strerror or error}", "Check that the folder exists and is writable."
+    )
 
 
 @contextmanager
@@ -276,7 +278,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
     # Unbuffered: a full disk is reported by the write, not when the file is closed.
     with open(part, "wb", buffering=0, opener=lambda *_: _opened(part)) as out:
         if not _locked(out.fileno(), part):
-            raise BuildError(f"{path}: another process is writing it")
+            raise BuildError(f"{path}: another process is writing to this file")
         try:
             out.truncate(0)
             yield out
@@ -329,7 +331,7 @@ def _locked(descriptor: int, part: Path) -> bool:
 
 def _in_the_way(part: Path) -> BuildError:
     return BuildError(
-        f"{part}: exists, and is not a file that you left there",
+        f"{part}: already exists and is not a plain file of yours",
         "Remove it, or write to a folder that nobody else can write to.",
     )
 
@@ -558,7 +560,7 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
     if reason := objection(path, trusted, look) or next(filter(None, below), ""):
         raise InvalidError(
             f"{path} is not used: {reason}",
-            "Make it your own, or move it away. To use it as it is:"
+            "Take ownership of it, or move it away. To trust it as it is, set"
             f" {TRUSTED_VARIABLE}={path if path.is_dir() else path.parent}",
         )
 
@@ -567,8 +569,8 @@ def require_unlinked(folder: Path) -> None:
     """Raise `InvalidError` if the folder is a link: files written there would land elsewhere."""
     if folder.is_symlink():
         raise InvalidError(
-            f"{folder} is a link; locks are only written into folders of the project",
-            "Replace it by a folder.",
+            f"{folder} is a symbolic link, but locks are only written to folders of the project",
+            "Replace it with a folder.",
         )
 
 
@@ -616,7 +618,7 @@ def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: b
         if facts.st_uid not in trusted.uids:
             return f"{path} belongs to {_user(facts.st_uid)}, who is neither you nor root"
     if modes and linked is not None and _open_to_all(linked, sticky=sticky):
-        return f"{path} can be written by every user"
+        return f"{path} is writable by every user"
     return ""
 
 

@@ -38,9 +38,9 @@ def within(project: Path, path: str) -> Path:
     try:
         folder = (project / path).resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:
-        raise InvalidError(f"{escaped(path)}: no such folder of the project") from error
+        raise InvalidError(f"{escaped(path)}: no such folder in the project") from error
     if not folder.is_relative_to(project.resolve()) or not folder.is_dir():
-        raise InvalidError(f"{escaped(path)}: is not a folder within the project")
+        raise InvalidError(f"{escaped(path)}: not a folder inside the project")
     return folder
 
 
@@ -59,7 +59,7 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink(folder / path)  # noqa: PTH115 (as it is)
                 if archives.leads_out(path, target):
-                    raise InvalidError(f"{what}: {shown(path)} is a link that leads out of it")
+                    raise InvalidError(f"{what}: {shown(path)} is a link that points outside of it")
                 info.type = tarfile.SYMTYPE
                 info.linkname = target
                 info.mode = 0o777

@@ -115,13 +115,13 @@ def redirected(url: str, location: str) -> str:
     target = urljoin(url, location) if origin(location) else ""
     after = origin(target)
     if not target or after is None:
-        raise InvalidURL("redirected to an invalid address")
+        raise InvalidURL("the server redirects to an invalid address")
     scheme, host, _ = after
     if scheme not in _PORTS or not host:
-        raise InvalidURL("redirected to an address that is not http or https")
+        raise InvalidURL("the server redirects to an address that is not http or https")
     before = urlsplit(url)
     if before.scheme == "https" != scheme:
-        raise InvalidURL(f"redirected from https to http ({host})")
+        raise InvalidURL(f"the server redirects from https to http ({host})")
     login, at, _ = before.netloc.rpartition("@")
     parts = urlsplit(target)
     if origin(url) == after and at and "@" not in parts.netloc:
@@ -224,7 +224,7 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
 
     announced = length(response)
     if announced is not None and announced > limit:
-        raise TooLongError(f"announces {announced} bytes, more than {limit}")
+        raise TooLongError(f"the response has {announced} bytes, more than the limit of {limit}")
     unpacker = _unpacker(response.headers.get("Content-Encoding", "").strip().lower())
     sock = getattr(getattr(response.raw, "_original_response", None), "sock", None)
     received = total = 0
@@ -235,14 +235,14 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
                 for piece in _unpacked(unpacker, data):
                     total += len(piece)
                     if total > limit:
-                        raise TooLongError(f"sends more than {limit} bytes")
+                        raise TooLongError(f"the response is larger than {limit} bytes")
                     yield piece
     except (LimitError, ReadTimeoutError) as error:
         raise requests.ConnectionError(error) from None
     except HTTPError:
         raise requests.ConnectionError(_broken_off(received, announced)) from None
     except zlib.error:
-        raise requests.ConnectionError("sends damaged compressed data") from None
+        raise requests.ConnectionError("the response contains damaged compressed data") from None
     cut = unpacker is not None and received and not unpacker.eof
     if cut or (announced is not None and received != announced):
         raise requests.ConnectionError(_broken_off(received, announced))
@@ -258,7 +258,10 @@ def length(response: requests.Response) -> int | None:
 
 
 def _broken_off(received: int, announced: int | None) -> str:
-    return f"broke off after {received}{f' of {announced}' if announced is not None else ''} bytes"
+    return (
+        "the connection the connection broke off after"
+        f" {received}{f' of {announced}' if announced is not None else ''} bytes"
+    )
 
 
 def _unpacker(encoding: str) -> zlib._Decompress | None:
@@ -271,7 +274,7 @@ def _unpacker(encoding: str) -> zlib._Decompress | None:
     if encoding in {"", "identity"}:
         return None
     if encoding not in {"gzip", "x-gzip", "deflate"}:
-        raise requests.ConnectionError("sends a compressed body that was not requested")
+        raise requests.ConnectionError("the response is compressed, which was not requested")
     return zlib.decompressobj(zlib.MAX_WBITS | 32)
 
 
@@ -302,7 +305,7 @@ def reason(error: Exception) -> str:
             f"the proxy {'refuses' if refused else 'fails'}: {answer if refused else _why(causes)}"
         )
     if isinstance(error, requests.exceptions.SSLError):
-        advice = "; a proxy's own CA goes into REQUESTS_CA_BUNDLE"
+        advice = " (if a proxy has its own CA, set REQUESTS_CA_BUNDLE to its file)"
         return f"TLS error: {_tls(text)}{advice if 'verify failed' in text else ''}"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "broke off"
@@ -453,17 +456,21 @@ def _growing(
         continued = response.status_code == requests.codes.partial_content
         if have and (_is_elsewhere(response, have) or response.status_code == 416):
             part.unlink()
-            raise requests.ConnectionError("does not continue where it broke off")
+            raise requests.ConnectionError(
+                "the server does not continue the download where it broke off"
+            )
         response.raise_for_status()
         if continued and not have:
-            raise requests.ConnectionError("sends a part of the file that was not requested")
+            raise requests.ConnectionError(
+                "the server sent only a part of the file, which was not requested"
+            )
         have = have if continued else 0
         left = (limit if size is None else size) - have
         announced = length(response)
         kind = response.headers.get("Content-Type", "").lower()
         if kind.startswith("text/html") and announced != size:
             raise requests.exceptions.InvalidHeader(
-                "sends a page instead of the file, as a proxy or portal with a login does"
+                "the server sent a web page instead of the file, perhaps the login page of a proxy"
             )
         yield have
         with part.open("ab" if continued else "wb") as out:
@@ -472,7 +479,9 @@ def _growing(
                 have += len(piece)
                 yield have
     if size is not None and announced is None and have < size:
-        raise requests.ConnectionError(f"broke off after {have} of {size} bytes")
+        raise requests.ConnectionError(
+            f"the connection the connection broke off after {have} of {size} bytes"
+        )
 
 
 def _is_elsewhere(response: requests.Response, have: int) -> bool:

@@ -126,7 +126,7 @@ def require_parsed(locations: Mapping[str, str]) -> None:
         except ValueError:
             raise InvalidError(
                 f"the URL in {setting} cannot be parsed",
-                "It is scheme://host or scheme://host:port, an IPv6 address in brackets.",
+                "Write scheme://host or scheme://host:port, with an IPv6 address in brackets.",
             ) from None  # the cause may repeat a part of the URL
 
 

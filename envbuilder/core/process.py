@@ -566,10 +566,10 @@ def interrupt(threads: Iterable[int]) -> None:
 def require_runnable(path: Path) -> None:
     """Raise `CommandError` for a file that is missing or cannot be executed."""
     if not path.exists():
-        raise CommandError(f"{path}: there is no such file", run_code=NOT_FOUND)
+        raise CommandError(f"{path}: no such file", run_code=NOT_FOUND)
     if path.is_dir() or not os.access(path, os.X_OK):
         raise CommandError(
-            f"{path}: not executable",
+            f"{path}: the file is not executable",
             f"Make it executable: chmod +x {quoted([str(path)])}",
             run_code=NOT_EXECUTABLE,
         )
@@ -583,7 +583,7 @@ _HEAD = 64
 
 
 def _not_executed(program: str, reason: str) -> CommandError:
-    hint = f"Name the program that runs it, too, such as: python {program}"
+    hint = f"Also name the program that runs it, for example: python {program}"
     return CommandError(f"{program}: cannot be executed: {reason}", hint, run_code=NOT_EXECUTABLE)
 
 

@@ -47,8 +47,7 @@ def require_public(name: str, content: bytes) -> None:
     for line, kind in secrets_in(text)[:1]:
         raise InvalidError(
             f"{escaped(name)}:{line}: a credential ({escaped(kind)}), which would be shared",
-            "Remove it there. Put logins in your ~/.netrc, and other secrets in a variable on each"
-            " machine.",
+            "Remove it. Keep logins in ~/.netrc, and other secrets in a variable on each machine.",
         )
 
 

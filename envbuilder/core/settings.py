@@ -40,7 +40,10 @@ ProjectPath = Annotated[
         pattern=r"^(?!/)(?!(.*/)?\.\.(/|\Z))[^\x00-\x1f\x7f\"'\\`$:*?<>|]{1,200}\Z",
         description="the path of a file in the project, without `..`",
         extra={
-            "hint": "Write its path from the folder of envbuilder.yaml; copy files from elsewhere."
+            "hint": (
+                "Write the path relative to envbuilder.yaml. Copy files from elsewhere into the"
+                " project."
+            )
         },
     ),
 ]
@@ -50,8 +53,10 @@ RequirementLine = Annotated[
         pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f\\`$]{0,500}\Z",
         description="a package, such as rich>=13",
         extra={
-            "hint": "List files under requirements_from:. The project's own code needs no"
-            " requirement: commands run in its folder."
+            "hint": (
+                "List files under requirements_from:. The project's own code needs no entry,"
+                " since commands run in its folder."
+            )
         },
     ),
 ]
@@ -86,7 +91,10 @@ VolumeSource = Annotated[
         description="a volume's name of lower-case letters, digits and hyphens, or ./FOLDER of the"
         " project",
         extra={
-            "hint": "Folders elsewhere are for one machine alone: `envbuilder run -v FOLDER:PATH`"
+            "hint": (
+                "Mount a folder of this machine on the command line: `envbuilder run -v"
+                " FOLDER:PATH`"
+            )
         },
     ),
 ]
@@ -223,50 +231,56 @@ _ENVIRONMENT_HINTS = {
     ),
     **dict.fromkeys(
         ("extras", "groups", "dependency_groups", "dependency-groups"),
-        "Write it with its file: requirements_from: [{file: pyproject.toml, extras: [NAME]}];"
-        " `groups` likewise.",
+        "Write it next to its file, as for groups: requirements_from: [{file: pyproject.toml,"
+        " extras: [NAME]}]",
     ),
     **dict.fromkeys(
         ("accelerator", "accelerators", "device", "devices", "gpu", "cuda", "hardware"),
-        "The machine decides, by its profile. To support some profiles only: profiles: [cpu, cuda]",
+        "Remove the key: each machine has its own profile. To support only some profiles, write"
+        " profiles: [cpu, cuda]",
     ),
     **dict.fromkeys(
         ("platforms", "platform", "arch"),
-        "Remove the key: every profile states its platforms.",
+        "Remove the key: every profile lists its platforms.",
     ),
     **dict.fromkeys(
         ("backend", "backends", "builder", "engine"),
-        "Remove the key: --backend chooses it for each command.",
+        "Remove the key, and pass --backend to each command.",
     ),
     **dict.fromkeys(
         ("base_image", "base", "image", "docker", "from_image"),
-        "Remove the key: every profile states its image. Another one: ENVBUILDER_BASE_IMAGE, or"
-        " base_images: at the top level.",
+        "Remove the key: every profile has a base image. To use another one, set"
+        " ENVBUILDER_BASE_IMAGE, or base_images: at the top level.",
     ),
     **dict.fromkeys(
         ("index", "index_url", "index-url", "extra_index_url", "extra-index-url", "find_links"),
-        "Remove the key, and set the index up for pip or uv. The frameworks' indexes come from the"
-        " profiles.",
+        "Remove the key, and configure the index in pip or uv. The frameworks' indexes come from"
+        " the profiles.",
     ),
     **dict.fromkeys(
         ("torch", "pytorch", "jax", "tensorflow", "tf", "keras", "frameworks"),
-        "Remove the key: the framework comes from the profile. For another than PyTorch, write at"
-        " the top level: framework: jax",
+        "Remove the key: the framework comes from the profile. For one other than PyTorch, write"
+        " framework: jax at the top level.",
     ),
 }
 HINTS: Hints = {
     Definition: {
         **_ENVIRONMENT_HINTS,
         "envs": "Did you mean 'environments'?",
-        "extends": "A profile extends another, in profiles/NAME.yaml; a project names `profiles`.",
-        "name": "Remove the key: a project is identified by its folder.",
-        "version": "Remove the key: the file has no version.",
-        "plain_http": "Write it into config.yaml in your configuration folder: your login is sent"
-        " unencrypted, which a project cannot decide.",
+        "extends": (
+            "Write extends: in profiles/NAME.yaml, since only profiles extend each other. A"
+            " project lists `profiles`."
+        ),
+        "name": "Remove the key: envbuilder identifies a project by its folder.",
+        "version": "Remove the key: this file has no version.",
+        "plain_http": (
+            "Move it to config.yaml in your configuration folder: only you may decide to send"
+            " your login unencrypted."
+        ),
     },
     Environment: {
         **_ENVIRONMENT_HINTS,
-        "name": "Remove the key: an environment's name is the key above it.",
+        "name": "Remove the key: the key above it is the environment's name.",
     },
     RequirementFile: {
         **dict.fromkeys(
@@ -460,8 +474,7 @@ def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
                 where,
                 text,
                 ["indexes", name],
-                "a project cannot choose a connection without TLS, over which your login would be"
-                " sent",
+                "a project cannot choose an unencrypted connection, which would expose your login",
                 "Write https://, or write the key into config.yaml in your configuration folder.",
             )
     return Configuration(**asdict(decoded_file)), definition
@@ -484,7 +497,7 @@ def read_definition(
             text,
             relative,
             "has a relative path, which depends on the current folder",
-            "Write folders of the project as python_path: [src]",
+            "List folders of the project under python_path, such as python_path: [src]",
         )
     if DEFAULT in definition.environments:
         raise error_at(
@@ -542,7 +555,7 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
     if path and not Path(path).is_absolute():
         raise InvalidError(
             f"{where}: {shown(path)} is not an absolute path",
-            "A relative one would mean another folder in each project: begin it with /.",
+            "Begin the path with /: a relative one would name a different folder in each project.",
         )
     return Path(path) if path else None
 
@@ -618,9 +631,10 @@ def require_unexposed(folder: Path) -> None:
     """Raise `InvalidError` if another user can put files into one of envbuilder's folders."""
     if reason := files.exposure(folder, files.current_trust()):
         raise InvalidError(
-            f"{folder} cannot be used: {reason}, and what they put there would be used as yours",
-            "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders of your own. Another"
-            f" user's downloads can be used with {SHARED_STORE}. To use the folder nevertheless:"
+            f"{folder} cannot be used: {reason}, so envbuilder could run other users' files as"
+            " yours",
+            "Set ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR to folders of your own. To use"
+            f" another user's downloads, set {SHARED_STORE}. To trust the folder anyway, set"
             f" {files.TRUSTED_VARIABLE}={folder.parent}",
         )
 

@@ -56,7 +56,7 @@ class PublicKey:
         ec, ed25519, serialization = _modules("ec", "ed25519", "serialization")
         is_p256 = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
         if not is_p256 and not isinstance(key, ed25519.Ed25519PublicKey):
-            raise InvalidError(f"{where}: another kind of key: {_KINDS}")
+            raise InvalidError(f"{where}: unsupported kind of key: {_KINDS}")
         self._key = key
         self._is_p256 = is_p256
         der = key.public_bytes(
@@ -85,7 +85,7 @@ class PrivateKey:
 
     def __init__(self, key: Any, where: str) -> None:
         if not hasattr(key, "sign"):
-            raise InvalidError(f"{where}: another kind of key: {_KINDS}")
+            raise InvalidError(f"{where}: unsupported kind of key: {_KINDS}")
         self._key = key
         self.public = PublicKey(key.public_key(), where)
 
@@ -114,16 +114,16 @@ def read_private_key(
     label = _label(content, str(path))
     if "ENCRYPTED" in label and ("SIGSTORE" in label or "COSIGN" in label):
         raise InvalidError(
-            f"{where}: a key file in cosign's own encrypted format, which only cosign reads",
-            "Sign with cosign: its signatures are accepted here, by its public key. Or sign with a"
-            " PKCS#8 key: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes256"
-            " -out key.pem",
+            f"{where}: this key is in cosign's own encrypted format, which only cosign can read",
+            "Sign with cosign: envbuilder verifies its signatures with the public key. Or sign"
+            " with a PKCS#8 key: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
+            " -aes256 -out key.pem",
         )
     if label not in {"PRIVATE KEY", "ENCRYPTED PRIVATE KEY"}:
         convert = f"openssl pkcs8 -topk8 -in {path.name} -out key.pem"
         raise InvalidError(
-            f"{where}: not a PKCS#8 private key, but: {label}",
-            f"Convert it: {convert}" if label.endswith("PRIVATE KEY") else "Give the private key.",
+            f"{where}: expected a PKCS#8 private key, found: {label}",
+            f"Convert it: {convert}" if label.endswith("PRIVATE KEY") else "Name the private key.",
         )
     encrypted = label == "ENCRYPTED PRIVATE KEY"
     password = passphrase() if encrypted else None
@@ -149,10 +149,10 @@ def read_public_key(text: str) -> PublicKey:
     content = text.strip().encode() if inline else files.read_named(Path(text), _LARGEST_KEY)
     label = _label(content, where)
     if label != "PUBLIC KEY":
-        hint = "Give the public key."
+        hint = "Name the public key."
         if label.endswith("PRIVATE KEY"):
-            hint += " openssl pkey -in key.pem -pubout -out key.pub writes it."
-        raise InvalidError(f"{where}: not a public key, but: {label}", hint)
+            hint += " To write it: openssl pkey -in key.pem -pubout -out key.pub"
+        raise InvalidError(f"{where}: expected a public key, found: {label}", hint)
     try:
         key = serialization.load_pem_public_key(content)
     except _unloadable() as error:
@@ -169,8 +169,8 @@ def _label(content: bytes, where: str) -> str:
     """Return the label of the only PEM block in a file; raise `InvalidError` if not exactly one."""
     labels = _LABEL.findall(content.decode("ascii", "replace"))
     if len(labels) != 1:
-        problem = "several PEM blocks" if labels else "no PEM file"
-        raise InvalidError(f"{where}: {problem}: a file with one key is needed", _MAKE)
+        problem = "several PEM blocks" if labels else "not a PEM file"
+        raise InvalidError(f"{where}: {problem}, expected a file with one key", _MAKE)
     return str(labels[0])
 
 
@@ -271,7 +271,7 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
         raise InvalidError(
             f"{where}: not a signature envelope (DSSE): {printable(str(error), 200)}",
             Hint(
-                "It is damaged, or another kind of file. Sign again",
+                "The file is damaged or of another kind. Sign again",
                 ("sign", "--key", "KEY", "FILE"),
             ),
         ) from error
@@ -294,7 +294,7 @@ def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
     others = [s for s in envelope.signatures if s.keyid != key.public.id]
     signatures = (*others, _signature(envelope.content, envelope.payload_type, key))
     if len(signatures) > MOST_SIGNATURES:
-        raise InvalidError(f"more than {MOST_SIGNATURES} signatures of one file")
+        raise InvalidError(f"a file can have at most {MOST_SIGNATURES} signatures")
     return replace(envelope, signatures=signatures)
 
 
@@ -315,16 +315,16 @@ def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> Publ
     key_ids = {s.keyid or "" for s in envelope.signatures}
     if changed := sorted(key_ids & {key.id for key in trusted}):
         raise ChangedPayloadError(
-            f"{where}: the signed content was changed: the signature of key {changed[0]} does not"
-            " match it",
-            "Get it again from where it was signed, with its signature.",
+            f"{where}: the signed content was changed, so the signature of key {changed[0]} does"
+            " not match it",
+            "Get the file and its signature again from the signer.",
         )
     shown = ", ".join(printable(n, 64) for n in sorted(key_ids - {""})) or "an unnamed key"
     trusted_ids = ", ".join(key.id for key in trusted) or "none"
     raise UnknownKeyError(
         f"{where}: signed by {shown}, but not by a trusted key ({trusted_ids})"
-        + ("" if key_ids - {""} else "; or it was changed after it was signed"),
-        "Compare the key ids with the signer's, over another channel.",
+        + ("" if key_ids - {""} else ", or changed after it was signed"),
+        "Ask the signer for the key ids over another channel, and compare them.",
     )
 
 
@@ -412,7 +412,7 @@ def parse_statement(content: bytes, where: str) -> Statement:
         ) from error
     if statement.type not in TYPES:
         shown = printable(statement.type, 100)
-        raise WrongTypeError(f"{where}: an in-toto statement of an unknown version: {shown}")
+        raise WrongTypeError(f"{where}: unknown version of an in-toto statement: {shown}")
     return statement
 
 
@@ -432,16 +432,16 @@ def accepted(
     key = signer(envelope, trusted, where)
     if envelope.payload_type != PAYLOAD_TYPE:
         raise WrongTypeError(
-            f"{where}: signs a payload of the type {printable(envelope.payload_type, 100)},"
+            f"{where}: the signed payload has the type {printable(envelope.payload_type, 100)},"
             f" expected {PAYLOAD_TYPE}"
         )
     statement = parse_statement(envelope.content, where)
     if statement.predicate_type != predicate_type:
         raise WrongTypeError(
-            f"{where}: signed as {printable(statement.predicate_type, 100)}, expected"
+            f"{where}: the signature is for {printable(statement.predicate_type, 100)}, expected"
             f" {predicate_type}",
             Hint(
-                "It is a signature for another purpose. Sign this file",
+                "The signature is for another purpose. Sign this file",
                 ("sign", "--key", "KEY", where),
             ),
         )
@@ -465,8 +465,8 @@ def other_subject(
     in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
     about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
     return OtherSubjectError(
-        f"{where}: the signature is about other content: it names {about}; this is {in_hand}",
-        "The file was changed, or the signature belongs to another one.",
+        f"{where}: the signature is for other content, {about}, but the file is {in_hand}",
+        "The file was changed, or the signature belongs to another file.",
     )
 
 
@@ -502,14 +502,17 @@ def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
         existing = read_signatures(path)
     except InvalidError as error:
         raise InvalidError(
-            f"{path}: exists, and is not a signature file: nothing was written",
-            "Move it away if it is a damaged one.",
+            f"{path}: already exists and is not a signature file, so nothing was written",
+            "Move the file away.",
         ) from error
     same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)
     earlier = next(same, None)
     envelope = also_signed(earlier or signed_envelope(payload, PAYLOAD_TYPE, key), key)
     files.save(
-        path, msgspec.json.encode(envelope) + b"\n", BuildError, "Sign a copy in a folder of yours."
+        path,
+        msgspec.json.encode(envelope) + b"\n",
+        BuildError,
+        "Copy the file to a folder you can write to, and sign the copy.",
     )
     return path
 

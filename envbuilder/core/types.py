@@ -17,7 +17,7 @@ FrameworkRelease = Annotated[
     Meta(
         pattern=r"^[0-9]+(\.[0-9]+(\.[0-9]+((a|b|rc|\.post)[0-9]+)?)?)?\Z",
         description='a release of the framework such as "2.7" or "2.7.1", in quotes',
-        extra={"hint": "Leave out a build such as +cu126: the hardware decides it."},
+        extra={"hint": "Leave out a build such as +cu126: the hardware determines it."},
     ),
 ]
 BuildName = Annotated[
@@ -95,8 +95,10 @@ Registry = Annotated[
     Meta(
         pattern=r"^(?!(hub|index|registry-1|registry\.hub)\.docker\.(io|com)$)"
         r"(localhost|\[[0-9a-f:.]+\]|(?=[^/]*[.:])[A-Za-z0-9][A-Za-z0-9.-]*)(:[0-9]{1,5})?\Z",
-        description="a registry's host as image references have it, such as docker.io, ghcr.io or"
-        " registry.example:5000",
+        description=(
+            "a registry's host as in image references, such as docker.io, ghcr.io or"
+            " registry.example:5000"
+        ),
     ),
 ]
 # Name, extras, versions, and for which Python or platform; no URL, no option. The full grammar is

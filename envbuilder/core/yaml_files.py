@@ -108,7 +108,7 @@ class _Document:
                 if event.tags:
                     _refuse(event, "%TAG is not supported: files hold plain data")
                 if documents > 1:
-                    _refuse(event, "a file holds one document only, and a second one begins")
+                    _refuse(event, "a file may only hold one document, and a second one begins")
             elif isinstance(event, yaml.NodeEvent):
                 self.data = self._value(event, ())
 
@@ -181,7 +181,7 @@ def _syntax_hint(text: str, line: int) -> str:
     lines = text.split("\n")[line - 1 : line]
     if any("\t" in before for before in re.findall(r"\A\s*(?:- *)?\s*", "".join(lines))):
         return "Indent with spaces instead of tabs."
-    return "Check the indentation, quotes and brackets, in this line and the one above."
+    return "Check the indentation, quotes and brackets in this line and the line above."
 
 
 def _refuse(event: Any, problem: str) -> NoReturn:
@@ -224,7 +224,7 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
             return mark + result
     except StrictYamlError:
         pass
-    raise EditError(f"the list at {'.'.join(path)} is written in an unusual way")
+    raise EditError(f"the list at {'.'.join(path)} is written in an unsupported way")
 
 
 def edit_value(text: str, key: str, value: str) -> str:
@@ -244,7 +244,7 @@ def edit_value(text: str, key: str, value: str) -> str:
             return result
     except StrictYamlError:
         pass
-    raise EditError(f"{key} is written in an unusual way")
+    raise EditError(f"{key} is written in an unsupported way")
 
 
 class _List:
@@ -334,7 +334,7 @@ class _List:
         """Return the text before an item on its line; raise `EditError` if that is not a dash."""
         before = self._before(item.start_mark.index)
         if not _DASH.fullmatch(before):
-            raise EditError("an item does not begin on the line of its dash")
+            raise EditError("an item does not begin on the same line as its dash")
         return before
 
     def _own_line(self, item: Any) -> re.Match[str] | None:

@@ -368,7 +368,7 @@ def _download_one(
                     problems.append(f"{origin}: {error}")
                     break
                 except WrongHashError as error:
-                    wrong = _changed(file, origin, f"has sha256 {error.actual}")
+                    wrong = _changed(file, origin, f"its sha256 is {error.actual}")
                 else:
                     return
     if wrong is not None:
@@ -391,7 +391,7 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")
     return ChangedFileError(
         f"{file.basename}: {origin} serves another file under this name: expected sha256"
-        f" {file.sha256}{size}, but it {finding}",
+        f" {file.sha256}{size}, but {finding}",
         (
             Hint(
                 "It was replaced upstream, or a mirror or proxy replaces it. Nothing was kept."

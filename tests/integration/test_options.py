@@ -63,7 +63,7 @@ CASES: list[tuple[str, str, str]] = [
     ("watch --backend=docker true", "--profile=mps", "has no docker backend"),
     ("bundle -o=x --profile=mps", "--platform=linux/amd64,linux/arm64", "linux/amd64, linux/arm64"),
     ("bundle -o=x --profile=cpu,mps", "--python-version=3.8", "no files for .* with Python 3.8"),
-    ("bundle -o=x --profile=mps", "--base-image=oci:none", "none: does not exist"),
+    ("bundle -o=x --profile=mps", "--base-image=oci:none", "none does not exist"),
 ]
 
 

@@ -137,7 +137,7 @@ def check(tmp_path: Path, state: str, fault: str, number: signal.Signals) -> Non
     print(f"{state} {fault}: {number.name} {seconds:.2f} s")
     assert running.returncode == SIGNALS[number], stderr
     assert "Traceback" not in stderr
-    assert "nothing half-made is left" in stderr or "before everything was cleaned up" in stderr
+    assert "no partial results are left" in stderr or "before everything was cleaned up" in stderr
     assert list((tmp_path / "tmp").iterdir()) == []
     assert seconds < GENEROUS_SECONDS
     if state == "in_a_child":

@@ -49,7 +49,7 @@ def test_results_that_are_lost_are_an_error(
     if "/dev/full" in where and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     done = exited(1, shell(f"{PROGRAM} {command} {where}", session_environment, tmp_path))
-    assert f"error: standard output cannot be written: {why}" in done.stderr
+    assert f"error: cannot write to standard output: {why}" in done.stderr
     assert plain(done)
 
 

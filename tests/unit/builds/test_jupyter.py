@@ -252,7 +252,7 @@ def test_extensions_that_others_can_write_are_refused(found: Settings) -> None:
     extensions.mkdir(parents=True)
     jupyter.server_command(Path("/lab"), served, [], found)
     extensions.chmod(0o777)
-    with pytest.raises(InvalidError, match="nbextensions can be written by every user"):
+    with pytest.raises(InvalidError, match="nbextensions is writable by every user"):
         jupyter.server_command(Path("/lab"), served, [], found)
 
 

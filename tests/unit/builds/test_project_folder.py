@@ -80,7 +80,7 @@ def test_an_environment_may_have_any_name(settings: Settings, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("mode", "why"),
-    [(0o755, ""), (0o777, "written by every user"), (0o1777, "written by every user")],
+    [(0o755, ""), (0o777, "writable by every user"), (0o1777, "writable by every user")],
 )
 def test_the_folder_is_this_users_or_refused(mode: int, why: str, tmp_path: Path) -> None:
     folder = tmp_path / ".envbuilder"

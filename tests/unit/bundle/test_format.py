@@ -370,6 +370,6 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     with pytest.raises(BuildError) as raised:
         form.write(tmp_path / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)
-    assert raised.value.message == f"no space left on the disk that holds {tmp_path}"
+    assert raised.value.message == f"no space left on the disk of {tmp_path}"
     assert raised.value.hint == "Name a file on another disk with --output."
     assert list(tmp_path.iterdir()) == []

@@ -80,7 +80,7 @@ def test_a_full_disk_is_told_by_its_folder(
     with pytest.raises(BuildError) as raised:
         unpack(bundle, there)
     folder = tmp_path / "disk" if named else there.cache_dir.parent
-    assert raised.value.message == f"no space left on the disk that holds {folder}"
+    assert raised.value.message == f"no space left on the disk of {folder}"
 
 
 # --- Base images in a bundle: found by digest afterwards, complete or refused

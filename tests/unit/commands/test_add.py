@@ -142,11 +142,11 @@ def test_what_is_replaced_or_left_out_is_told(envbuilder: Command) -> None:
     FILE.write_text(text)
     for name in ("more", "lab"):
         error = envbuilder("add", name, code=2).err
-        assert f"{name} is left out of every environment, by exclude: or overrides: in" in error
-        assert "envbuilder.yaml was not changed.\nRemove that line first.\n" in error
+        assert f"{name} is excluded from every environment by exclude: or overrides: in" in error
+        assert "envbuilder.yaml was not changed.\nRemove that entry first.\n" in error
     assert FILE.read_text() == text
     output = envbuilder("add", "other>=2", "einops").out
-    assert "note: other<2 replaces other>=2, as envbuilder.yaml or a file that it lists" in output
+    assert "note: other<2 replaces other>=2, because envbuilder.yaml or a file" in output
     assert output.count("replaces") == 1
 
 
@@ -178,7 +178,7 @@ def test_a_lock_that_can_no_longer_be_made_is_kept(project: Path, envbuilder: Co
     FILE.write_text(TEXT.replace("[leaf]", "[leaf, seldom]"))
     out = envbuilder("lock", "--profile", "tiny", code=2).out
     path = project / "envbuilder.lock/default.tiny.json"
-    stays = f"cannot be locked now; the lock in {path} is kept: seldom does not exist"
+    stays = f"cannot be locked now, so the lock in {path} is kept: seldom does not exist"
     assert f"default.tiny: {stays}\n  envbuilder.yaml:3: seldom\n" in out
     assert packages("default.tiny") == {"torch", "leaf"}
 
@@ -264,8 +264,8 @@ def test_what_cannot_be_read_is_made_anew_with_the_others(
     path.write_bytes(damage)
     assert "envbuilder lock" in envbuilder("check", code=2).out
     out = envbuilder("lock").out
-    assert f"{path}: {reason} (made anew)\n" in out
-    assert out.count("made anew") == 1
+    assert f"{path}: {reason} (made again)\n" in out
+    assert out.count("made again") == 1
     assert len(locks()) == 4
     assert packages("default.small") == {"torch", "leaf"}
 
@@ -430,6 +430,6 @@ def test_a_lock_of_nothing_beside_a_file_that_is_not_read(envbuilder: Command) -
     assert "setup.py" not in envbuilder("lock").out
     FILE.write_text("requirements: []\nprofiles: [small]\n")
     assert (
-        "note: envbuilder.yaml requires nothing, and setup.py lists requirements. Name it:"
+        "note: envbuilder.yaml lists no requirements, but setup.py lists requirements. Name it:"
         " requirements_from: [setup.py]\n"
     ) in envbuilder("lock").out

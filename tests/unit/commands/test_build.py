@@ -120,10 +120,16 @@ def test_the_exit_code_is_0_if_all_are_built_and_that_of_the_failure_if_one_is_n
         (["build", "--profile", "cpu,,cuda"], "has an empty name"),
         (["build", "--profile", ""], "has an empty name"),
         (["build", "--profile", "cpu,cuda", "--tag", "me/x"], "envbuilder build --profile cpu --"),
-        (["build", "--profile", "cpu,cuda", "--output", "x.tar"], "--output is for one image"),
-        (["build", "--profile", "cpu,cuda", "--push", "ghcr.io/a/b:1"], "--push is for one image"),
-        (["verify", "--profile", "cpu,cuda"], "is more than one profile"),
-        (["render", "--profile", "cpu,cuda"], "several profiles are for --target bake"),
+        (
+            ["build", "--profile", "cpu,cuda", "--output", "x.tar"],
+            "--output applies to a single image",
+        ),
+        (
+            ["build", "--profile", "cpu,cuda", "--push", "ghcr.io/a/b:1"],
+            "--push applies to a single image",
+        ),
+        (["verify", "--profile", "cpu,cuda"], "names more than one profile"),
+        (["render", "--profile", "cpu,cuda"], "only --target bake accepts several"),
         (["lock", "--profile", "cpu,cuda"], "only build, bundle and render --target bake"),
     ],
 )

@@ -65,8 +65,10 @@ def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
         )
     )
     wheels, packages = lines[:2]
-    assert wheels.endswith("default.cpu.json is not this project's, which builds use")
-    assert packages.endswith("default.cpu.conda.json is not in this project: it cannot be built")
+    assert wheels.endswith("default.cpu.json differs from this project's lock, which builds use")
+    assert packages.endswith(
+        "default.cpu.conda.json is missing from this project and cannot be built"
+    )
     assert shlex.split(lines[-1]) == [
         "tar",
         "-xf",

@@ -58,8 +58,8 @@ def test_a_fresh_lock(project: Path, check: Command) -> None:
             "profiles: [cpu]\nrequirements: ['torch==1.0']\n",
             "torch==1.0: profile 'cpu' has PyTorch 1.11",
         ),
-        ("profiles: [cpu, cuda]\npython: '3.11'\n", "it is not locked"),
-        ("profiles: [cpu]\npython: '3.11'\nenvironments: {test: {}}\n", "it is not locked"),
+        ("profiles: [cpu, cuda]\npython: '3.11'\n", "not locked yet"),
+        ("profiles: [cpu]\npython: '3.11'\nenvironments: {test: {}}\n", "not locked yet"),
     ],
 )
 def test_what_changed_since(check: Command, text: str, words: str) -> None:
@@ -165,8 +165,8 @@ def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Command) 
         0,
         (
             "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n"
-            "– envbuilder.lock/gone.cpu.json is needless\n"
-            "    envbuilder.yaml has no environment 'gone': `envbuilder lock` removes it\n"
+            "– envbuilder.lock/gone.cpu.json is not needed\n"
+            "    envbuilder.yaml has no environment 'gone': `envbuilder lock` removes the lock\n"
         ),
         "",
     )

@@ -105,11 +105,13 @@ def test_what_has_no_row_says_why() -> None:
         {},
     )
     assert omissions == [
-        Omission(label="mps", why="its backends are venv, conda"),
-        Omission(label="cpu", why="its lock has nothing for these platforms, Pythons and backends"),
+        Omission(label="mps", why="its only backends are venv, conda"),
+        Omission(label="cpu", why="its lock covers none of these platforms, Pythons and backends"),
     ]
     _, (omission,) = rows([shipped("cpu")], Selection(backends=("conda",)), RUNNERS, {})
-    assert omission.why == "its conda packages are not locked: `envbuilder lock --backend conda`"
+    assert (
+        omission.why == "its conda packages are not locked: run `envbuilder lock --backend conda`"
+    )
 
 
 def test_the_cache_key_follows_the_locks_content() -> None:

@@ -194,7 +194,7 @@ def test_what_does_not_fit_a_hosted_runner_is_left_out() -> None:
     assert jobs == [CPU]
     assert "20.0 GB" in omissions[0].why
     plan = replace(PLAN, omissions=tuple(omissions))
-    assert "# No job for cuda: it takes 20.0 GB" in text_of(plan)
+    assert "# No job for cuda: it needs 20.0 GB" in text_of(plan)
     larger = replace(large, runner="big")
     assert ci.fitting((larger,), ci.SERVICES["github"]) == ([larger], [])
 
@@ -214,7 +214,7 @@ def test_jobs_have_a_python_that_envbuilder_runs_with() -> None:
 
 def test_a_workflow_needs_jobs_and_locks_of_the_repository() -> None:
     nothing = replace(PLAN, rows=(), omissions=(Omission(label="mps", why="no venv"),))
-    with pytest.raises(InvalidError, match="no job for a workflow: mps: no venv"):
+    with pytest.raises(InvalidError, match="workflow would have no jobs: mps: no venv"):
         ci.require_jobs(nothing)
     with pytest.raises(InvalidError, match="locks of cpu are not in this repository"):
         ci.require_jobs(replace(PLAN, rows=(replace(CPU, lock=""),)))

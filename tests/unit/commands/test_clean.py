@@ -140,7 +140,7 @@ def test_one_profile(own: settings.Settings, fake: Labelled, cleaned: Command) -
     rest = leftover(own)
     record(own, "cpu")
     record(own, "xpu")
-    for option, subject in (("--store", "downloads"), ("--volumes", "they")):
+    for option, subject in (("--store", "downloads"), ("--volumes", "volumes")):
         assert (
             f"{option}: {subject} belong to no profile"
             in cleaned("--profile", "cpu", option, code=2).err

@@ -46,7 +46,7 @@ def test_a_terminal_is_asked_once_after_the_sizes(
 ) -> None:
     made = [ours(own), leftover(own), record(own, "cpu")]
     assert "at least" in envbuilder("clean").err
-    assert terminal == ["Remove all of it?"]
+    assert terminal == ["Remove all of this?"]
     for p in made:
         assert not p.exists()
 
@@ -76,7 +76,7 @@ def test_without_a_terminal_and_consent_all_is_listed_and_nothing_removed(
     made = [ours(own), leftover(own), record(own, "cpu")]
     shown = envbuilder("clean", *options, code=2)
     assert "nothing was removed" in shown.err
-    assert "To remove what is listed, add --yes." in shown.err
+    assert "To remove the items listed above, add --yes." in shown.err
     for path in made:
         assert str(path) in shown.out
     assert all(path.exists() for path in made)

@@ -78,7 +78,7 @@ def test_each_command_explains_itself(name: str, envbuilder: Command) -> None:
         (["render", "--profile", "cpu", "--python-version", "3.9"], "no Python 3.9"),
         (["build", "--output", "a.tar", "--output", "oci:b"], "--output is given 2 times"),
         (["ci"], "Choose from:\n    github,\n"),
-        (["-q", "profiles", "-v"], "--quiet and --verbose exclude each other"),
+        (["-q", "profiles", "-v"], "--quiet and --verbose cannot be combined"),
         (["verify", "--epochs", "0"], "--epochs"),
         (["verify", "--python", "/does/not/exist"], "does not exist"),
     ],
@@ -306,9 +306,9 @@ def test_what_is_for_images_is_refused_without_one(
     code = 125 if command in cli.PASSES_CODE_THROUGH else 2
     shown = envbuilder(command, "--backend", backend, option, *rest, code=code).err
     name = option.partition("=")[0]
-    assert f"{name} is for images, and the backend {backend} makes none" in shown
+    assert f"{name} applies only to images, but the backend {backend} makes none" in shown
     assert "Add --backend docker" in shown
-    assert ("see its folders where they are" in shown) == (name == "--volume")
+    assert ("see all folders at their usual paths" in shown) == (name == "--volume")
 
 
 def test_a_base_image_from_a_variable_is_for_images_only(

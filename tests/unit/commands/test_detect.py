@@ -220,8 +220,11 @@ def test_a_recording_of_this_machine_decides_as_here(
     monkeypatch.setattr(probe, "host", REAL)
     folder = tmp_path / "machine"
     said = detected("--record", str(folder)).out
-    assert "Look at it before you send it" in said
-    assert f"This decides as here:\n  envbuilder detect --root {folder}\n" in said
+    assert "Check the files before you send them" in said
+    assert (
+        f"To get the same decision from the recording:\n  envbuilder detect --root {folder}\n"
+        in said
+    )
     assert (folder / "proc/cpuinfo").is_file()
     assert "is not empty" in detected("--record", str(folder), code=2).err
     replayed = json.loads(detected("--json", "--root", str(folder)).out)
@@ -238,7 +241,7 @@ def test_one_host_is_looked_at(command: str, tmp_path: Path, envbuilder: Command
 @pytest.mark.parametrize("more", [["--root", "."], ["--model", "7B"]])
 def test_only_this_machine_is_recorded(more: list[str], tmp_path: Path, detected: Command) -> None:
     given = ("--record", str(tmp_path / "machine"))
-    assert "--record records this machine" in detected(*given, *more, code=2).err
+    assert "--record only records this machine" in detected(*given, *more, code=2).err
     assert not (tmp_path / "machine").exists()
 
 

@@ -100,7 +100,7 @@ SIF = "sif: {cpu: /shared/cpu.sif}\n"
     ("file", "options", "why"),
     [
         # An image is not verified as something else.
-        (SIF, ("--profile", "cpu", "--python=/usr/bin/python3"), "--python verifies something"),
+        (SIF, ("--profile", "cpu", "--python=/usr/bin/python3"), "--python cannot be combined"),
         ("profiles: [{node: n2, profile: cudda}]\n", ("--dry-run",), "cudda"),
     ],
 )
@@ -267,4 +267,4 @@ def test_an_option_that_has_no_meaning_beside_another_is_refused(
 ) -> None:
     (tmp_path / "run").mkdir()
     last = next(word for word in options[::-1] if word.startswith("--"))
-    assert f"leave out {last}" in fleet("verify", *options, code=2).err
+    assert f"cannot be combined with {last}" in fleet("verify", *options, code=2).err

@@ -139,7 +139,7 @@ def test_it_prints_what_it_wrote_and_what_comes_next(envbuilder: Command) -> Non
         f"wrote {FILE.absolute()}:\n"
         "  requirements_from:\n"
         "    - requirements.txt\n"
-        "taken: 2 packages of requirements.txt\n"
+        "used: 2 packages of requirements.txt\n"
         "Next:\n"
         "  envbuilder lock\n"
         "  envbuilder run -- python train.py\n"
@@ -293,7 +293,7 @@ def test_a_module_that_no_table_knows_is_only_named(report: Report) -> None:
     result = report("--offline")
     assert active()[:2] == ["requirements:", "  - einops  # imported by train.py"]
     (needed,) = result["needs_you"]
-    assert needed.startswith("imported, and no table says which packages bring them: mpi. ")
+    assert needed.startswith("imported modules whose packages are unknown: mpi. ")
 
 
 def test_a_fork_that_is_listed_brings_the_module(report: Report) -> None:
@@ -420,10 +420,10 @@ def test_a_module_of_a_folder_that_nothing_installs_needs_the_user(report: Repor
     lay({"submodules/simple-knn/setup.py": "setup(name='simple_knn')"})
     mine, others = report("--offline")["needs_you"]
     assert mine == (
-        "train.py imports simple_knn. To build it, by code of its own: requirements: [simple-knn"
-        " @ ./submodules/simple-knn], build_from_source: [simple-knn]"
+        "train.py imports simple_knn. To build it from this folder with its own code:"
+        " requirements: [simple-knn @ ./submodules/simple-knn], build_from_source: [simple-knn]"
     )
-    assert others.startswith("imported, and no table says which packages bring them: other_knn.")
+    assert others.startswith("imported modules whose packages are unknown: other_knn.")
 
 
 def test_of_several_frameworks_that_notebooks_import_none_is_lost(envbuilder: Command) -> None:
@@ -524,7 +524,7 @@ def test_again_it_changes_nothing_and_says_what_it_would_write(envbuilder: Comma
     FILE.write_text(text.replace("requirements.txt", "list.txt"))
     printed = envbuilder("init", "--offline").out
     assert "already exists and was not changed. A new one would be:\n" in printed
-    assert "    - requirements.txt\ntaken: 1 package" in printed
+    assert "    - requirements.txt\nused: 1 package" in printed
     assert "list.txt" in FILE.read_text()
     FILE.write_text("not: [valid\n")
     envbuilder("init", "--offline", code=2)
@@ -672,8 +672,13 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     an_index(monkeypatch)
     questions(monkeypatch, moved=moved)
     result = report()
-    nearest = "the nearest that fits the others; requirements.txt:2 has torchtext==0.15"
-    mac = 'the next for Macs; requirements.txt:3 has numba[x]==0.55; python_version > "3"'
+    nearest = (
+        "the nearest version that fits the others, instead of torchtext==0.15 in requirements.txt:2"
+    )
+    mac = (
+        'the nearest with wheels for Macs, instead of numba[x]==0.55; python_version > "3" in'
+        " requirements.txt:3"
+    )
     assert active()[2:] == [
         "build_from_source: [of-linux, of-mac]  # their own code runs while they are built",
         'framework_version: "2.1.2"  # instead of what files say',
@@ -700,7 +705,7 @@ def test_a_mac_has_the_next_version_with_a_wheel_rather_than_a_build(
     an_index(monkeypatch)
     monkeypatch.setattr(chooser, "Chooser", Chooser)
     report()
-    why = "the next for Macs; requirements.txt:2 has numba==0.55"
+    why = "the nearest with wheels for Macs, instead of numba==0.55 in requirements.txt:2"
     assert active()[2:] == [
         "overrides:  # whatever packages require of each other",
         f"  numba: \"numba==0.57; sys_platform == 'darwin'\"  # {why}",
@@ -728,9 +733,9 @@ def test_a_second_framework_that_is_too_old_for_any_python_is_left_out_and_said(
     # Of the others none counts: what uses a framework may be built, or moved.
     questions(monkeypatch, old=["tensorflow", "rich"])
     needed = report()["needs_you"]
-    old = "what files ask for is too old for Python 3.8 and later"
+    old = "the requested version is too old for Python 3.8 and later"
     assert f"exclude: [tensorflow]  # {old}" in active()
-    assert f"tensorflow: {old}, so it is excluded. What imports it will fail." in needed
+    assert f"tensorflow: {old}, so it is excluded. Code that imports it will fail." in needed
 
 
 LOCKED = init._locked
@@ -748,7 +753,7 @@ def test_a_machine_that_no_profile_fits_gets_the_file_without_a_lock(
     monkeypatch.setattr(pipeline, "choose", refuse)
     monkeypatch.setattr(init, "_locked", LOCKED)
     captured = envbuilder("init")
-    assert "nothing is locked: no profile fits this machine" in captured.err
+    assert "nothing was locked: no profile fits this machine" in captured.err
     assert "Next:\n  envbuilder lock\n" in captured.out
 
 
@@ -771,8 +776,8 @@ def test_a_lock_for_other_machines_alone_is_none_for_this_one(
 def test_a_strangers_package_is_excluded_and_said(report: Report) -> None:
     lay({"requirements.txt": "torch\napex\n"})
     (needed,) = report("--offline")["needs_you"]
-    assert "apex: the index has another package of such a name, so it is excluded." in needed
-    assert active()[2:] == ["exclude: [apex]  # the index has another package of such a name"]
+    assert "apex: the index has an unrelated package of this name, so it is excluded." in needed
+    assert active()[2:] == ["exclude: [apex]  # the index has an unrelated package of this name"]
     FILE.unlink()
     lay({"requirements.txt": "torch\napex @ git+https://host.example/apex\n"})
     assert "exclude" not in report("--offline")["text"]
@@ -841,7 +846,7 @@ def test_an_index_that_fails_is_asked_once_and_said_after_what_was_written(
     an_index(monkeypatch)
     asked = asked_of(monkeypatch, fail)
     captured = envbuilder("init", code=1)
-    assert "taken: 1 package of requirements.txt" in captured.out
+    assert "used: 1 package of requirements.txt" in captured.out
     assert "the index is away" in captured.err
     assert "envbuilder init --offline" in captured.err
     assert asked == ["cuda"]
@@ -868,7 +873,9 @@ def test_what_was_built_is_imported(
     printed = envbuilder("init", "--build", code=code)
     assert [request.profile for request in prepared] == ["cpu"]
     assert "imports: 0 of 1; numpy: no" in printed.out
-    assert ("not all that the project requires can be imported" in printed.err) is bool(code)
+    assert ("some packages that the project requires cannot be imported" in printed.err) is bool(
+        code
+    )
 
 
 def test_pkg_resources_is_of_an_older_setuptools(report: Report) -> None:
@@ -895,7 +902,7 @@ def test_what_cannot_be_locked_here_is_said_after_what_was_written(
     questions(monkeypatch, answered())
     monkeypatch.setattr(init, "_locked", refuse)
     captured = envbuilder("init", code=2)
-    assert "taken: 1 package of requirements.txt" in captured.out
+    assert "used: 1 package of requirements.txt" in captured.out
     assert "default.cpu cannot be locked: for a reason" in captured.err
     assert FILE.exists()
     envbuilder("init")  # what exists stays, and is not locked again
@@ -934,7 +941,7 @@ def test_an_index_that_fails_midway_excludes_no_package(
     excluded = [line for line in active() if line.startswith("exclude")]
     assert excluded == ["exclude: [gone]  # no index has them"]
     (unsure,) = (line for line in result["needs_you"] if line.startswith("einops: "))
-    assert "unknown whether an index has it, since one fails (index.example: " in unsure
+    assert "one index fails, so it is unknown whether the package exists (index.example: " in unsure
 
 
 def test_a_file_that_cannot_be_read_is_left_out(report: Report) -> None:
@@ -962,7 +969,7 @@ def test_an_index_that_takes_its_time_leaves_the_rest_to_lock(
     monkeypatch.setattr(init, "_resolvable", lambda *_: threading.Event().wait(60))
     monkeypatch.setattr(init, "_locked", lambda *_: threading.Event().wait(60))
     printed = envbuilder("init")
-    assert "not everything was checked, because the index is slow" in printed.err
+    assert "the package index is slow, so only a part was checked" in printed.err
     assert "nothing is locked yet" in printed.err
     assert "envbuilder lock" in printed.out
     assert "requirements.txt" in FILE.read_text()

@@ -135,7 +135,7 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     out = envbuilder("lock", "--profile", "tiny").out
     own = load_settings().config_dir / "profiles/locks/tiny.json"
     assert profile_lock.load(own) == other
-    assert "  it is used instead of the shipped lock" in out
+    assert "this lock replaces the shipped one" in out
     assert "  leaf 1.0 → 0.9\n" in out
     assert f"{own} is used instead of the shipped lock" in envbuilder("profiles", "tiny").out
 
@@ -293,7 +293,7 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
     assert (project / "a.tiny.json").read_text() == profile_lock.dump(partly)
     out = capsys.readouterr().out
     assert "not for linux/amd64 3.11: 1 package stands in the way:\n    leaf (env" in out
-    assert ("this machine is linux/amd64: a cannot be built here\n" in out) == (code == 2)
+    assert ("a cannot be built on this machine, which is linux/amd64\n" in out) == (code == 2)
 
 
 def test_locks_are_resolved_side_by_side_and_stay_in_order(

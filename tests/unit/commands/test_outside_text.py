@@ -248,7 +248,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def require_plain(arguments: list[str], out: str, err: str) -> None:
     """Raise unless the output cannot act on a terminal, and holds no forged line."""
-    assert "a defect of envbuilder" not in err, (arguments[:3], err[-1500:])
+    assert "a bug in envbuilder" not in err, (arguments[:3], err[-1500:])
     for text in (out, err):
         assert escaped_lines(text) == text, (arguments[:3], text[:300])
         lines = text.splitlines()

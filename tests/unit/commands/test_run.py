@@ -76,7 +76,12 @@ def test_a_stated_port_that_is_in_use_stays_closed(printed: list[str]) -> None:
         assert _is_free(free, printed.append)
         assert printed == []
         assert not _is_free(busy, printed.append)
-    assert printed == [f"warning: port {busy.outside} is in use here, so it is not the container's"]
+    assert printed == [
+        (
+            f"warning: port {busy.outside} is in use on this machine, so it is not"
+            " forwarded to the container"
+        )
+    ]
 
 
 class ReplacedError(BaseException):
@@ -229,7 +234,7 @@ def test_what_is_not_locked_is_locked_for_this_host(
         cli.main([*RUN, "--environment", environment, "--", "true"])
     assert (resolved, locks(tmp_path)) == (["cpu"], [f"{environment}.cpu.json"])
     printed = capsys.readouterr()
-    line = "profile 'cpu' has no lock: it is made now; `envbuilder lock` makes those of all\n"
+    line = "profile 'cpu' has no lock: locking it now; `envbuilder lock` locks all profiles\n"
     assert printed.err.count(line) == 1
     assert printed.out == ""
     with BUILT:
@@ -303,7 +308,7 @@ def test_a_stale_lock_is_made_again_before_an_installer_is_not(
         with BUILT:
             cli.main([*RUN, "--", "true"])
     assert resolved == ["cpu", "cpu"]
-    assert "is stale: the project or the profile changed after it was made: it is made now" in (
+    assert "is stale: the project or the profile changed after it was made: locking it now" in (
         capsys.readouterr().err
     )
 
@@ -333,8 +338,8 @@ def test_a_strange_shell_is_only_an_argument(shell: str) -> None:
 @pytest.mark.parametrize(
     ("content", "mode", "code", "said"),
     [
-        (None, 0, 127, "./train.sh: there is no such file"),
-        ("#!/bin/sh\n", 0o644, 126, "./train.sh: not executable"),
+        (None, 0, 127, "./train.sh: no such file"),
+        ("#!/bin/sh\n", 0o644, 126, "./train.sh: the file is not executable"),
         ("import torch\n", 0o755, 126, "./train.sh: cannot be executed: it does not begin with #!"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_command_runs(
 ) -> None:
     (tmp_path / "lock.json").write_text('{"schema": 1, "profile": "cpu", "targets": []}')
     error = envbuilder("watch", "--output", str(tmp_path / "lock.json"), "--", "true", code=125).err
-    assert "lock.json: exists, and is another kind of file" in error
+    assert "lock.json: already exists and is another kind of file" in error
 
 
 @pytest.mark.soak

@@ -76,7 +76,7 @@ def test_a_key_that_is_twice_among_many_is_found_at_once() -> None:
 
 @pytest.mark.parametrize("text", [r'["\ud800"]', r'{"\udC00": 1}'])
 def test_half_a_character_is_no_text(text: str) -> None:
-    with pytest.raises(ValueError, match="half a character"):
+    with pytest.raises(ValueError, match="half of an escaped character"):
         decoding.strict_json(text.encode())
 
 

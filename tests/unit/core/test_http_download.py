@@ -100,7 +100,9 @@ def test_a_body_of_no_locked_size_is_limited_with_what_is_there(source: Source) 
     source.part.write_bytes(CONTENT[:30_000])
     assert source.fetch(size=None, limit=len(CONTENT)) == CONTENT
     source.part.write_bytes(CONTENT[:30_000])
-    with pytest.raises(OtherSizeError, match="announces 70000 bytes, more than 69999"):
+    with pytest.raises(
+        OtherSizeError, match="the response has 70000 bytes, more than the limit of 69999"
+    ):
         source.fetch(size=None, limit=len(CONTENT) - 1)
     assert not source.part.exists()
 
@@ -112,8 +114,8 @@ def test_a_page_is_the_file_only_if_it_has_its_size(source: Source, kind: str) -
     )
     assert source.fetch() == CONTENT
     source.part.unlink()
-    with pytest.raises(UnavailableError, match=r"^sends a page instead of the file"):
+    with pytest.raises(UnavailableError, match=r"^the server sent a web page instead of the file"):
         source.fetch(size=len(CONTENT) + 1)
     assert not source.part.exists()
-    with pytest.raises(UnavailableError, match=r"^sends a page instead of the file"):
+    with pytest.raises(UnavailableError, match=r"^the server sent a web page instead of the file"):
         source.fetch(size=None)

@@ -58,10 +58,10 @@ DECIDES = PROJECT / "envbuilder.yaml"
         (folder(0, 0o1777), file(MALLORY), "envbuilder.yaml belongs to"),
         (folder(MALLORY), file(), "project belongs to"),
         (folder(MALLORY), file(0), "project belongs to"),
-        (folder(mode=0o777), file(), "written by every user"),
-        (folder(), file(mode=0o666), "written by every user"),
+        (folder(mode=0o777), file(), "writable by every user"),
+        (folder(), file(mode=0o666), "writable by every user"),
         (folder(), folder(MALLORY), "envbuilder.yaml belongs to"),
-        (folder(), folder(0, 0o1777), "written by every user"),
+        (folder(), folder(0, 0o1777), "writable by every user"),
     ],
 )
 def test_what_other_users_can_write_does_not_count(
@@ -160,7 +160,7 @@ def test_a_project_whose_file_others_can_write_is_ignored_and_noted_once(
     assert ignoring.project is None
     assert ignoring.configuration.profile is None
     (note,) = notes
-    assert f"{project / 'envbuilder.yaml'} can be written by every user" in note
+    assert f"{project / 'envbuilder.yaml'} is writable by every user" in note
     monkeypatch.setenv(files.TRUSTED_VARIABLE, str(project))
     assert load_settings(cwd=project / "below", note=notes.append).project == project
 
@@ -175,7 +175,7 @@ def test_what_others_can_write_beside_a_projects_file_is_refused(name: str, tmp_
     assert load_settings(cwd=tmp_path).project == tmp_path
     mode = (tmp_path / name).stat().st_mode
     (tmp_path / name).chmod(mode | 0o002)
-    with pytest.raises(InvalidError, match=f"{name} can be written by every user"):
+    with pytest.raises(InvalidError, match=f"{name} is writable by every user"):
         load_settings(cwd=tmp_path)
     named = {files.TRUSTED_VARIABLE: str(tmp_path)}
     assert load_settings(named, cwd=tmp_path).project == tmp_path
@@ -190,7 +190,7 @@ def test_locks_are_never_written_through_a_link(name: str, tmp_path: Path) -> No
     _written(other, "locks/default.cpu.json")
     (project / name).parent.mkdir(exist_ok=True)
     (project / name).symlink_to(other)
-    with pytest.raises(InvalidError, match=f"{name} is a link"):
+    with pytest.raises(InvalidError, match=f"{name} is a symbolic link"):
         entries.place("cpu", load_settings(cwd=project), None)
     settings = replace(load_settings(cwd=tmp_path), project=project)
     assert entries.place("cpu", settings, other) == other / "cpu.json"
@@ -206,7 +206,7 @@ def test_a_configuration_folder_that_others_can_write_is_refused(name: str, tmp_
     environ = {"ENVBUILDER_CONFIG_DIR": str(user)}
     assert load_settings(environ).configuration.profile == "zendnn"
     (user / name).chmod((user / name).stat().st_mode | 0o002)
-    with pytest.raises(InvalidError, match="can be written by every user"):
+    with pytest.raises(InvalidError, match="is writable by every user"):
         load_settings(environ)
     environ[files.TRUSTED_VARIABLE] = str(user)
     assert load_settings(environ).configuration.profile == "zendnn"
@@ -244,9 +244,9 @@ OURS = Path("/x/cache/store")
         (folder(), folder(), ""),
         (folder(mode=0o2775), folder(mode=0o2775), ""),
         (folder(), folder(MALLORY, 0o700), "belongs to"),
-        (folder(), folder(mode=0o777), "store can be written by every user"),
+        (folder(), folder(mode=0o777), "store is writable by every user"),
         (folder(MALLORY), folder(), "cache belongs to"),
-        (folder(mode=0o777), folder(), "cache can be written by every user"),
+        (folder(mode=0o777), folder(), "cache is writable by every user"),
     ],
 )
 def test_who_can_put_files_into_a_folder_of_ours(

@@ -34,18 +34,18 @@ WRONG_KEYS = {
         "requirements.txt: true\n", "requirements.txt", "mean 'requirements_from'?"
     ),
     "hyphen": Mistake("requirements-from: [r.txt]\n", "requirements-from", "requirements_from"),
-    "name": Mistake("name: mine\n", "name", "a project is identified by its folder"),
-    "version": Mistake("version: 2\n", "version", "the file has no version"),
+    "name": Mistake("name: mine\n", "name", "identifies a project by its folder"),
+    "version": Mistake("version: 2\n", "version", "this file has no version"),
     "channels": Mistake("channels: [conda-forge]\n", "channels", "[environment.yml]"),
     "conda": Mistake("conda: [ffmpeg]\n", "conda", "requirements_from: [environment.yml]"),
     "extras": Mistake("extras: [dev]\n", "extras", "{file: pyproject.toml, extras: [NAME]}"),
     "accelerator": Mistake("accelerator: cuda\n", "accelerator", "profiles: [cpu, cuda]"),
     "base_image": Mistake("base_image: python:3.11\n", "base_image", "ENVBUILDER_BASE_IMAGE"),
-    "backend": Mistake("backend: venv\n", "backend", "--backend chooses it"),
-    "platforms": Mistake("platforms: [linux/amd64]\n", "platforms", "every profile states"),
-    "index": Mistake("index_url: https://h/s\n", "index_url", "for pip or uv"),
+    "backend": Mistake("backend: venv\n", "backend", "pass --backend"),
+    "platforms": Mistake("platforms: [linux/amd64]\n", "platforms", "every profile lists"),
+    "index": Mistake("index_url: https://h/s\n", "index_url", "in pip or uv"),
     "torch": Mistake("torch: 2.13.0\n", "torch", "the framework comes from the profile"),
-    "extends": Mistake("extends: cpu\n", "extends", "a project names `profiles`"),
+    "extends": Mistake("extends: cpu\n", "extends", "A project lists `profiles`"),
     "env": Mistake("env: {A: b}\n", "env", "Did you mean 'environment'?"),
     "enviroments": Mistake("enviroments: {}\n", "enviroments", "mean 'environments'?"),
     "python_version": Mistake("python_version: '3.11'\n", "python_version", "mean 'python'?"),
@@ -60,7 +60,7 @@ WRONG_KEYS = {
         "environments.b.deps", "Did you mean 'requirements'?", line=4,
     ),
     "an environment's name": Mistake(
-        "environments:\n  a:\n    name: b\n", "environments.a.name", "is the key above it", line=3
+        "environments:\n  a:\n    name: b\n", "environments.a.name", "the key above it", line=3
     ),
     "path of a file": Mistake(
         "requirements_from:\n  - path: r.txt\n", "requirements_from.0.path", "mean 'file'?", line=2
@@ -76,7 +76,7 @@ WRONG_KEYS = {
 WRONG_TYPES = {
     "text for a list": Mistake("requirements: rich\n", "requirements", "a list: [rich]"),
     "a build": Mistake(
-        "framework_version: 2.7+cu118\n", "framework_version", "the hardware decides it"
+        "framework_version: 2.7+cu118\n", "framework_version", "the hardware determines it"
     ),
     "an override": Mistake("overrides:\n  a: a==2.x\n", "overrides.a", "name==version", line=2),
     "a range": Mistake("framework_version: 2.7.x\n", "framework_version", '"2.7" or "2.7.1"'),
@@ -167,14 +167,14 @@ WRONG_VALUES = {
         "environments:\n  default: {}\n", "environments.default", "to the top level", line=2
     ),
     "an absolute path": Mistake(
-        "requirements_from: [/etc/passwd]\n", "requirements_from.0", "folder of envbuilder.yaml"
+        "requirements_from: [/etc/passwd]\n", "requirements_from.0", "relative to envbuilder.yaml"
     ),
     "a path outside": Mistake(
         "requirements_from: [../r.txt]\n", "requirements_from.0", "without `..`"
     ),
     "a path outside below": Mistake(
         "requirements_from:\n  - file: a/../../r.txt\n",
-        "requirements_from.0.file", "copy files from elsewhere", line=2,
+        "requirements_from.0.file", "Copy files from elsewhere", line=2,
     ),
     "a missing file": Mistake("requirements_from: [no.txt]\n", "no.txt", "Write its path"),
     "another kind of file": Mistake(
@@ -186,7 +186,7 @@ WRONG_VALUES = {
     "an option": Mistake(
         "requirements: [-r r.txt]\n", "requirements.0", "under requirements_from:"
     ),
-    "the project": Mistake("requirements: [.]\n", "requirements.0", "needs no requirement"),
+    "the project": Mistake("requirements: [.]\n", "requirements.0", "needs no entry"),
     "a repository": Mistake(
         "requirements:\n  - git+https://h/x\n", "git+https://h/x", "Name a released version", line=2
     ),
@@ -197,7 +197,7 @@ WRONG_VALUES = {
     "a Debian version": Mistake(
         "system_packages: [git=1.2]\n", "system_packages.0", "without a version"
     ),
-    "a relative store": Mistake("shared_store: store\n", "shared_store", "begin it with /"),
+    "a relative store": Mistake("shared_store: store\n", "shared_store", "Begin the path with /"),
 }  # fmt: skip
 WRONG_YAML = {
     "twice": Mistake("python: '3.11'\npython: '3.12'\n", "python", "keep one of them", line=2),
@@ -209,7 +209,7 @@ WRONG_YAML = {
     "a bomb": Mistake(BOMB, "", "write the value out"),
     "a merge": Mistake("<<: {python: '3.11'}\n", "<<", "write the keys out"),
     "an object": Mistake("requirements: !!python/object:os.system [a]\n", "", "plain data"),
-    "two documents": Mistake("python: '3.11'\n---\n{}\n", "", "one document only", line=2),
+    "two documents": Mistake("python: '3.11'\n---\n{}\n", "", "only hold one document", line=2),
     "a list": Mistake("- rich\n", "", "Begin with a key and a colon."),
     "text": Mistake("rich\n", "", "Begin with a key and a colon."),
     "a key that is true": Mistake("on: [cpu]\n", "on", "quote it"),

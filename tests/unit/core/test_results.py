@@ -51,7 +51,9 @@ def test_nothing_else_is_replaced(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     for name in ("out.json", "link.json", "pipe.json", "folder.json"):
         for act in (place(tmp_path / name).require, lambda n=name: place(tmp_path / n).write(str)):
-            with pytest.raises(InvalidError, match=f"{name}: exists, and is another kind of file"):
+            with pytest.raises(
+                InvalidError, match=f"{name}: already exists and is another kind of file"
+            ):
                 act()
     assert path.read_bytes() == content
 
@@ -84,7 +86,7 @@ def test_a_place_is_left_as_it_was_found(tmp_path: Path) -> None:
 
 def test_two_results_need_two_files(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with pytest.raises(InvalidError, match="named by --output and --html"):
+    with pytest.raises(InvalidError, match="named by both --output and --html"):
         console.require_places(place(path), place(path, "--html"))
 
 

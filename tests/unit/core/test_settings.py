@@ -68,11 +68,11 @@ def test_a_cache_that_others_can_write_is_refused(found: Settings, name: str) ->
     folder.mkdir(parents=True)
     folder.chmod(0o1777)
     with pytest.raises(
-        InvalidError, match=rf"{name} cannot be used: .* can be written by every user"
+        InvalidError, match=rf"{name} cannot be used: .* is writable by every user"
     ) as caught:
         settings.require_own(found)
     assert f"{files.TRUSTED_VARIABLE}={folder.parent}" in caught.value.hint
-    with pytest.raises(InvalidError, match="can be written by every user"):
+    with pytest.raises(InvalidError, match="is writable by every user"):
         settings.require_writable(folder)
     folder.chmod(0o755)
     settings.require_own(found)

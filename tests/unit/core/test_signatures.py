@@ -185,9 +185,9 @@ def test_nothing_is_replaced_that_is_no_signature_file(
 ) -> None:
     path = tmp_path / "it.intoto.jsonl"
     path.write_text(content)
-    with pytest.raises(InvalidError, match="exists, and is not a signature file") as refused:
+    with pytest.raises(InvalidError, match="already exists and is not a signature file") as refused:
         signatures.write_signatures(path, STATEMENT, key)
-    assert refused.value.hint == "Move it away if it is a damaged one."
+    assert refused.value.hint == "Move the file away."
     assert path.read_text() == content
 
 

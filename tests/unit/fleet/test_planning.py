@@ -159,7 +159,7 @@ def test_scripts(tmp_path: Path, repository: Path, rewrite_golden: bool) -> None
 def test_lines_of_shell_that_others_can_write_are_refused(tmp_path: Path) -> None:
     read(tmp_path, EXAMPLE)
     (tmp_path / "fleet.yaml").chmod(0o666)
-    with pytest.raises(InvalidError, match=r"fleet\.yaml can be written by every user"):
+    with pytest.raises(InvalidError, match=r"fleet\.yaml is writable by every user"):
         planning.read_settings(tmp_path / "fleet.yaml")
 
 

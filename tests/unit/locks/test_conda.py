@@ -154,7 +154,7 @@ def test_one_that_cannot_be_read_is_solved_anew(
     monkeypatch.setattr(solve, "lock", lambda *_, **__: made)
     assert lock_command.settle_conda([entry], settings, upgrade=False) == 0
     out = capsys.readouterr().out
-    assert f"{entry.path}: not a lock: Expecting value in line 1 (made anew)" in out
+    assert f"{entry.path}: not a lock: Expecting value in line 1 (made again)" in out
     assert conda_lock.load(entry.path) == made
 
 

@@ -105,7 +105,7 @@ def test_only_wanted_wheels_of_local_folders(tmp_path: Path) -> None:
 
 
 def test_the_index_wins_over_a_claim_and_says_so() -> None:
-    listed = offer(sha256="b" * 64, provenance="read", by="the index up", requires_dist=None)
+    listed = offer(sha256="b" * 64, provenance="read", by="the index in pip", requires_dist=None)
     (merged,), notes = upstream.merge([listed], [], [offer()], "up")
     assert merged.sha256 == "b" * 64
     assert merged.provenance == "read"

@@ -164,7 +164,7 @@ def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:
     assert texts(read(tmp_path, "requirements.txt").requirements) == ["rich"]
     (tmp_path / "more/b.txt").chmod(0o666)
     message, hint = refusal(tmp_path, "requirements.txt")
-    assert "more/b.txt can be written by every user" in message
+    assert "more/b.txt is writable by every user" in message
     assert "ENVBUILDER_TRUSTED_FOLDERS" in hint
 
 

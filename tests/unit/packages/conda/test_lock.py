@@ -171,7 +171,10 @@ def test_a_lock_that_must_be_signed_is_refused_without_a_signature(tmp_path: Pat
     [
         ("{", "not a lock: "),
         ("{}", "conda lock schema None is not supported"),
-        ('{"schema": 1, "profile": "other"}', "profile: is 'other': this is another profile's"),
+        (
+            '{"schema": 1, "profile": "other"}',
+            "profile: this conda lock is for another profile, 'other'",
+        ),
     ],
 )
 def test_what_is_no_lock_says_how_to_make_one(text: str, reason: str, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_only_an_earlier_comparison_is_replaced(
         written(tmp_path / report)
     (tmp_path / name).write_text(content)
     said = compare("a.json", "-o", name, code=2).err
-    assert f"{name}: exists, and is another kind of file" in said
+    assert f"{name}: already exists and is another kind of file" in said
     assert (tmp_path / name).read_text() == content
     (tmp_path / name).unlink()
     compare("a.json", "-o", name)
