@@ -128,7 +128,7 @@ def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
     assert run(Watching(file=file, page=page), code=3, processes=(observed(),)) == 3
     error = capsys.readouterr().err
-    assert f"warning: {tmp_path / 'there'}: exists, and is another kind of file" in error
+    assert f"warning: {tmp_path / 'there'}: already exists and is another kind of file" in error
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
