@@ -48,7 +48,7 @@ UNMARKED = (
     " (rm -r)"
 )
 ELSEWHERE = "labelled by envbuilder, but not built by this installation"
-NAMED = "it it also has a name that envbuilder did not give it"
+NAMED = "it also has a name that envbuilder did not give it"
 SHARED = f"another installation of envbuilder also built it, and names it {records.CLAIMS}…"
 NOBODYS = (
     "no project uses it: run `envbuilder clean` outside of projects, or with --all, to remove it"

@@ -259,7 +259,7 @@ def length(response: requests.Response) -> int | None:
 
 def _broken_off(received: int, announced: int | None) -> str:
     return (
-        "the connection the connection broke off after"
+        "the connection broke off after"
         f" {received}{f' of {announced}' if announced is not None else ''} bytes"
     )
 
@@ -479,9 +479,7 @@ def _growing(
                 have += len(piece)
                 yield have
     if size is not None and announced is None and have < size:
-        raise requests.ConnectionError(
-            f"the connection the connection broke off after {have} of {size} bytes"
-        )
+        raise requests.ConnectionError(f"the connection broke off after {have} of {size} bytes")
 
 
 def _is_elsewhere(response: requests.Response, have: int) -> bool:
