@@ -12,10 +12,8 @@ import click
 
 from envbuilder.commands import fleet_node
 from envbuilder.commands.options import (
-    EXISTING_FOLDER,
     FILE,
     FOLDER,
-    given,
     json_option,
     load_settings,
 )
@@ -38,10 +36,6 @@ def command() -> None:
 
 
 command.add_command(fleet_node.node)
-
-
-_PLANNED = ("profile", "partition", "nodes", "quick", "executable", "limit", "folder", "dry_run")
-"""Parameters that the plan of a resumed run already determines."""
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -86,13 +80,6 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
     help="New folder, which all nodes must see.  [default: ./fleet-RUN]",
 )
 @click.option("--dry-run", is_flag=True, help="Write the nodes' scripts without submitting them.")
-@click.option(
-    "--resume",
-    "resumed",
-    metavar="FOLDER",
-    type=EXISTING_FOLDER,
-    help="Continue an interrupted run, or repeat nodes that failed without a result.",
-)
 @json_option
 def verify(
     profile: str | None,
@@ -103,7 +90,6 @@ def verify(
     limit: int,
     folder: Path | None,
     dry_run: bool,
-    resumed: Path | None,
     as_json: bool,
 ) -> int:
     """Verify every node of a Slurm cluster with one job each, and compare with what was promised.
@@ -131,19 +117,12 @@ def verify(
       envbuilder fleet verify --quick
       envbuilder fleet verify --partition gpu --profile cuda --limit 20m
       envbuilder fleet verify --nodes 'epyc*' --folder /shared/fleet-1
-      envbuilder fleet verify --resume fleet-20261123t091500z-4f1a2b
     """
     from envbuilder.fleet import folder as folders, model, planning
     from envbuilder.fleet.run import Run
     from envbuilder.fleet.slurm import Slurm
     from envbuilder.project import variants
 
-    if resumed is not None:
-        for option in given(_PLANNED):
-            raise click.UsageError(
-                f"--resume continues a run as planned and cannot be combined with {option}"
-            )
-        return _resumed(resumed.resolve(), as_json=as_json)
     if dry_run and as_json:
         raise click.UsageError("--dry-run verifies nothing and cannot be combined with --json")
     progress = console.progress()
@@ -165,7 +144,6 @@ def verify(
         python = python.absolute()
     request = planning.Request(
         profile=profile,
-        partition=partition,
         patterns=tuple(filter(None, (nodes or "").split(","))),
         arguments=planning.arguments(quick=quick, python=python),
         quick=quick,
@@ -193,27 +171,13 @@ def verify(
     )
     plan = planning.plan(run, client.nodes(), settings, request, library)
     scripts = planning.scripts(plan, common)
-    folders.create(folder, plan, scripts)
+    folders.create(folder, scripts)
     if dry_run:
         for name in scripts:
             console.result(str(folders.script(folder, name)))
         return 0
     progress.note(f"run {run}: {folder}")
-    with folders.held(folder):
-        summary = Run(plan, folder, client, progress).finish(resumed=False)
-    return _report(summary, as_json=as_json)
-
-
-def _resumed(folder: Path, *, as_json: bool) -> int:
-    """Resume the run in a folder; return the exit code."""
-    from envbuilder.fleet import folder as folders
-    from envbuilder.fleet.run import Run
-    from envbuilder.fleet.slurm import Slurm
-
-    plan = folders.read(folder)
-    with folders.held(folder):
-        summary = Run(plan, folder, Slurm(plan.partition), console.progress()).finish(resumed=True)
-    return _report(summary, as_json=as_json)
+    return _report(Run(plan, folder, client, progress).finish(), as_json=as_json)
 
 
 def _report(summary: Summary, *, as_json: bool) -> int:

@@ -20,7 +20,7 @@ from envbuilder.core.settings import DEFAULT
 from envbuilder.profiles.backends import BACKENDS, makes_image
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from envbuilder.builds.access import Access
     from envbuilder.core.settings import Settings
@@ -330,25 +330,20 @@ _IMAGE_ONLY = ("base_image", "builder", "push", "tag", "volume")
 _FOLDERS_AS_THEY_ARE = " Without a container, commands see all folders at their usual paths."
 
 
-def given(names: Iterable[str]) -> Iterator[str]:
-    """Yield the options among these parameters that are given on the command line.
+def require_image(backend: str | None) -> None:
+    """Raise `InvalidError` if an option for images is given, but the backend makes no images.
 
     Values from environment variables do not count, since they apply to all commands.
     """
     context = click.get_current_context(silent=True)
-    if context is None:
+    if backend is None or makes_image(backend) or context is None:
         return
-    options = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
-    for name in names:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            yield options[name]
-
-
-def require_image(backend: str | None) -> None:
-    """Raise `InvalidError` if an option for images is given, but the backend makes no images."""
-    if backend is None or makes_image(backend):
-        return
-    for option in given(_IMAGE_ONLY):
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in _IMAGE_ONLY or source is not ParameterSource.COMMANDLINE:
+            continue
+        option = max(parameter.opts, key=len)
         raise InvalidError(
             f"{option} applies only to images, but the backend {backend} makes none",
             f"Add --backend docker, or remove {option}."

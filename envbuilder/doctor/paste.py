@@ -14,7 +14,7 @@ from envbuilder.core import process
 from envbuilder.core.errors import Hint
 from envbuilder.host.accelerators import ACCELERATORS
 from envbuilder.profiles.frameworks import FRAMEWORKS
-from envbuilder.profiles.releases import is_for, table_of
+from envbuilder.profiles.releases import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,13 +130,3 @@ def lines(
         python=process.quoted([env.place.python]),
         prefix=process.quoted([env.place.prefix]),
     )
-
-
-def _twins(env: Installed, key: types.Framework, build: Build, requirement: str) -> list[str]:
-    """Return the installed packages that share modules with the new build but are not its own."""
-    framework = FRAMEWORKS[key]
-    others = set(framework.names) - {requirement.partition("[")[0]}
-    for row in ACCELERATORS.values():
-        if is_for(build.build, row.name):
-            others |= framework.foreign(row.name)
-    return sorted(others & env.packages.keys())

@@ -1,8 +1,6 @@
 """The folder of a run, which all nodes can access: the plan, the jobs and their results.
 
-fleet.json               the plan
 scripts/NODE.sbatch      the submitted script
-jobs.jsonl               one line per job, written when the scheduler accepts it
 results/NODE.JOB.json    written by the node at the end of its job
 logs/NODE.JOB.log        the output of the job
 summary.json             the table
@@ -19,27 +17,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
-from envbuilder.core import decoding, files, text
+from envbuilder.core import files
 from envbuilder.core.errors import BuildError, InvalidError, printable
 from envbuilder.fleet import judge
-from envbuilder.fleet.model import LONGEST_REASON, JobId, NodeName, Summary
-from envbuilder.fleet.planning import SAFE_FOLDER, Plan
+from envbuilder.fleet.model import LONGEST_REASON, Summary
+from envbuilder.fleet.planning import SAFE_FOLDER
 from envbuilder.fleet.slurm import SUFFIX
 
-PLAN = "fleet.json"
-JOBS = "jobs.jsonl"
 SUMMARY = "summary.json"
 _LOG_TAIL = 4096
 """Number of bytes to read from the end of a job's output, which contains its last error."""
-
-
-class _Submitted(Struct, frozen=True, kw_only=True):
-    """A line of `jobs.jsonl`."""
-
-    node: NodeName
-    job: JobId
 
 
 def require_path(folder: Path) -> None:
@@ -51,8 +39,8 @@ def require_path(folder: Path) -> None:
         )
 
 
-def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
-    """Create a run's folder with its plan and its scripts. `scripts` maps nodes to scripts.
+def create(folder: Path, scripts: Mapping[str, str]) -> None:
+    """Create a run's folder with its scripts. `scripts` maps nodes to scripts.
 
     Raises `InvalidError` if the folder already contains a run, or if another user controls its
     content; `BuildError` if it cannot be written.
@@ -64,52 +52,11 @@ def create(folder: Path, plan: Plan, scripts: Mapping[str, str]) -> None:
             (folder / name).mkdir(0o700)
         for node, content in scripts.items():
             files.write(script(folder, node), content.encode(), 0o755)
-        files.write(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan), indent=1))
-
-
-def read(folder: Path) -> Plan:
-    """Return the plan of a run.
-
-    Raises `InvalidError` if the plan is missing or damaged, or if the folder is not the user's own.
-    """
-    files.require_own(folder)
-    path = folder / PLAN
-    hint = "Name the folder of an earlier run: --resume FOLDER"
-    try:
-        with files.explained(path, hint=hint):
-            plan = decoding.convert(decoding.strict_json(path.read_bytes()), Plan)
-        text.stamp_time(plan.started)
-    except ValueError as error:
-        problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"{path}: not the plan of a run: {problem}", hint) from error
-    return plan
 
 
 def script(folder: Path, node: str) -> Path:
     """Return the path of a node's script."""
     return folder / "scripts" / f"{node}{SUFFIX}"
-
-
-def add_job(folder: Path, node: str, job: str) -> None:
-    """Record a job, so that a resumed run finds it. Raises `BuildError` if that fails."""
-    with _writing(folder), (folder / JOBS).open("ab") as out:
-        out.write(msgspec.json.encode(_Submitted(node=node, job=job)) + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def jobs(folder: Path) -> dict[str, str]:
-    """Return the newest job of each node. Incomplete lines, left by a kill, are skipped."""
-    try:
-        content = (folder / JOBS).read_bytes()
-    except FileNotFoundError:
-        return {}
-    newest = {}
-    for line in content.splitlines():
-        with suppress(ValueError):
-            submitted = decoding.from_json(line, _Submitted)
-            newest[submitted.node] = submitted.job
-    return newest
 
 
 def result_path(folder: Path, node: str, job: str) -> Path:
@@ -151,20 +98,6 @@ def last_words(folder: Path, node: str, job: str) -> str:
     return ""
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep other processes from following the same run. Raises `InvalidError` if one does."""
-    from filelock import FileLock, Timeout
-
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
-    except Timeout as error:
-        raise InvalidError(
-            f"{folder}: another envbuilder follows this run", "Wait for it, or stop it first."
-        ) from error
-
-
 def save(folder: Path, summary: Summary) -> None:
     """Write the table of a run. Raises `BuildError` if that fails."""
     with _writing(folder):
@@ -180,7 +113,7 @@ def _writing(folder: Path) -> Iterator[None]:
     except FileExistsError as error:
         raise InvalidError(
             f"{folder}: it holds a run already",
-            "Continue it with --resume, or name another folder.",
+            "Name another folder.",
         ) from error
     except OSError as error:
         raise BuildError(

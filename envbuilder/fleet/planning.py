@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, printable
 from envbuilder.core.resources import MARK, filled
 from envbuilder.fleet import slurm
-from envbuilder.fleet.model import Entry, Node, Promise, RunId, started
+from envbuilder.fleet.model import Entry, Node, Promise, started
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -236,15 +236,13 @@ class Common(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The plan of a run, with everything that `--resume` needs."""
+    """The plan of a run: who must prove what, and how long that may take."""
 
-    schema: Literal[1] = 1
-    run: RunId
-    started: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z\Z")]
+    run: str
+    started: str
     quick: bool
-    partition: Annotated[str, Meta(max_length=200)] | None
-    start_seconds: Annotated[int, Meta(ge=1)]
-    limit_seconds: Annotated[int, Meta(ge=1)]
+    start_seconds: int
+    limit_seconds: int
     promises: tuple[Promise, ...]
     left_out: tuple[Entry, ...]
 
@@ -254,7 +252,6 @@ class Request(Struct, frozen=True, kw_only=True):
 
     profile: str | None
     """The profile that every node must prove, or None to follow the settings."""
-    partition: str | None
     patterns: tuple[str, ...]
     """Patterns for the names of nodes. Empty means all nodes."""
     arguments: tuple[str, ...]
@@ -287,7 +284,6 @@ def plan(
         run=run,
         started=started(run),
         quick=request.quick,
-        partition=request.partition,
         start_seconds=_LONGEST_WAIT_SECONDS,
         limit_seconds=request.limit_seconds,
         promises=tuple(_counted(promise, library) for promise in promises),

@@ -105,18 +105,13 @@ class Run:
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
         """Node → the reason why sbatch did not accept its job."""
-        self._earlier: frozenset[str] = frozenset()
-        """Jobs that an earlier process submitted."""
         self._verdicts: dict[str, judge.Judged] = {}
 
-    def finish(self, *, resumed: bool) -> Summary:
+    def finish(self) -> Summary:
         """Complete the plan, write the table to the folder, and return it.
 
-        An interruption cancels the run's own jobs, and the table says so. If an earlier run cannot
-        be resumed because the scheduler does not answer, its jobs continue.
+        An interruption cancels the run's own jobs, and the table says so.
         """
-        if resumed:
-            self._take_up()
         try:
             self._submit()
             self._follow()
@@ -129,7 +124,6 @@ class Run:
         """Follow all jobs until they end."""
         started = answered = self._now()
         with self._progress.task("verify nodes", len(self._promises), "nodes") as task:
-            task.advance(len(self._verdicts))
             while self._tracks or self._refused:
                 before = len(self._verdicts)
                 try:
@@ -174,36 +168,12 @@ class Run:
             if late:
                 self._scheduler.cancel(late)
 
-    def _take_up(self) -> None:
-        """Read the results of earlier jobs, and follow jobs that may still send one.
-
-        Raises `ToolError` if the scheduler does not answer. In that case nothing is changed.
-        """
-        newest = {n: j for n, j in folders.jobs(self._folder).items() if n in self._promises}
-        states = self._scheduler.jobs(self._plan.run)
-        self._earlier = frozenset(states)
-        # The program may have been killed before it could record a job.
-        recorded = set(newest.values())
-        for state in states.values():
-            if state.live and state.node in self._promises and state.job not in recorded:
-                folders.add_job(self._folder, state.node, state.job)
-                newest[state.node] = state.job
-        for name, content in folders.arrived(self._folder, newest):
-            self._examine(name, newest[name], content)
-        for name, job in newest.items():
-            if name not in self._verdicts and job in states and states[job].live:
-                self._tracks[name] = _Track(job=job, submitted=self._now())
-
     def _track(self, name: str, job: str) -> None:
         self._tracks[name] = _Track(job=job, submitted=self._now())
-        folders.add_job(self._folder, name, job)
 
     def _submit(self) -> None:
-        names = [n for n in self._promises if n not in self._verdicts and n not in self._tracks]
-        if not names:
-            return
-        with self._progress.task("submit jobs", len(names), "jobs") as task:
-            for name in names:
+        with self._progress.task("submit jobs", len(self._promises), "jobs") as task:
+            for name in self._promises:
                 try:
                     job = self._scheduler.submit(folders.script(self._folder, name))
                 except RefusedError as error:
@@ -219,9 +189,7 @@ class Run:
         """
         # Slurm may list what it refused, too: as a job that failed.
         new = {
-            s.node: s.job
-            for s in states.values()
-            if s.job not in self._earlier and (s.phase, s.outcome) != ("ended", "broken")
+            s.node: s.job for s in states.values() if (s.phase, s.outcome) != ("ended", "broken")
         }
         for name, reason in self._refused.items():
             if job := new.get(name):

@@ -115,11 +115,6 @@ class JobState(Struct, frozen=True, kw_only=True):
     node: str = ""
     """The name of the node, which is also the name of the job's script."""
 
-    @property
-    def live(self) -> bool:
-        """Whether the job may still send a result."""
-        return self.phase in {"waiting", "running"}
-
 
 class RefusedError(Exception):
     """The scheduler did not accept a job. The message is its reason."""

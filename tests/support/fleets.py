@@ -59,7 +59,6 @@ def plan(*promises: Promise, **changes: Any) -> Plan:
     facts = {"run": RUN, "started": STARTED}
     facts |= {
         "quick": False,
-        "partition": None,
         "start_seconds": 600,
         "limit_seconds": 600,
     }

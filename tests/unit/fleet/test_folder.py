@@ -1,4 +1,4 @@
-"""The plan and the summary of a run are read as they were written, or refused."""
+"""The folder of a run is the user's alone."""
 
 from __future__ import annotations
 
@@ -11,22 +11,10 @@ import pytest
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError
 from envbuilder.fleet import folder as folders, judge
-from tests.support import fleets
-
-PLAN = fleets.plan(fleets.promise())
-
-
-def test_a_time_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    folders.create(tmp_path, PLAN, {})
-    assert folders.read(tmp_path) == PLAN
-    file = tmp_path / folders.PLAN
-    file.write_text(file.read_text().replace(PLAN.started, "20261340T991500Z"))
-    with pytest.raises(InvalidError, match="not the plan of a run: time data"):
-        folders.read(tmp_path)
 
 
 def test_a_result_that_is_too_large_is_empty(tmp_path: Path) -> None:
-    folders.create(tmp_path, PLAN, {})
+    folders.create(tmp_path, {})
     for node, size in (("n1", judge.LARGEST), ("n2", judge.LARGEST + 1)):
         with folders.result_path(tmp_path, node, "7").open("wb") as result:
             result.truncate(size)
@@ -48,7 +36,7 @@ def owned_by_a_stranger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_the_user_may_look_into_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "a/run"
-    folders.create(folder, PLAN, {"n1": "#!/bin/bash\n"})
+    folders.create(folder, {"n1": "#!/bin/bash\n"})
     made = [folder, *(path for path in folder.iterdir() if path.is_dir())]
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 4
 
@@ -62,7 +50,7 @@ def test_a_folder_that_a_stranger_made_beforehand_is_refused(
     folder.mkdir()
     owned_by_a_stranger(tmp_path / whose, monkeypatch)
     with pytest.raises(InvalidError, match="neither you nor root"):
-        folders.create(folder, PLAN, {"n1": ""})
+        folders.create(folder, {"n1": ""})
     assert list(folder.iterdir()) == []
 
 
@@ -70,20 +58,4 @@ def test_a_folder_that_a_stranger_made_beforehand_is_refused(
 def test_a_part_that_is_there_already_is_not_used(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     with pytest.raises(InvalidError, match="holds a run already"):
-        folders.create(tmp_path, PLAN, {"n1": ""})
-
-
-@pytest.mark.parametrize(
-    "path", ["", "fleet.json", "jobs.jsonl", "scripts", "scripts/n1.sbatch", "results"]
-)
-def test_no_part_of_a_run_that_goes_on_is_a_strangers(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
-    folders.create(folder, PLAN, {"n1": ""})
-    folders.add_job(folder, "n1", "7")
-    folders.read(folder)
-    owned_by_a_stranger(folder / path, monkeypatch)
-    with pytest.raises(InvalidError, match="neither you nor root") as caught:
-        folders.read(folder)
-    assert caught.value.exit_code == 2
+        folders.create(tmp_path, {"n1": ""})

@@ -31,7 +31,6 @@ XE = node("arc1", resources=(model.Resource(name="gpu", type="xe"),))
 EPYC = node("epyc7", resources=(model.Resource(name="nvme"),))
 REQUEST = planning.Request(
     profile=None,
-    partition=None,
     patterns=(),
     arguments=("--quick",),
     quick=True,

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from envbuilder.core.console import PlainProgress
-from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, run as runs
 from envbuilder.fleet.model import Entry, Summary
 from envbuilder.fleet.planning import Plan
@@ -24,9 +23,8 @@ from tests.support.fleets import (
 
 
 def laid(folder: Path, *nodes: str, **changes: Any) -> Plan:
-    planned = plan(*(promise(node) for node in nodes), **changes)
-    folders.create(folder, planned, dict.fromkeys(nodes, "#!/bin/bash\n"))
-    return planned
+    folders.create(folder, dict.fromkeys(nodes, "#!/bin/bash\n"))
+    return plan(*(promise(node) for node in nodes), **changes)
 
 
 def written(folder: Path) -> Summary:
@@ -34,16 +32,15 @@ def written(folder: Path) -> Summary:
 
 
 def driven(
-    folder: Path, scheduler: RecordedScheduler, *, resumed: bool = False
+    folder: Path, scheduler: RecordedScheduler, planned: Plan
 ) -> tuple[dict[str, Entry], list[str]]:
-    """Drive the run in a folder to its end; return its rows by node, and what was printed."""
+    """Drive a run to its end; return its rows by node, and what was printed."""
     lines: list[str] = []
     progress = PlainProgress(lines.append)
-    planned = folders.read(folder)
     now = scheduler.now
     wait = scheduler.wait
     run = runs.Run(planned, folder, scheduler, progress, now=now, wait=wait)
-    summary = run.finish(resumed=resumed)
+    summary = run.finish()
     assert written(folder) == summary
     return by_node(summary), lines
 
@@ -66,12 +63,12 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
         "mixed": {0: "RUNNING", 9: result("other", "JOB")},
         "empty": {0: "RUNNING", 9: b"{}"},
     }
-    laid(tmp_path, *script, "refused")
+    planned = laid(tmp_path, *script, "refused")
     (tmp_path / "logs/exits.109.log").write_text("start\nfleet: command not found\n\n")
     scheduler = RecordedScheduler(
         tmp_path, script, refused={"refused": "Invalid feature specification"}
     )
-    entries, lines = driven(tmp_path, scheduler)
+    entries, lines = driven(tmp_path, scheduler, planned)
     assert {node: entry.outcome for node, entry in entries.items()} == {
         "done": "verified",
         "slow-file": "verified",
@@ -99,19 +96,19 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_that_is_silent_for_a_while_loses_nothing(tmp_path: Path) -> None:
-    laid(tmp_path, "n1")
+    planned = laid(tmp_path, "n1")
     scheduler = RecordedScheduler(
         tmp_path, {"n1": {0: "RUNNING", 400: b""}}, silent=lambda now: 10 < now < 390
     )
-    entries, _ = driven(tmp_path, scheduler)
+    entries, _ = driven(tmp_path, scheduler, planned)
     assert entries["n1"].outcome == "verified"
 
 
 def test_one_that_stays_silent_ends_the_run(tmp_path: Path) -> None:
-    laid(tmp_path, "n1", "n2")
+    planned = laid(tmp_path, "n1", "n2")
     script: dict[str, dict[int, str | bytes]] = {"n1": {0: "RUNNING"}}
     scheduler = RecordedScheduler(tmp_path, script, silent=lambda now: now > 30)
-    entries, _ = driven(tmp_path, scheduler)
+    entries, _ = driven(tmp_path, scheduler, planned)
     assert (entries["n1"].outcome, entries["n2"].outcome) == ("lost", "verified")
     assert "squeue failed" in entries["n1"].detail
     assert scheduler.clock < 2 * runs.SILENT_SECONDS
@@ -124,13 +121,13 @@ class Interrupted(RecordedScheduler):
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_cancels_its_own_jobs_and_can_go_on(tmp_path: Path) -> None:
-    laid(tmp_path, "done", "long", "other")
+def test_an_interrupted_run_cancels_its_own_jobs(tmp_path: Path) -> None:
+    planned = laid(tmp_path, "done", "long", "other")
     script: dict[str, dict[int, str | bytes]] = {"long": {0: "RUNNING"}, "other": {0: "PENDING"}}
     scheduler = Interrupted(tmp_path, script)
     scheduler.submitted["99"] = ("of-somebody-else", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        driven(tmp_path, scheduler)
+        driven(tmp_path, scheduler, planned)
     entries = by_node(written(tmp_path))
     assert {n: e.outcome for n, e in entries.items()} == {
         "done": "verified",
@@ -138,15 +135,6 @@ def test_an_interrupted_run_cancels_its_own_jobs_and_can_go_on(tmp_path: Path) -
         "other": "interrupted",
     }
     assert scheduler.cancelled == ["102", "103"]
-
-    again = RecordedScheduler(tmp_path, number=200)
-    again.submitted = dict(scheduler.submitted)
-    again.cancelled = list(scheduler.cancelled)
-    entries, _ = driven(tmp_path, again, resumed=True)
-    assert {e.outcome for e in entries.values()} == {"verified"}
-    # The node that was done was not asked again.
-    assert entries["done"].job == "101"
-    assert sorted(e.job or "" for n, e in entries.items() if n != "done") == ["201", "202"]
 
 
 class InterruptedSubmission(RecordedScheduler):
@@ -156,35 +144,18 @@ class InterruptedSubmission(RecordedScheduler):
 
 
 def test_a_job_whose_submission_was_interrupted_is_cancelled(tmp_path: Path) -> None:
-    laid(tmp_path, "n1")
+    planned = laid(tmp_path, "n1")
     scheduler = InterruptedSubmission(tmp_path, {"n1": {0: "PENDING"}})
     scheduler.submitted["99"] = ("of-somebody-else", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        driven(tmp_path, scheduler)
+        driven(tmp_path, scheduler, planned)
     assert scheduler.cancelled == ["101"]
-
-
-def test_a_resumed_run_follows_the_jobs_that_go_on(tmp_path: Path) -> None:
-    """The program was killed: once after a job was recorded, once before that."""
-    laid(tmp_path, "recorded", "unrecorded")
-    scheduler = RecordedScheduler(tmp_path)
-    for node in ("recorded", "unrecorded"):
-        job = scheduler.submit(folders.script(tmp_path, node))
-        if node == "recorded":
-            folders.add_job(tmp_path, node, job)
-    entries, _ = driven(tmp_path, scheduler, resumed=True)
-    assert {n: (e.outcome, e.job) for n, e in entries.items()} == {
-        "recorded": ("verified", "101"),
-        "unrecorded": ("verified", "102"),
-    }
-    assert folders.jobs(tmp_path) == {"recorded": "101", "unrecorded": "102"}
-    assert len(scheduler.submitted) == 2
 
 
 def test_what_no_job_was_submitted_for_is_in_the_table(tmp_path: Path) -> None:
     drained = Entry(node="n0", outcome="drained", detail="drained: fan")
-    laid(tmp_path, "n10", "n2", left_out=(drained,))
-    entries, _ = driven(tmp_path, RecordedScheduler(tmp_path))
+    planned = laid(tmp_path, "n10", "n2", left_out=(drained,))
+    entries, _ = driven(tmp_path, RecordedScheduler(tmp_path), planned)
     assert list(entries) == ["n0", "n2", "n10"]
     assert entries["n0"] == drained
 
@@ -194,19 +165,16 @@ class State(NamedTuple):
 
     outcome: str
     cancelled: bool
-    taken_up: bool
-    """Whether a run that goes on follows it, instead of submitting another job."""
     waits_for_result: bool
     """Whether a result counts that it sends long after it was started."""
 
 
-WAITING = State("pending", cancelled=True, taken_up=True, waits_for_result=False)
-RUNNING = State("timed-out", cancelled=True, taken_up=True, waits_for_result=True)
-ENDING = State("timed-out", cancelled=True, taken_up=False, waits_for_result=True)
+WAITING = State("pending", cancelled=True, waits_for_result=False)
+RUNNING = State("timed-out", cancelled=True, waits_for_result=True)
 
 
 def ended(outcome: str) -> State:
-    return State(outcome, cancelled=False, taken_up=False, waits_for_result=False)
+    return State(outcome, cancelled=False, waits_for_result=False)
 
 
 STATES = {
@@ -215,8 +183,8 @@ STATES = {
     "POWER_UP_NODE": WAITING,
     "REQUEUED": WAITING,
     "RUNNING": RUNNING,
-    "COMPLETING": ENDING,
-    "STAGE_OUT": ENDING,
+    "COMPLETING": RUNNING,
+    "STAGE_OUT": RUNNING,
     "BOOT_FAIL": ended("killed"),
     "CANCELLED": ended("killed"),
     "COMPLETED": ended("lost"),
@@ -233,11 +201,9 @@ STATES = {
 }
 
 
-def alone(folder: Path, scheduler: RecordedScheduler, *, resumed: bool = False) -> Entry:
+def alone(folder: Path, scheduler: RecordedScheduler) -> Entry:
     """Drive a run of one node to its end; return the node's row."""
-    if not resumed:
-        laid(folder, "n1")
-    return driven(folder, scheduler, resumed=resumed)[0]["n1"]
+    return driven(folder, scheduler, laid(folder, "n1"))[0]["n1"]
 
 
 @pytest.mark.parametrize(("word", "state"), STATES.items())
@@ -250,30 +216,11 @@ def test_a_job_that_stays_so(word: str, state: State, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("word", "state"), STATES.items())
-def test_a_run_that_goes_on_finds_a_job_so(word: str, state: State, tmp_path: Path) -> None:
-    laid(tmp_path, "n1")
-    scheduler = RecordedScheduler(tmp_path, {"n1": {0: word}})
-    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
-    entry = alone(tmp_path, scheduler, resumed=True)
-    assert entry.job == ("101" if state.taken_up else "102")
-    assert len(scheduler.submitted) == (1 if state.taken_up else 2)
-
-
-@pytest.mark.parametrize(("word", "state"), STATES.items())
 def test_a_job_becomes_so_after_it_was_started(word: str, state: State, tmp_path: Path) -> None:
     """Its result is there after the time within which a job must start."""
     scheduler = RecordedScheduler(tmp_path, {"n1": {0: "RUNNING", 5: word, 700: b""}})
     entry = alone(tmp_path, scheduler)
     assert entry.outcome == ("verified" if state.waits_for_result else state.outcome)
-
-
-def test_what_was_cancelled_is_submitted_again_before_it_has_ended(tmp_path: Path) -> None:
-    """Ctrl-C, then --resume while Slurm waits for the cancelled job to end (KillWait)."""
-    laid(tmp_path, "n1")
-    scheduler = RecordedScheduler(tmp_path, {"101": {0: "COMPLETING", 30: "CANCELLED"}})
-    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
-    entry = alone(tmp_path, scheduler, resumed=True)
-    assert (entry.outcome, entry.job) == ("verified", "102")
 
 
 class LateAnswer(RecordedScheduler):
@@ -298,38 +245,14 @@ def test_a_job_that_was_accepted_after_sbatch_gave_up_is_followed(
 ) -> None:
     entry = alone(tmp_path, LateAnswer(tmp_path, {"n1": states}))
     assert (entry.outcome, entry.job) == (outcome, "101")
-    assert folders.jobs(tmp_path) == {"n1": "101"}
 
 
 def test_a_refused_job_that_slurm_lists_as_failed_is_refused(tmp_path: Path) -> None:
     """Slurm 22.05 keeps what it refused for a node's configuration: FAILED, BadConstraints."""
     entry = alone(tmp_path, LateAnswer(tmp_path, {"n1": {0: "FAILED"}}))
-    assert (entry.outcome, entry.job, folders.jobs(tmp_path)) == ("refused", None, {})
-
-
-def test_an_earlier_job_is_not_taken_for_one_that_was_accepted_late(tmp_path: Path) -> None:
-    laid(tmp_path, "n1")
-    scheduler = RecordedScheduler(tmp_path, {"n1": {0: "CANCELLED"}})
-    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
-    scheduler.refused = {"n1": "Invalid account"}
-    entry = alone(tmp_path, scheduler, resumed=True)
-    assert (entry.outcome, entry.job, entry.detail) == ("refused", None, "Invalid account")
+    assert (entry.outcome, entry.job) == ("refused", None)
 
 
 def test_what_was_refused_by_a_scheduler_that_is_silent_then_is_refused(tmp_path: Path) -> None:
     scheduler = RecordedScheduler(tmp_path, refused={"n1": "timed out"}, silent=lambda now: True)
     assert alone(tmp_path, scheduler).outcome == "refused"
-
-
-def test_nothing_is_cancelled_if_the_scheduler_does_not_say_what_there_is(tmp_path: Path) -> None:
-    """The program was killed while a node's job ran, and goes on while the scheduler is silent."""
-    laid(tmp_path, "n1")
-    scheduler = RecordedScheduler(tmp_path, silent=lambda now: True)
-    folders.add_job(tmp_path, "n1", scheduler.submit(folders.script(tmp_path, "n1")))
-    with pytest.raises(ToolError, match="no answer"):
-        alone(tmp_path, scheduler, resumed=True)
-    assert scheduler.cancelled == []
-    assert not (tmp_path / folders.SUMMARY).exists()
-    scheduler.silent = lambda now: False
-    assert alone(tmp_path, scheduler, resumed=True).outcome == "verified"
-    assert len(scheduler.submitted) == 1
