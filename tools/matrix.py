@@ -35,16 +35,16 @@ _STATES = (_NONE, "unlocked", "claimed", "locked", *_TRIED)
 """From the least to the best."""
 _PLATFORMS = {"linux/amd64": "amd64", "linux/arm64": "arm64", "macos/arm64": "macOS"}
 _LEGEND = """\
-*locked*: every hash was read from a package index. *claimed*: some are from other projects' public
-lock files; the first download confirms or refuses them. *built*: was built here, and never ran on
-such hardware. **run**: trained and verified here. All but **run** means that it never ran.
+*locked*: every hash was read from a package index. *claimed*: some hashes come from other projects'
+public lock files, and the first download confirms or refuses them. *built*: we built it, but never
+ran it on such hardware. **run**: we trained and verified it. Nothing but **run** ever ran.
 """
 _PAGE = f"""\
 # Profiles, platforms, Pythons and backends
 
 {_LEGEND}
-Locks hold the wheels of every backend. A base image is needed for `docker`, and none is known for
-each Python; the packages of `conda` are locked by you (`envbuilder lock --backend conda`).
+A lock has the wheels for every backend. `docker` also needs a base image, which not every Python
+has. You lock the packages for `conda` yourself (`envbuilder lock --backend conda`).
 
 """
 

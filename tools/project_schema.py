@@ -187,11 +187,9 @@ others say how envbuilder works here, and may also stand in your own `config.yam
 
 ## In an editor
 
-`share/envbuilder.schema.json` of the Python environment or prefix that envbuilder is installed into
-is a JSON schema of this file, for editors with
+envbuilder installs a JSON schema of this file as `share/envbuilder.schema.json`, for editors with
 [yaml-language-server](https://github.com/redhat-developer/yaml-language-server), such as VS Code
-with its YAML extension. This prints its path, if `PYTHON` is the interpreter that envbuilder is
-installed for:
+with its YAML extension. `PYTHON`, the interpreter of envbuilder, prints its path:
 
 ```sh
 PYTHON -c 'import sysconfig; print(sysconfig.get_path("data") + "/share/envbuilder.schema.json")'
@@ -203,15 +201,14 @@ Name it in the settings of the editor, for VS Code:
 {{ "yaml.schemas": {{ "/PATH/share/envbuilder.schema.json": "envbuilder.yaml" }} }}
 ```
 
-or in the file's first line. There, the path must be right on each machine: use one relative to
-envbuilder.yaml, and put a copy of the schema into the project.
+or, by a path relative to envbuilder.yaml, in the file's first line. Copy the schema into the
+project for that.
 
 ```yaml
 # yaml-language-server: $schema=envbuilder.schema.json
 ```
 
-What depends on more than the file, such as whether a profile or a file exists, is checked by
-`envbuilder check` alone.
+`envbuilder check` also checks what the schema cannot, such as whether a profile or a file exists.
 """
 _TITLES = {"Definition": "Project"}
 _EMPTY = {"()": "`[]`", "{}": "`{}`", "None": "none", "": "must be stated"}

@@ -16,10 +16,10 @@ REPORTS = REPOSITORY / "docs/evidence/reports"
 PAGE = """\
 # Proven hardware
 
-Each row is a report that `envbuilder verify` or `envbuilder doctor --prove` wrote on that machine,
-and that lies in this repository. What is not here was not proven, whatever a profile says. To add
-yours, take the issue form *Proven hardware*; a failed verification helps as much. An epoch is one
-pass over the 60,000 images of MNIST at batch 64, where all were used.
+Each row is a report in this repository that `envbuilder verify` or `envbuilder doctor --prove`
+wrote on that machine. Hardware that is not listed is not proven, whatever a profile says. To add
+yours, use the issue form *Proven hardware*; a failed verification helps just as much. An epoch is
+one pass over all 60,000 images of MNIST at batch 64.
 
 | hardware | driver | profile | framework | verdict | epoch | accuracy | made by |
 | --- | --- | --- | --- | --- | --- | --- | --- |

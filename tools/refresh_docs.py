@@ -32,9 +32,9 @@ PROFILE = """\
 
 A profile says what a kind of hardware needs. Shipped ones are in `profiles/`; your own are in
 `profiles/NAME.yaml` next to your `envbuilder.yaml` or in your configuration folder. `extends:`
-takes over another profile: mappings are merged key by key, every other value is replaced, and
-`add_requirements:` adds to the inherited `requirements:`. Bases of Python versions that the profile
-does not support are not inherited. Unknown keys are refused with file, line and a suggestion.
+inherits from another profile: mappings are merged key by key, other values are replaced, and
+`add_requirements:` adds to the inherited `requirements:`. Base images for Python versions that the
+profile does not support are not inherited. An unknown key is an error with a suggestion.
 
 ```yaml
 # profiles/mine.yaml
@@ -46,21 +46,20 @@ add_requirements: [einops, numpy]
 LOCK = """\
 # Locks
 
-`envbuilder lock` writes `NAME.json` into `profiles/locks/`: every file of every target, by sha256
-and symbolic source, one file a line. A lock is fresh while the parts of the profile that decide
-what is installed are those it was made from (`check`).
+`envbuilder lock` writes `NAME.json` into `profiles/locks/`. It lists every file of every target,
+one per line, by sha256 and symbolic source. A lock is fresh as long as nothing in the profile
+changes that decides what is installed (`check`).
 """
 REPORT = """\
 # Reports
 
-`envbuilder verify --json`, `--output FILE` and the history in the data folder hold the same object:
-what the payload reports ([Measured](#measured)) and, on the same level, what envbuilder knows of
-the environment ([Report](#report)). envbuilder checks and relies on the keys below; a payload may
-write others, which are kept as they are.
+`envbuilder verify --json`, `--output FILE` and the history in the data folder have the same format.
+The payload's results ([Measured](#measured)) and envbuilder's own facts about the environment
+([Report](#report)) are on the same level. envbuilder checks the keys below and keeps any others.
 
-Its JSON schema is installed as `share/envbuilder/report.schema.json`, beside those of locks and
-bundles. Beyond it, no number is NaN or infinite, and a report with `status: passed` contradicts
-neither itself nor its request. Below are the keys of each part.
+The JSON schema is installed as `share/envbuilder/report.schema.json`, beside those of locks and
+bundles. In addition, no number is NaN or infinite, and a report with `status: passed` contradicts
+neither itself nor its request.
 """
 
 
@@ -110,9 +109,9 @@ def _help(command: click.Command, name: str) -> str:
 
 def _kinds() -> str:
     return (
-        "\n## Names of indexes\n\nThe symbolic sources that `indexes:` may name are"
-        " [those that envbuilder knows](../guides/mirrors.md)\nand those that `indexes:` of your"
-        " configuration or `ENVBUILDER_INDEX_NAME` gives a URL.\n"
+        "\n## Names of indexes\n\n`indexes:` can name [the sources that envbuilder knows]"
+        "(../guides/mirrors.md), and those to which\n`indexes:` of your configuration or"
+        " `ENVBUILDER_INDEX_NAME` gives a URL.\n"
     )
 
 

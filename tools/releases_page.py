@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 PAGE = """\
 # Releases
 
-The releases that have kernels for some common GPUs, by build, given the newest driver.
-`envbuilder profiles NAME` marks those that fit your machine. The facts, each with its source,
-are in `profiles/releases/`; kernels that no source verifies are left out.
+These releases have kernels for some common GPUs, by build, with the newest driver.
+`envbuilder profiles NAME` marks those that fit your machine. The data, with its sources, is in
+`profiles/releases/`. Kernels that no source verifies are left out.
 """
 NOTES: dict[types.Framework, str] = {
     "torch": "",
     "jax": """
-All builds are on PyPI: `jaxlib`, and a plugin for each CUDA. The plugin for CUDA 12 has kernels for
-Pascal and Volta, too, but cuDNN dropped them with 9.11: there, envbuilder says that it may work.
-0.4.32 was withdrawn.
+All builds are on PyPI: `jaxlib`, and a plugin for each CUDA version. The plugin for CUDA 12 also
+has kernels for Pascal and Volta, but cuDNN 9.11 dropped them, so envbuilder says that it may
+work. 0.4.32 was withdrawn.
 """,
     "tensorflow": """
-All builds are on PyPI. GPUs that are missing here depend on PTX or, as with JAX, on an older cuDNN
-(Pascal and Volta, from 2.20 on). Before 2.15.0.post1, pip cannot install the libraries that
-`[and-cuda]` names, and 2.16.1 does not find them. For ARM, 2.16.2 is the first.
+All builds are on PyPI. GPUs that are missing here need PTX or, as with JAX, an older cuDNN (Pascal
+and Volta, from 2.20 on). Before 2.15.0.post1, pip cannot install the libraries that `[and-cuda]`
+requires, and 2.16.1 does not find them. The first release for ARM is 2.16.2.
 """,
 }
 _NVIDIA = {

@@ -28,7 +28,7 @@ OF_PROJECTS = {
 SHORT = {"arc-laptop", "epyc", "mac", "old-repository", "pascal"}
 LONGEST = 110
 """Lines of a short guide: two screens, and its test."""
-HONEST = "Run here with `--target-host`; no such machine was at hand."
+HONEST = "These commands ran with `--target-host`, because no such machine was available."
 
 
 @pytest.mark.parametrize("guide", TESTED)
