@@ -119,7 +119,7 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
     if not running and settings.project and settings.definition:
         environments.require_parts(settings.definition, settings.environment, settings.project)
     requested = library.named(request.profile) if request.profile is not None else None
-    elsewhere = probe.is_target(request.target_host) and not running
+    elsewhere = request.target_host is not None and not running
     host = probe.target(request.target_host) if elsewhere else probe.host()
     if requested and requested.name != request.profile:
         title = FRAMEWORKS[requested.framework].title

@@ -91,8 +91,8 @@ def command(
     """
     require_one_host(root, target_host)
     settings = load_settings()
-    recorded = root != Path("/") or probe.is_target(target_host)
-    host = probe.target(target_host) if probe.is_target(target_host) else probe.host(root)
+    recorded = root != Path("/") or target_host is not None
+    host = probe.target(target_host) if target_host else probe.host(root)
     problems = _problems(profile, host, settings, recorded=recorded)
     judgement = _judged(executable, host, settings, {} if recorded else os.environ)
     if judgement and judgement.framework and not profile:

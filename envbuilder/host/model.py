@@ -56,8 +56,6 @@ TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
 
 
 _RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
-ASSUMED = "assumed"
-"""The `detail` of an assumed GPU. A version that the user states for it may lack its last parts."""
 
 
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

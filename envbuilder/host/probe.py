@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from envbuilder.core import process, types
-from envbuilder.core.errors import InvalidError, ToolError
+from envbuilder.core.errors import ToolError
 from envbuilder.host import accelerators, cpu, engines, memory, model
 from envbuilder.host.gpus import apple, pci
 from envbuilder.host.gpus.accelerator import Place
@@ -82,61 +82,20 @@ def host(
     return decide(taken, environ)
 
 
-# Another host than this machine: a recorded one, or assumed GPUs
+# Another host than this machine
 
 
-GPU_VARIABLE = "ENVBUILDER_TARGET_GPU"
+def target(path: Path | None, *, full: bool = False) -> Host:
+    """Return the host in `path` (from `detect --json`), or else this host.
 
-
-def target(
-    path: Path | None = None, environ: Mapping[str, str] = os.environ, *, full: bool = False
-) -> Host:
-    """Return the host in `path` (from `detect --json`) or this host, with the assumed GPUs if any.
-
-    This is for builds on machines without the target hardware. The host's notes list the
-    assumptions. With `full`, this machine is probed in full. Raise `InvalidError` if the file or
-    the variable is invalid.
+    The former is for builds on machines without the target hardware; the host's notes say so. With
+    `full`, this machine is probed in full. Raise `InvalidError` if the file is invalid.
     """
-    selected = model.read(path) if path else host(full=full)
-    if path:
-        selected = _noted(selected, f"this is the host of {path}, not this machine")
-    text = environ.get(GPU_VARIABLE, "").strip()
-    if text:
-        return _noted(_assume(selected, text), f"assumed: {GPU_VARIABLE}={text}")
-    return selected
-
-
-def is_target(path: Path | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a host other than this machine was specified."""
-    return path is not None or bool(environ.get(GPU_VARIABLE, "").strip())
-
-
-def _noted(selected: Host, note: str) -> Host:
+    if path is None:
+        return host(full=full)
+    selected = model.read(path)
+    note = f"this is the host of {path}, not this machine"
     return replace(selected, notes=(note, *selected.notes))
-
-
-def _assume(selected: Host, text: str) -> Host:
-    vendor, _, rest = text.lower().partition(":")
-    if text.lower() == "none":
-        return replace(selected, gpus=())
-    values = dict(field.partition("=")[::2] for field in rest.split(",") if field)
-    row = accelerators.of_vendor(vendor)
-    for key, value in values.items():
-        pattern = row.assumable.get(key) if row else None
-        if pattern is None or not re.fullmatch(pattern, value, re.ASCII):
-            raise InvalidError(
-                f"{GPU_VARIABLE}: {text!r}: {key}={value} is not understood", _hint()
-            )
-    changes = row.assume(values) if row else None
-    if changes is None:
-        raise InvalidError(f"{GPU_VARIABLE}: {text!r} is not understood", _hint())
-    return replace(selected, **changes)
-
-
-def _hint() -> str:
-    examples = [row.example for row in accelerators.of_gpus() if row.example]
-    choices = " or ".join(examples)
-    return f"{GPU_VARIABLE} is none, or like {choices}; what is left out is unknown."
 
 
 # What the host is, from a snapshot

@@ -94,12 +94,6 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Return its GPUs, in the framework's order if that is known."""
     of_host: Callable[[Snapshot], dict[str, Any]] = lambda snapshot: {}
     """Return fields of the host that are determined by this accelerator's files alone."""
-    assumable: dict[str, str] = {}
-    """Properties that users may state for an assumed GPU: key → regular expression of the value."""
-    example: str = ""
-    """An example of a statement about an assumed GPU: "nvidia:sm=8.9"."""
-    assume: Callable[[Mapping[str, str]], dict[str, Any] | None] = lambda values: None
-    """Return the fields of a host with an assumed GPU; None if a required key is missing."""
 
     # What fits
     judge: Callable[[Gpu, Needs, bool], list[Finding]] = lambda gpu, needs, native: []

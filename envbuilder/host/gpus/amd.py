@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from envbuilder.host import tables
 from envbuilder.host.gpus import pci
@@ -26,7 +26,7 @@ from envbuilder.host.gpus.accelerator import (
     named,
     unknown_kernels,
 )
-from envbuilder.host.model import ASSUMED, Gpu, Host
+from envbuilder.host.model import Gpu, Host
 from envbuilder.host.snapshot import Reader, Snapshot, integer, lines
 
 KFD = "dev/kfd"
@@ -368,22 +368,6 @@ def _other_wheels(gpu: Gpu) -> str:
     )
 
 
-def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the host's fields with an assumed GPU; None if `gfx` is missing."""
-    if "gfx" not in values:
-        return None
-    gpu = Gpu(
-        vendor="amd",
-        name="AMD GPU",
-        state="usable",
-        detail=ASSUMED,
-        family=values["gfx"],
-        kernel_driver="amdgpu, assumed",
-        render_node_readable=True,
-    )
-    return {"gpus": (gpu,)}
-
-
 ROCM = Accelerator(
     name="rocm",
     vendor="amd",
@@ -394,9 +378,6 @@ ROCM = Accelerator(
     processing=True,
     read=read,
     decide=decide,
-    assumable={"gfx": r"gfx[0-9a-f]{3,5}"},
-    example="amd:gfx=gfx1100",
-    assume=assume,
     judge=judge,
     capability=capability,
     states_kernels=True,

@@ -7,13 +7,13 @@ True for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from envbuilder.host import tables
 from envbuilder.host.gpus import pci
 from envbuilder.host.gpus.accelerator import Accelerator, Finding, Needs, Place, blocked, named
-from envbuilder.host.model import ASSUMED, Gpu, Host, distribution_of
+from envbuilder.host.model import Gpu, Host, distribution_of
 from envbuilder.host.snapshot import Reader, Snapshot, integer, version
 
 _DRIVERS = ("i915", "xe")
@@ -344,27 +344,6 @@ def _level_zero_commands(name: str, number: str) -> str:
     return ""
 
 
-def assume(values: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the host's fields with an assumed GPU and its libraries; None if the id is missing."""
-    device_id = values.get("id")
-    if device_id is None:
-        return None
-    row = tables.intel_gpu(device_id)
-    name = f"Intel {row.name or row.family}" if row else "Intel GPU"
-    gpu = Gpu(
-        vendor="intel",
-        name=f"{name} ({device_id.upper()})",
-        state="usable" if row else "unknown",
-        detail=ASSUMED if row else f"PCI id {device_id} is not in envbuilder's table",
-        device_id=device_id,
-        family=row.family if row else None,
-        support=row.support if row else None,
-        kernel_driver="xe or i915, assumed",
-        render_node_readable=True,
-    )
-    return {"gpus": (gpu,), "level_zero": True}
-
-
 XPU = Accelerator(
     name="xpu",
     vendor="intel",
@@ -374,9 +353,6 @@ XPU = Accelerator(
     read=read,
     decide=decide,
     of_host=of_host,
-    assumable={"id": r"[0-9a-f]{4}"},
-    example="intel:id=e20b",
-    assume=assume,
     judge=judge,
     capability=capability,
     native=native,

@@ -13,8 +13,7 @@ This module is long because everything about a vendor is in its module.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from envbuilder.host import tables
 from envbuilder.host.gpus import nvidia_access, nvml, pci
@@ -28,7 +27,6 @@ from envbuilder.host.gpus.accelerator import (
     unknown_kernels,
 )
 from envbuilder.host.model import (
-    ASSUMED,
     Gpu,
     Host,
     Obstacle,
@@ -357,9 +355,7 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
                 "warning", "which driver its CUDA runtime needs is not known", "lock-unread", gpu
             )
         ]
-    if gpu.detail == ASSUMED:
-        minimum = minimum[: len(installed)]
-    elif tables.tegra_of_sm(gpu.sm or ""):
+    if tables.tegra_of_sm(gpu.sm or ""):
         # JetPack numbers its drivers in another way: 580.00, of JetPack 7.0 and 7.1, has CUDA 13.0.
         minimum = minimum[:1]
     if installed < minimum:
@@ -574,19 +570,6 @@ def _lacks_memory_node(gpu: Gpu) -> bool:
     return "/dev/nvidia-uvm " in gpu.detail
 
 
-def assume(values: Mapping[str, str]) -> dict[str, Any]:
-    """Return the host's fields with an assumed GPU."""
-    gpu = Gpu(
-        vendor="nvidia",
-        name="NVIDIA GPU",
-        state="usable",
-        detail=ASSUMED,
-        driver_version=values.get("driver"),
-        sm=values.get("sm"),
-    )
-    return {"gpus": (gpu,)}
-
-
 CUDA = Accelerator(
     name="cuda",
     vendor="nvidia",
@@ -597,9 +580,6 @@ CUDA = Accelerator(
     pci=pci.NVIDIA,
     read=read,
     decide=decide,
-    assumable={"sm": r"[0-9]{1,2}\.[0-9]", "driver": r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}"},
-    example="nvidia:sm=8.9,driver=580.65",
-    assume=assume,
     judge=judge,
     capability=capability,
     states_kernels=True,

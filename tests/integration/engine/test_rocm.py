@@ -23,7 +23,6 @@ description: rocm for one Python, for tests
 python: {default: "3.11", supported: ["3.11"]}
 """
 SHIPPED = shipped_locks.target("rocm", "linux/amd64")
-RADEON = {"ENVBUILDER_TARGET_GPU": "amd:gfx=gfx1100"}
 ASK = "import json, torch, triton_rocm, os; print(json.dumps([torch.__file__, dict(os.environ)]))"
 
 
@@ -33,7 +32,7 @@ def environment(session_environment: dict[str, str], tmp_path: Path) -> dict[str
     wheels = shipped_locks.generate(tmp_path / "wheels", SHIPPED, b"no program")
     store = Store(load_settings(session_environment).store_dir)
     shipped_locks.lay(tmp_path, PROFILE, "rocm", SHIPPED, wheels, store)
-    return {**session_environment, **RADEON}
+    return session_environment
 
 
 @pytest.mark.slow

@@ -31,9 +31,13 @@ bytecode: false
 """
 LIBRARY = b"\x7fELF\x02\x01\x01" + bytes(11) + image_files.AARCH64.to_bytes(2, "little") + bytes(40)
 SITE = "opt/env/lib/python3.11/site-packages/"
-VARIABLES = {
-    "DOCKER_HOST": "unix:///nowhere.sock",
-    "ENVBUILDER_TARGET_GPU": "nvidia:sm=12.1,driver=580.95.05",
+VARIABLES = {"DOCKER_HOST": "unix:///nowhere.sock"}
+GB10 = {
+    "vendor": "nvidia",
+    "name": "NVIDIA GB10",
+    "state": "usable",
+    "sm": "12.1",
+    "driver_version": "580.95.05",
 }
 
 
@@ -63,6 +67,9 @@ def build(
     except BuildError as error:
         missing("network", f"uv cannot be had here: {error.message}")
     host = arm_host(environment, folder)
+    there = json.loads(host.read_text())
+    there["host"]["gpus"] = [GB10]
+    host.write_text(json.dumps(there))
     done = succeeded(start_with_umask(
         ("build", "--profile", "mine", "--builder", "layers", "--target-host", str(host),
          "--base-image", f"oci:{base.folder}", "--output", "oci:image", "--json"),

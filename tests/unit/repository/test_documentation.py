@@ -11,7 +11,6 @@ import pytest
 
 from envbuilder.builds import variables
 from envbuilder.core import errors, files, settings
-from envbuilder.host import probe
 from tools import refresh_docs
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -70,7 +69,6 @@ def test_every_variable_has_a_row(repository: Path) -> None:
         "ENVBUILDER_DATA_DIR",
         "ENVBUILDER_TARGET_HOST",
         files.TRUSTED_VARIABLE,
-        probe.GPU_VARIABLE,
         variables.DEFAULT_THREADS,
     }
     assert read <= named

@@ -230,15 +230,6 @@ def test_a_native_environment_is_made_on_its_own_platform(found: Settings, tmp_p
     assert "--backend docker" in told
 
 
-def test_assumed_gpus_count_for_builds_only(
-    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
-    assert prepare(Request(), found, said, running=False).profile.name == "cuda"
-    assert prepare(Request(), found, said, running=True).profile.name == "cpu"
-    assert "assumed: ENVBUILDER_TARGET_GPU" in said
-
-
 def test_what_speaks_against_a_build_is_said_before_it(found: Settings, said: Said) -> None:
     prepare(Request(profile="cuda", backend="venv"), found, said, running=False)
     assert "warning: no NVIDIA GPU was found" in said
@@ -263,14 +254,14 @@ def test_wheels_are_compared_between_the_fetch_and_the_build(
 
 @pytest.mark.parametrize("profile", ["cuda", "cpu"])
 def test_packages_for_other_gpus_are_named_once(
-    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, profile: str
+    found: Settings, said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, profile: str
 ) -> None:
-    monkeypatch.setenv("ENVBUILDER_TARGET_GPU", "nvidia:sm=8.9,driver=580.65")
+    path = written(tmp_path)
     read = {"kernels-1": {"sm_70": 5}, "libraries-1": {"x.so": ["libgomp.so.1"]}}
     monkeypatch.setattr(Store, "derived", lambda self, sha256, what, *_: read[what])
     replaced(monkeypatch, wheel_conflicts, "require_compatible", None)
     with pytest.raises(BuildError, match="missing after its build"):
-        go(found, running=False, said=said, profile=profile, backend="venv")
+        go(found, False, said, profile=profile, backend="venv", target_host=path)
     named = [line.split()[1] for line in said.lines if "has no kernels for" in line]
     # The framework and its libraries are not read: the table of its releases knows them.
     assert ("sympy" in named) == (profile == "cuda")
