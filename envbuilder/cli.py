@@ -60,7 +60,6 @@ GROUPS = {
     "Housekeeping": {
         "profiles": "List profiles, or show one.",
         "clean": "Remove environments, images and files that envbuilder made.",
-        "completion": "Print the shell completion script.",
     },
 }
 """The commands as `--help` lists them, in groups: a repository that runs, its proof, other

@@ -31,7 +31,6 @@ def program(name: str) -> str:
         ("envbuilder", {"detect", "verify", "--version"}),
         ("envbuilder build --backend", {"docker", "venv", "conda"}),
         ("envbuilder build --backend =", {"docker", "venv", "conda"}),
-        ("envbuilder completion", {"bash", "zsh", "fish"}),
     ],
 )
 def test_bash_completes_without_a_process(

@@ -8,7 +8,7 @@ import shlex
 from msgspec import Struct
 
 COMMANDS = frozenset(
-    {"add", "build", "bundle", "check", "ci", "clean", "compare", "completion", "detect", "doctor"}
+    {"add", "build", "bundle", "check", "ci", "clean", "compare", "detect", "doctor"}
     | {"fleet", "init", "jupyter", "lock", "profiles", "remove", "render", "reproduce"}
     | {"run", "sbom", "shell", "sign", "tune", "unbundle", "verify", "verify-signature", "watch"}
 )
