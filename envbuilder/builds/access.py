@@ -100,7 +100,7 @@ def require_distinct(access: Access) -> None:
     seen = set()
     for item in [*(p.address for p in access.ports), *(v.target for v in access.volumes)]:
         if item in seen:
-            raise InvalidError(f"{shown(item)} is stated twice", "Leave one of them out.")
+            raise InvalidError(f"{shown(item)} is given twice", "Remove one of them.")
         seen.add(item)
 
 
@@ -112,15 +112,16 @@ def port(text: str) -> Port:
     if match is None:
         raise InvalidError(
             f"{shown(text)} is not a port",
-            "Write 8000, 8080:8000 (this machine's, then the command's), or with the address of"
-            " this machine that it is for: 0.0.0.0:8000:8000",
+            "Write 8000, or 8080:8000 (this machine's port, then the command's), or begin with an"
+            " address of this machine: 0.0.0.0:8000:8000",
         )
     inside = int(match["inside"])
     outside = int(match["outside"] or inside)
     for number in (outside, inside):
         if not 1 <= number <= types.LAST_PORT:
             raise InvalidError(
-                f"{shown(text)}: {number} is not a port", f"Ports are 1 to {types.LAST_PORT}."
+                f"{shown(text)}: {number} is not a port",
+                f"A port is a number from 1 to {types.LAST_PORT}.",
             )
     try:
         host = ip_address((match["host"] or LOOPBACK).strip("[]"))
@@ -142,7 +143,7 @@ def volume(text: str, folder: Path) -> Volume:
     if not source or not target or option not in {"", "ro", "rw"}:
         raise InvalidError(
             f"{shown(text)} is not a volume",
-            "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. (More output:"
+            "Write SOURCE:TARGET or SOURCE:TARGET:ro, such as ./data:/data. (For more output, use"
             " --verbose.)",
         )
     return Volume(
@@ -157,16 +158,17 @@ def _source(text: str, folder: Path) -> str:
             return text
         raise InvalidError(
             f"{shown(text)} is neither a folder nor the name of a volume",
-            "Begin a folder with ./, / or ~/. A volume's name has letters, digits, _, . and -.",
+            "Begin a folder's path with ./, / or ~/. A volume's name consists of letters, digits,"
+            " _, . and -.",
         )
     try:
         path = (folder / Path(text).expanduser()).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise InvalidError(
-            f"{shown(text)}: there is no such folder", "Create it first, or check its name."
+            f"{shown(text)}: no such folder", "Create it first, or check its name."
         ) from error
     if not path.is_dir():
-        raise InvalidError(f"{shown(text)}: is not a folder", "Name the folder that holds it.")
+        raise InvalidError(f"{shown(text)} is not a folder", "Name the folder that contains it.")
     return str(path)
 
 
@@ -180,7 +182,7 @@ def place_inside(text: str) -> str:
             "Begin it with /, without `..`, such as /data.",
         )
     if not text.isprintable():
-        raise InvalidError(f"{shown(text)}: a path of printable characters is needed")
+        raise InvalidError(f"{shown(text)}: the path has unprintable characters")
     if reason := covered(path):
         raise InvalidError(
             f"{shown(text)} would cover {reason}",
@@ -214,10 +216,13 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
             f"{shown(name)} is not the name of a variable", "Write NAME, or NAME=VALUE."
         ) from error
     if name in _ENVIRONMENTS_OWN:
-        raise InvalidError(f"{name} is set by the environment", "Leave it out.")
+        raise InvalidError(
+            f"{name} cannot be set, because the environment sets it", "Remove this variable."
+        )
     if not sign and name not in environ:
         raise InvalidError(
-            f"{name} is not set here", f"Set it first (export {name}=…), or write {name}=VALUE."
+            f"{name} is not set on this machine",
+            f"Set it first (export {name}=…), or write {name}=VALUE.",
         )
     return name, value if sign else None
 
@@ -293,7 +298,7 @@ def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
             "there is no command to run",
             (
                 Hint("Set it in envbuilder.yaml: command: [python, train.py]"),
-                Hint("Or pass it after --", (asked, "--", "python", "FILE")),
+                Hint("Or give it after --", (asked, "--", "python", "FILE")),
             ),
         )
     return command
@@ -321,12 +326,12 @@ def _project_folder(project: Path, text: str) -> str:
     folder = (project / text).resolve()
     if not folder.is_relative_to(project.resolve()):
         raise InvalidError(
-            f"{shown(text)} leads out of the project",
+            f"{shown(text)} is outside the project",
             f"Mount such a folder when you run a command: -v {process.quoted([text])}:PATH",
         )
     if not folder.is_dir():
         raise InvalidError(
-            f"{shown(text)} is not a folder of the project",
+            f"{shown(text)} is not a folder in the project",
             f"Create it first: mkdir -p {process.quoted([str(folder)])}",
         )
     return str(folder)

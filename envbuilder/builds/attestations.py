@@ -52,7 +52,7 @@ ON_DISK = NATIVE | {"archive", "layout"}
 """Kinds of artifacts that are files or folders. Other artifacts are in an engine or a registry."""
 TREE = "envbuilderTree"
 """Algorithm name of tree digests, which are not hashes of a single file."""
-_FULL = "The artifact itself is finished. Make room, then run the same command again."
+_FULL = "The artifact itself is complete. Free some disk space, then run the same command again."
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _add_signatures(path: Path, plan: Plan) -> None:
         after = also_signed(before, plan.signatures)
     except (OSError, ValueError) as error:
         raise BuildError(
-            f"{path}: cannot be read: {error}", "Remove it; the same command writes it again."
+            f"{path}: cannot be read: {error}", "Remove the file: the same command writes it again."
         ) from error
     if after != before:
         save(path, after, BuildError, _FULL)
@@ -186,7 +186,7 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
     if artifact.kind in NATIVE:
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
         return sbom.installed(Path(artifact.ref) / ("venv" if artifact.kind == "conda" else ""))
-    reason = "this engine does not show them"
+    reason = "this engine does not list them"
     try:
         packages = _packages(plan, artifact, progress)
     except EnvbuilderError as error:
@@ -295,7 +295,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a provenance statement: {error}") from error
     if build_type != BUILD_TYPE:
-        raise ValueError("a provenance statement of another builder")
+        raise ValueError("the provenance statement is from another builder")
     return document
 
 

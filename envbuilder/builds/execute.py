@@ -75,7 +75,7 @@ def execute(
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
     log = require_writable(settings.logs_dir) / f"{plan.profile}-{plan.fingerprint[:12]}.log"
-    waiting = f"waiting: another envbuilder, or what one left running, builds {plan.artifact.ref}"
+    waiting = f"waiting: another envbuilder process is building {plan.artifact.ref}"
     with process.lock(Path(f"{workdir}.lock"), waiting):
         if is_done():
             return False
@@ -200,8 +200,8 @@ def _move(source: Path, target: Path) -> None:
     exists = target.exists() or target.is_symlink()
     if exists and not (files.is_folder(target) and integrity.is_sealed(target)):
         raise BuildError(
-            f"{target}: exists already, and envbuilder did not make it",
-            "Move it elsewhere, then run the same command again.",
+            f"{target}: already exists, and envbuilder did not make it",
+            "Move it away, then run the same command again.",
         )
     if exists:
         with in_use.replacing(target):
@@ -353,7 +353,7 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
         raise BuildError(
             f"{', '.join(sorted(missing))}: not in any of"
             f" {', '.join(f.basename for f in step.files)}",
-            "The profile's preload names a library that its system_packages do not contain.",
+            "The profile's preload: names a library that its system_packages do not contain.",
         )
 
 
@@ -384,6 +384,7 @@ def _remove(path: Path) -> None:
             if not tries_left:
                 raise BuildError(
                     f"{path}: cannot be removed: {error.strerror or error}",
-                    "Another process may still write there: end it, or remove the folder.",
+                    "Another process may still be writing to it. End that process, or remove the"
+                    " folder.",
                 ) from error
             time.sleep(_REMOVE_PAUSE_SECONDS)

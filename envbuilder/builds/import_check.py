@@ -98,10 +98,10 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
             results.extend(decoding.convert(msgspec.json.decode(done.stdout), list[_Result]))
         except msgspec.MsgspecError as error:
             reason = printable(done.last_words, _LONGEST)
-            raise VerifyError(f"imports could not be tried: {reason}") from error
+            raise VerifyError(f"the imports cannot be tried: {reason}") from error
         return done.returncode
 
-    with build.progress.task("import what the project imports"):
+    with build.progress.task("try the project's imports"):
         environment.become(words, os.environ, access, start)
     return judged(results)
 
@@ -116,7 +116,7 @@ def judged(results: Sequence[_Result]) -> Outcome:
         if not result.code:
             passed += 1
             continue
-        problem = "not tried here, since it needs a device"
+        problem = "not tried, because it needs a device"
         if not _DEVICE.search(result.errors):
             failed += 1
             if status != "failed":

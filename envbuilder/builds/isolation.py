@@ -138,13 +138,13 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 def notes(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield notes about the caller's variables, to be printed before a verification."""
     if lost := left_out(environ):
-        yield f"not passed to the verification: {', '.join(map(printable, lost))}"
+        yield f"variables not passed to the verification: {', '.join(map(printable, lost))}"
     for name in sorted(environ):
         for row in of_gpus():
             if row.disguise and name.startswith(row.disguise) and environ[name]:
                 yield (
                     f"{printable(name)}={printable(environ[name])} makes {row.brand}'s driver"
-                    " treat a GPU as another one: a verification on such a GPU fails"
+                    " treat a GPU as another model, so verification on that GPU fails"
                 )
 
 
@@ -189,7 +189,7 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
     if not isinstance(origins, dict):
         return "the report does not state where its code came from"
     if bool(origins.get("as_found")) != as_found:
-        return "the payload was not started in the requested mode"
+        return "the payload was not started in the requested isolation mode"
     if as_found:
         return ""
     expected = conventions.PREFIX if artifact["kind"] == "image" else str(artifact["ref"])
@@ -202,7 +202,7 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
         is_same = below(actual, expected)
         roots = [expected]
     if not is_same:
-        return f"the report is about {printable(actual)}, not {expected}"
+        return f"the report covers {printable(actual)}, not {expected}"
     framework = origins.get("framework")
     if not isinstance(framework, str) or not any(below(framework, root) for root in roots):
         return f"the framework was imported from {printable(str(framework))}, not from {roots[0]}"
@@ -213,7 +213,7 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
     """Raise `VerifyError` if a report with the status `passed` is not about the artifact."""
     problem = differences(report, artifact, as_found=as_found)
     if report.get("status") == "passed" and problem:
-        raise VerifyError(f"{problem}: not to be trusted")
+        raise VerifyError(f"the report cannot be trusted: {problem}")
 
 
 def unreached(
@@ -229,13 +229,13 @@ def unreached(
     if executable is None or missing is None:
         return []
     lost = [name for name in left_out(environ) if name.startswith(("PYTHON", "LD_", "DYLD_"))]
-    also = f", nor is anything named by {', '.join(lost)}" if lost else ""
+    also = f", nor are folders in {', '.join(lost)}" if lost else ""
     return [
         VerifyError(
-            f"{executable} has no {missing[1]} of its own: the user's packages are not part of"
-            f" it{also}",
-            f"If {missing[1]} is provided that way, add --inherit-environment: the verdict then"
-            " says that the environment is as found.",
+            f"{executable} has no {missing[1]} of its own, and the user's packages are not"
+            f" used{also}",
+            f"If they provide {missing[1]}, add --inherit-environment: the verdict then says that"
+            " the environment was used as found.",
         )
     ]
 
@@ -264,7 +264,10 @@ def shadowing(
         modules |= {name for name in names if "." not in name}
         if shadowed := ", ".join(sorted(modules & (origins.FRAMEWORKS | _HOOKS))):
             shown = printable(folder, 200)
-            yield f"PYTHONPATH: {shown} holds {shadowed}, used before the environment's own"
+            yield (
+                f"PYTHONPATH: {shown} contains {shadowed}, which takes precedence over the"
+                " environment's own"
+            )
     if home := environ.get("PYTHONHOME"):
         shown = printable(home, 200)
         yield f"PYTHONHOME={shown} replaces Python's standard library"
@@ -279,7 +282,10 @@ def shadowing(
         if matches and not _is_of_driver(folder):
             library = first([printable(name, 80) for name in matches], 1)
             shown = printable(folder, 200)
-            yield f"library path: {shown} holds {library}, used before the environment's own"
+            yield (
+                f"library path: {shown} contains {library}, which takes precedence over the"
+                " environment's own"
+            )
 
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:

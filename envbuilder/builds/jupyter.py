@@ -135,7 +135,10 @@ def install(choice: Choice, content: Spec, data: Path) -> Path:
     folder = _installed(choice, data) or next((f for f in folders if not f.exists()), folders[-1])
     text = json.dumps(to_builtins(content), indent=1, ensure_ascii=False) + "\n"
     files.save(
-        folder / _FILE, text.encode(), InvalidError, "Set JUPYTER_DATA_DIR to a folder of yours."
+        folder / _FILE,
+        text.encode(),
+        InvalidError,
+        "Set JUPYTER_DATA_DIR to a folder you can write to.",
     )
     return folder
 
@@ -364,15 +367,17 @@ def beside(project: Built) -> tuple[Path | None, str]:
         return None, own
     plan = project.plan
     tools = library()
-    hint = Hint("Put it into the environment", ("add", PACKAGE))
+    hint = Hint("Add it to the environment", ("add", PACKAGE))
     if plan.platform != project.host.platform:
-        raise InvalidError(f"this machine has no {PACKAGE} for {plan.platform}", hint)
+        raise InvalidError(
+            f"envbuilder cannot install {PACKAGE} for {plan.platform} on this machine", hint
+        )
     try:
         target = select(tools.usable_lock(tools.profile(KERNEL)), plan.platform, plan.python)
         folder = prefix(project, KERNEL, plan.python)
     except (InvalidError, ToolError) as error:
         raise type(error)(
-            f"the kernel's packages cannot be installed beside the environment: {error.message}",
+            f"the kernel's packages cannot be installed next to the environment: {error.message}",
             hint,
         ) from error
     return folder / "lib" / f"python{plan.python}" / "site-packages", _version(target)

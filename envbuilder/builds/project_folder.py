@@ -50,7 +50,8 @@ def require_own(folder: Path) -> None:
     if reason:
         raise InvalidError(
             f"{path} is not used: {reason}",
-            "Remove it, or move it away. It holds links to environments, which are made again.",
+            "Remove it, or move it away. It only contains links to environments, which envbuilder"
+            " makes again.",
         )
 
 
@@ -70,7 +71,7 @@ def link(settings: Settings, prefix: Path) -> str:
     if link_path.is_symlink() and link_path.readlink() == prefix:
         return ""
     if folder.is_symlink() or (link_path.exists() and not link_path.is_symlink()):
-        return f"{link_path}: not made by envbuilder, left as it is"
+        return f"{link_path}: left unchanged, because envbuilder did not make it"
     new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
     try:
         if not folder.exists():
@@ -103,7 +104,7 @@ def runs_folder(settings: Settings) -> Path:
         folder = require_writable(settings.cache_dir / RUNS)
     if os.pathsep in str(folder):
         raise InvalidError(
-            f"{folder}: no folder on PYTHONPATH may have {os.pathsep!r}",
+            f"{folder}: the path of a folder on PYTHONPATH cannot contain {os.pathsep!r}",
             "Set ENVBUILDER_DATA_DIR to another folder.",
         )
     return folder
@@ -204,7 +205,7 @@ def temporary(above: Path) -> Iterator[Path]:
 def writing(folder: Path) -> AbstractContextManager[None]:
     """Return a context that turns an error of writing to `folder` into an `InvalidError`."""
     return files.explained(
-        folder, hint="Set ENVBUILDER_DATA_DIR to a folder that you can write.", done="written"
+        folder, hint="Set ENVBUILDER_DATA_DIR to a folder you can write to.", done="written"
     )
 
 

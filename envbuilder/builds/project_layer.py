@@ -105,7 +105,10 @@ def planned(settings: Settings) -> ProjectLayer | None:
     contents = image_files.collect(project, entries, texts)
     if contents.omitted:
         names = first(contents.omitted, _SHOWN)
-        console.progress().note(f"note: never copied into an image: {names}")
+        console.progress().note(
+            "note: not copied into the image, since they may hold secrets or belong to one"
+            f" machine: {names}"
+        )
     return ProjectLayer(
         folder=str(project),
         laid=laid,
@@ -138,7 +141,8 @@ class _Content(Struct, frozen=True):
                 yield piece
         if digest.hexdigest() != self._file.sha256:
             raise BuildError(
-                f"{self._path}: changed while the image was made", "Run the same command again."
+                f"{self._path} changed while the image was being built",
+                "Run the same command again.",
             )
 
 

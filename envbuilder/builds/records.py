@@ -101,7 +101,7 @@ def digests(text: str) -> tuple[str, ...]:
     except (ValueError, RecursionError) as error:
         raise BuildError(
             f"the builder did not report which image it built: {error}",
-            "Build again with BuildKit or Buildah; no other builder is supported.",
+            "Build with BuildKit or Buildah: no other builder is supported.",
         ) from error
     return tuple(dict.fromkeys((metadata.config, metadata.image)))
 

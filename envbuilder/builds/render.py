@@ -68,9 +68,10 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
         if not self.name.endswith((".tar", ".pyz")):
             for line, secret in secrets_in(self.content.decode(errors="replace")):
                 raise InvalidError(
-                    f"{self.name}, line {line}: would contain a credential ({secret})",
-                    "Take it out of envbuilder.yaml or the profile, and set it where the program"
-                    " runs: -e NAME passes a variable on.",
+                    f"{self.name}, line {line}: the rendered file would contain a credential"
+                    f" ({secret})",
+                    "Remove it from envbuilder.yaml or the profile, and pass it when you run the"
+                    " program: -e NAME.",
                 )
 
 
@@ -225,7 +226,7 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
             raise InvalidError(
                 f"{file.name} {file.version} is built from {file.recipe.location}, which --target"
                 f" {target} cannot build and verify by its hash",
-                "Use --target dockerfile, which builds it inside.",
+                "Use --target dockerfile, which builds it in the image.",
             )
 
 
@@ -264,13 +265,13 @@ def _image(
     have a Dockerfile.
     """
     if not profile.makes_images:
-        reason = "its device cannot be reached from a container"
+        reason = "containers cannot reach its device"
         if _needs_conda(profile):
             reason = "its packages come from conda channels"
         raise InvalidError(
             f"profile '{profile.name}' has no Dockerfile: {reason}",
             Hint(
-                "Render what it has",
+                "Render a supported target",
                 ("render", "--profile", profile.name, "--target", default_target(profile)),
             ),
         )
@@ -472,8 +473,8 @@ def bake_files(
     taken = {"default", *platforms, *(target.name for target in targets)}
     for name in taken.intersection(profiles):
         raise InvalidError(
-            f"'{name}' would name a group and something else in the bake file",
-            "Leave this profile out, or rename it.",
+            f"'{name}' would name both a group and something else in the bake file",
+            "Remove this profile, or rename it.",
         )
     context = {
         "mark": MARK,

@@ -132,11 +132,14 @@ def _build(
     build = pipeline.prepare(only, settings, progress, running=False)
     plan = build.plan
     if request.builder and not makes_image(plan.backend):
-        raise InvalidError("--builder is for images", "Add --backend docker, or leave it out.")
+        raise InvalidError(
+            "--builder applies only to images", "Add --backend docker, or remove --builder."
+        )
     if plan.artifact.kind == "image":
         if plan.builder == "buildah":
             raise InvalidError(
-                "podman's Buildah puts the time of a build into its images",
+                "podman's Buildah records the time of the build in its images, so they cannot be"
+                " reproduced",
                 "Use Docker, or --backend venv.",
             )
         stack.callback(_forget, name, progress)
@@ -151,7 +154,7 @@ def _forget(name: str, progress: Progress) -> None:
         with connection.connect() as engine:
             engine.forget(name)
     except EnvbuilderError as error:
-        progress.note(f"note: an image of these builds remains: {error.message}")
+        progress.note(f"note: an image of these builds was not removed: {error.message}")
 
 
 def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
@@ -278,7 +281,7 @@ def contents(build: Built, folder: Path) -> dict[str, str]:
     with connection.connect() as engine:
         image = engine.image(artifact.ref)
         if image is None:
-            raise BuildError(f"{artifact.ref}: is no longer in the engine")
+            raise BuildError(f"{artifact.ref} is no longer in the engine")
         layout = images.export(engine, image, folder / "images")
     config = layout.read_config(layout.manifest(build.product.target.platform))
     digests: dict[str, str] = {}

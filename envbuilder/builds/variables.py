@@ -31,11 +31,11 @@ divide the cores among their processes (torchrun, accelerate, mpirun) do so only
 """
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
-STATED = "stated by -e"
+STATED = "set by -e"
 _FIRST = {
     PATH: "the environment's programs come first",
     PRELOAD: "libraries that the profile preloads come first",
-    PYTHONPATH: "modules of envbuilder's and the project's come first",
+    PYTHONPATH: "modules of envbuilder and of the project come first",
 }
 """Source to report for each variable whose value is a list."""
 

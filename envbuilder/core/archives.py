@@ -339,7 +339,7 @@ def path_objection(path: str) -> str:
     if name.startswith(".wh."):
         return f"{shown(path)} would delete another file from an image"
     leads_out = name == ".." or path.startswith("/")
-    return f"{shown(path)} {'leads out of its folder' if leads_out else 'is not a normalized path'}"
+    return f"{shown(path)} {'is outside its folder' if leads_out else 'is not a normalized path'}"
 
 
 def reserved_objection(path: str, *, with_python: bool) -> str:

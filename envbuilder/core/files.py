@@ -93,7 +93,7 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         content = stream.read(limit + 1)
     if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than the limit of {binary_size(limit)}", str(path))
+        raise OSError(errno.EFBIG, f"larger than {binary_size(limit)}", str(path))
     return content
 
 

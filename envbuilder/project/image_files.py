@@ -145,7 +145,7 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
     except (OSError, RuntimeError) as error:
         raise InvalidError(f"{name} leads nowhere", "Remove the link, or leave it out.") from error
     if not target.is_relative_to(root):
-        raise InvalidError(f"{name} leads out of the project", "Copy the file, or leave it out.")
+        raise InvalidError(f"{name} is outside the project", "Copy the file, or leave it out.")
     if not is_file:
         raise InvalidError(f"{name} is not a file", "List what it leads to, or leave it out.")
 

@@ -153,7 +153,7 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         raise InvalidError(f"{name}: cannot be read: not a valid path") from error
     if not inside:
         raise InvalidError(
-            f"{name}: leads out of the project", "Copy the file into the project and name the copy."
+            f"{name}: is outside the project", "Copy the file into the project and name the copy."
         )
     _READ.get(set()).add(posixpath.normpath(file))
     return content
@@ -414,7 +414,7 @@ def sourced(
         if not source:
             required = line(parse(narrowed(requirement, NOWHERE), where), where)
             return required, Needed(
-                f"{where}: {escaped(text, SHOWN)}: {escaped(bare, SHOWN)} leads out of the project,"
+                f"{where}: {escaped(text, SHOWN)}: {escaped(bare, SHOWN)} is outside the project,"
                 f" so {required.name} is left out. Copy the folder into the project."
             )
         required = replace(required, source=source)

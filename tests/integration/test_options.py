@@ -308,7 +308,9 @@ def test_options_where_there_is_no_container(tiny: Path, cli: Cli, tmp_path: Pat
         words = (command[0], *natively, "--publish=8000", *command[1:])
         assert "-p 8000 is ignored" in succeeded(cli(*words, environment=places)).stderr
         words = (command[0], *natively, "--volume=/tmp:/data", *command[1:])
-        assert "--volume is for images" in exited(125, cli(*words, environment=places)).stderr
+        assert (
+            "--volume applies only to images" in exited(125, cli(*words, environment=places)).stderr
+        )
     kernels = tmp_path / "jupyter/kernels"
     succeeded(cli("jupyter", *natively, "--install-kernel", environment=places))
     assert len(list(kernels.glob("*/kernel.json"))) == 1

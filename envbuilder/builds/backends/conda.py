@@ -252,7 +252,7 @@ def _bash() -> str:
     path = process.which("bash")
     if path is None:
         raise ToolError(
-            "bash is not on PATH, and conda environments need it for their activation",
+            "bash is not on PATH, but conda environments need it for activation",
             "Install bash, or use --backend venv.",
         )
     return path
@@ -300,7 +300,8 @@ def _check_folder(folder: Path) -> None:
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
             f"{folder}: shell scripts of conda environments contain this path and would misread it",
-            "Set ENVBUILDER_DATA_DIR to a folder without colon, quotes, dollar sign or backslash.",
+            "Set ENVBUILDER_DATA_DIR to a folder whose path has no colon, quotes, dollar sign or"
+            " backslash.",
         )
 
 
@@ -312,8 +313,8 @@ def _check_host(conda: conda_locks.Target, build: Locked) -> None:
             raise HostError(
                 f"the conda lock does not fit this host: {finding.text}",
                 Hint(
-                    "The profile's conda.virtual_packages state what it was locked for. To see this"
-                    " machine",
+                    "The profile's conda.virtual_packages lists the properties it was locked for."
+                    " To see this machine's",
                     ("detect",),
                 ),
             )

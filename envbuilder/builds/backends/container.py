@@ -105,7 +105,7 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
     if hidden := access.covered(target):
         reason = f"at its own path it would cover {hidden}"
     elif target.is_relative_to(_ROOTS_HOME) and uid != 0:
-        reason = f"in the image only root can enter {_ROOTS_HOME}"
+        reason = f"only root can enter {_ROOTS_HOME} in the image"
     elif not str(folder).isprintable():
         reason = "its path has characters that cannot be printed"
     if reason:
@@ -139,8 +139,8 @@ def require_project(folder: Path, socket: Path | None) -> None:
     """
     if _holds_socket(folder, socket):
         raise InvalidError(
-            f"{folder} holds a container engine's socket, and cannot be the project",
-            "Change to your project's folder, and run it again.",
+            f"{folder} contains a container engine's socket and cannot be the project",
+            "Change to your project's folder, and run the command again.",
         )
 
 
@@ -151,8 +151,8 @@ def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) ->
     """
     if volume.is_folder and _holds_socket(Path(volume.source), socket):
         raise InvalidError(
-            f"{volume.source} holds a container engine's socket, and cannot be a volume",
-            "Name the folder that the command needs.",
+            f"{volume.source} contains a container engine's socket and cannot be a volume",
+            "Name only the folder that the command needs.",
         )
     target = PurePosixPath(volume.target)
     if project.target.is_relative_to(target):
@@ -166,7 +166,7 @@ def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) ->
         if not folder.is_dir():
             # The engine would create it in the project, as root.
             raise InvalidError(
-                f"{volume.target}: there is no such folder in the project",
+                f"{volume.target}: no such folder in the project",
                 f"Create it first: mkdir -p {process.quoted([str(folder)])}",
             )
 
@@ -242,8 +242,8 @@ class DockerEnvironment:
         if not built or image.id in built:
             return ""
         return (
-            f"{self.plan.artifact.ref} was changed after the build: it is {image.id}, and"
-            f" {' or '.join(built)} was built"
+            f"{self.plan.artifact.ref} was changed after the build: expected"
+            f" {' or '.join(built)}, found {image.id}"
         )
 
     def _checked_id(self) -> str:
@@ -252,12 +252,17 @@ class DockerEnvironment:
         Raises `VerifyError` if the name now refers to another image, or to none.
         """
         image = self._engine.image(self.plan.artifact.ref)
-        problem = self._change(image) if image else f"{self.plan.artifact.ref}: not in the engine"
+        problem = (
+            self._change(image)
+            if image
+            else f"{self.plan.artifact.ref}: the engine does not have this image"
+        )
         if image is None or problem:
             raise VerifyError(
                 problem,
                 Hint(
-                    "To keep the present image, give it another name. Then build it again",
+                    "To keep the image with this name, give it another name first. Then build"
+                    " again",
                     ("build", "--rebuild", "--backend", self.plan.backend),
                 ),
             )
@@ -412,12 +417,12 @@ def _restrictions(container: Container, elsewhere: str) -> str:
     places = [target, *(path for path in writable if not path.startswith(f"{_SCRATCH}/"))]
     parts = [
         f"container: user {container.user}, without capabilities or setuid programs",
-        f"only {', '.join(places)} and {_SCRATCH} can be written",
+        f"only {', '.join(places)} and {_SCRATCH} are writable",
     ]
     if elsewhere:
         parts.append(f"{folder} is at {target}: {elsewhere}")
     if container.ports:
-        ports = [f"{port.address} leads to port {port.inside}" for port in container.ports]
+        ports = [f"{port.address} is forwarded to port {port.inside}" for port in container.ports]
         parts.append(", ".join(ports))
     limits = container.limits
     most = [gigabytes(limits.memory) + " of memory"] if limits.memory else []

@@ -34,9 +34,9 @@ def visible(
         return chosen, ""
     if any(hiding.get(name) != value for name, value in chosen.items()):
         shown = " ".join(f"{name}={printable(value)}" for name, value in chosen.items())
-        return chosen, f"note: {shown} is set, so GPUs that do not work are not hidden"
+        return chosen, f"note: {shown} is set, so envbuilder does not hide GPUs that do not work"
     shown = " ".join(f"{name}={value}" for name, value in hiding.items())
-    return dict(hiding), f"GPUs: {shown} hides those that do not work here"
+    return dict(hiding), f"GPUs: {shown} hides GPUs that do not work here"
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 LAYERS = "layers"
 _AFTER_SYSTEM = re.compile(r"^# --- (?:interpreter|wheels)", re.MULTILINE)
 """Matches the start of the Dockerfile's stage after `system`."""
-_FASTER = "builder layers: it makes the same image as the Dockerfile, but faster"
+_FASTER = "builder layers: makes the same image as the Dockerfile, but faster"
 
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
@@ -132,8 +132,8 @@ def needs_layers(request: Request) -> bool:
         only = "--push"
     if only and request.builder not in {None, LAYERS}:
         raise InvalidError(
-            f"{only} needs the builder {LAYERS}, not {request.builder}",
-            "Leave --builder out.",
+            f"{only} requires the builder {LAYERS}, not {request.builder}",
+            "Remove --builder.",
         )
     return bool(only) or request.builder == LAYERS
 
@@ -222,10 +222,14 @@ def plan(
                 "failed to resolve source metadata": no_base(base.ref),
                 "creating build container": no_base(base.ref),
                 # Matches the step's output, not its echoed text, which has a variable instead of 3.
-                f"Python {target.python} is needed; the base image has 3": "The base image has"
-                f" another Python. Name one with Python {target.python}: ENVBUILDER_BASE_IMAGE=REF",
-                "exec format error": f"This engine cannot run {target.platform} programs: build on"
-                " such a machine, or install emulation (qemu-user-static with binfmt).",
+                f"Python {target.python} is needed; the base image has 3": (
+                    "The base image has another Python version. Name an image with Python"
+                    f" {target.python}: ENVBUILDER_BASE_IMAGE=REF"
+                ),
+                "exec format error": (
+                    f"This engine cannot run {target.platform} programs: build on a machine of"
+                    " that platform, or install emulation (qemu-user-static with binfmt)."
+                ),
                 "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
                 " that lost its name during the build: run the same command again.",
                 "no space left on device": "The engine's disk is full: `envbuilder clean` removes"
@@ -298,8 +302,8 @@ def prepare_dockerfile(
     if target.base.suite and ref == target.base.ref:
         if target.base.unpacked:
             raise InvalidError(
-                f"the base of '{profile.name}' for {target.platform} is only unpacked: the steps"
-                " of a Dockerfile cannot run on it",
+                f"the base of '{profile.name}' for {target.platform} is only unpacked, so a"
+                " Dockerfile's steps cannot run on it",
                 "Use --builder layers, or another base image: ENVBUILDER_BASE_IMAGE=REF.",
             )
         step = image_base.debian_step(target, settings)
@@ -510,9 +514,9 @@ def _system(
     """
     if engine is None or reference.is_on_disk(base.ref):
         raise ToolError(
-            f"the system packages of '{build.profile.name}' run scripts when they are installed:"
-            " that requires an engine, and a base image that the engine can use",
-            "Start Docker, and name a base image by its reference (ENVBUILDER_BASE_IMAGE=REF).",
+            f"the system packages of '{build.profile.name}' run scripts during installation,"
+            " which requires an engine and a base image that it can load",
+            "Start Docker, and name a base image in a registry (ENVBUILDER_BASE_IMAGE=REF).",
         )
     assert target.base is not None, "a target with a base"
     debs = target.of_kind("deb")
@@ -588,12 +592,12 @@ def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
         return f"Docker {build.docker_version} cannot export a base image as an OCI layout"
     machine = own_platform()
     if machine is None:
-        return "no uv is locked for this machine"
+        return "the lock has no uv for this machine"
     if target.platform == machine:
         return ""
     if _runs_scripts(profile, target):
-        return f"packages of '{profile.name}' run scripts on {target.platform}"
-    return f"modules are compiled on {target.platform}" if profile.bytecode else ""
+        return f"packages of '{profile.name}' run scripts, which requires {target.platform}"
+    return f"compiling modules requires {target.platform}" if profile.bytecode else ""
 
 
 def _runs_scripts(profile: Profile, target: Target) -> bool:

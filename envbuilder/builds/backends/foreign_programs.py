@@ -79,13 +79,13 @@ def require_own(
         raise ToolError(missing, advice(profile))
     if path and any(map(_PYTHON.fullmatch, names)):
         raise ToolError(
-            f"{missing}, another Python",
-            "The environment's own is called python; python: in envbuilder.yaml chooses another"
-            f" version. {anyway}",
+            f"{missing}, which is another Python",
+            "The environment's interpreter is called python. To change its version, set python:"
+            f" in envbuilder.yaml. {anyway}",
         )
     if path and (other := _interpreter(Path(path))) and other.parent not in folders:
         raise ToolError(
-            f"{missing}, a script of another Python, {other}", f"{advice(profile)}\n{anyway}"
+            f"{missing}, a script that runs another Python, {other}", f"{advice(profile)}\n{anyway}"
         )
     if name in REFUSED:
         raise ToolError(missing, [*advice(profile), *([Hint(anyway)] if path else [])])
@@ -113,7 +113,7 @@ def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) ->
     names = argv[[*argv].index(verb) + 1 :]
     packages = names if names and all(map(_REQUIREMENT.match, names)) else ["NAME"]
     instead = "remove" if verb in {"remove", "uninstall"} else "add"
-    of_packages = Hint(f"{_BY_HAND} The project's packages", (instead, *packages))
+    of_packages = Hint(f"{_BY_HAND} To change the project's packages", (instead, *packages))
     raise ToolError(
         f"{command} would change the environment", [of_packages] if of_project else advice(profile)
     )
@@ -169,7 +169,7 @@ def advice(profile: str) -> list[Hint]:
     )
     then = ("lock", "--profile", "mine" if shipped else profile)
     return [
-        Hint(f"{_BY_HAND} Add packages to a project", ("add", "NAME")),
+        Hint(f"{_BY_HAND} To add packages to a project", ("add", "NAME")),
         Hint(f"Without a project, add them to {project_hint} then lock", then),
     ]
 

@@ -68,7 +68,7 @@ def replacing(prefix: Path) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BuildError(
-                    f"{prefix}: in use by a running command, so it is not replaced",
-                    "Wait until the command ends, or stop it. Then run the same again.",
+                    f"{prefix}: not replaced, because a running command uses it",
+                    "Wait until that command ends, or stop it. Then run the same command again.",
                 ) from None
         yield

@@ -216,7 +216,7 @@ def base_of(python: str) -> tuple[str, ...]:
         paths = decoding.from_json(done.stdout, list[str])
     except ValueError as error:
         raise BuildError(
-            f"{python}: does not report the path of its library: {done.last_words}",
+            f"{python}: the interpreter does not report the path of its library: {done.last_words}",
             "Choose another Python: python: in envbuilder.yaml.",
         ) from error
     parents = tuple(f"{path}/" for path in paths)
@@ -389,7 +389,7 @@ def require_unchanged(prefix: Path, python: str) -> State:
         built = ()
     changed = differences(built, entries) if built else ()
     if changed and all(d.path.startswith("/") for d in changed):
-        what = "the base interpreter has changed since the build, as by an upgrade"
+        what = "the base interpreter has changed since the build, perhaps by an upgrade"
     raise _error(f"{what}: {_named(changed)}", prefix, python)
 
 
@@ -442,6 +442,6 @@ def _error(message: str, prefix: Path, python: str) -> VerifyError:
         message,
         (
             Hint("Build it again", ("build", "--rebuild")),
-            Hint("To check it as it is", ("verify", "--python", str(prefix / python))),
+            Hint("To verify it as it is", ("verify", "--python", str(prefix / python))),
         ),
     )

@@ -146,8 +146,8 @@ def check_tools(profile: Profile) -> None:
     compilers = ("g++", "c++", "clang++")
     if "g++" in profile.system_packages and not any(map(process.which, compilers)):
         raise ToolError(
-            f"profile '{profile.name}' needs a C++ compiler, and none of"
-            f" {', '.join(compilers)} is on PATH",
+            f"profile '{profile.name}' needs a C++ compiler, but none of {', '.join(compilers)}"
+            " is on PATH",
             "Install one (Debian, Ubuntu: sudo apt install g++), or use --backend docker, whose"
             " image contains one.",
         )
@@ -348,8 +348,8 @@ class NativeEnvironment(Environment):
         payload = self.prefix / OWN / "payload.pyz"
         if not payload.is_file() or payload.read_bytes() != payload_pyz():
             raise VerifyError(
-                f"{payload}: was changed after the build, so its report cannot be trusted",
-                f"Remove {self.prefix}, and build again.",
+                f"{payload} was changed after the build, so its report cannot be trusted",
+                f"Remove {self.prefix}, and build the environment again.",
             )
         # Checks the environment before anything in it runs, its activation included.
         scratch, before = self._scratch

@@ -60,8 +60,8 @@ RECIPE = 2
 MAKER = "mmdebstrap"
 """Name of the program that makes a base from Debian packages."""
 _MAKER_HINT = (
-    "It makes the base from Debian packages. On Debian and Ubuntu: apt-get install mmdebstrap."
-    " Elsewhere use a base image: ENVBUILDER_BASE_IMAGE=REF."
+    "mmdebstrap makes the base from Debian packages. On Debian and Ubuntu, install it: apt-get"
+    " install mmdebstrap. Elsewhere, use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 _LONGEST = 40
 """Maximum number of characters that the project and environment take in an image's name."""
@@ -281,7 +281,7 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
         engine.pull(ref, platform)
     image = engine.image(ref)
     if image is None:
-        raise BuildError(f"{ref}: not in the engine after it was pulled", no_base(ref))
+        raise BuildError(f"{ref}: pulled, but the engine does not have the image", no_base(ref))
     return image
 
 
@@ -339,16 +339,16 @@ def require_libc(
     has = _libc(plan, target, settings, progress)
     if needed[file] > (has or 0):
         raise BuildError(
-            f"{file.name} {file.version} was compiled on another system than the base image's: it"
-            f" needs glibc 2.{needed[file]}, and the base image has"
-            f" {'none that is known' if has is None else f'2.{has}'}",
+            f"{file.name} {file.version} was compiled on a newer system than the base image: it"
+            f" needs glibc 2.{needed[file]}, but the base image has"
+            f" {'an unknown version' if has is None else f'2.{has}'}",
             (
                 Hint(
                     "Use a base image at least as new as the system on which it was compiled:"
                     " ENVBUILDER_BASE_IMAGE=REF"
                 ),
                 Hint(
-                    "Or write a Dockerfile that compiles it on the base",
+                    "Or write a Dockerfile that compiles it on the base image",
                     ("render", "--profile", plan.profile, "--output", "FOLDER"),
                 ),
             ),
@@ -404,7 +404,7 @@ def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress
             user=conventions.USER,
             limits=engine.limits,
         )
-        with progress.task("check what the base image has"):
+        with progress.task("check the base image"):
             try:
                 return engine.run(container, lambda _: None, _PYTHON_SECONDS).stdout.strip()
             except (VerifyError, ToolError):

@@ -132,7 +132,7 @@ def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]
         for blob in (manifest.config, *manifest.layers):
             layout.checked(blob)
     except EnvbuilderError as error:
-        log(f"warning: {error.message}; the base is made again")
+        log(f"warning: making the base again: {error.message}")
         shutil.rmtree(folder)
         return None
     return layout
@@ -201,8 +201,8 @@ def _advice(printed: str, platform: types.Platform) -> str:
             " `unpacked:` in the profile, or build on a machine of that platform."
         )
     if "No space left on device" in printed:
-        return "Making a base needs about 1 GB below TMPDIR (or /tmp)."
-    return f"{MAKER} needs root, or user namespaces with /etc/subuid, or fakechroot."
+        return "mmdebstrap needs about 1 GB in TMPDIR (or /tmp) to make a base."
+    return f"{MAKER} requires root, or user namespaces with /etc/subuid, or fakechroot."
 
 
 # --- the archive that mmdebstrap installs from
@@ -287,7 +287,9 @@ def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
             elif entry.islnk():
                 linked = files.get(_clean_path(entry.linkname))
                 if linked is None:
-                    raise BuildError(f"/{path}: a link to {entry.linkname}, which does not exist")
+                    raise BuildError(
+                        f"/{path}: hard link to {entry.linkname}, which does not exist"
+                    )
                 yield replace(member, source=linked)
             elif entry.isreg():
                 files[path] = folder / str(number)
@@ -303,7 +305,7 @@ def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
 def _clean_path(name: str) -> str:
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise BuildError(f"mmdebstrap made a path that leads out of the base: {name}")
+        raise BuildError(f"mmdebstrap made a path outside the base: {name}")
     return "/".join(parts)
 
 
@@ -322,15 +324,15 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
     text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
     if states != {b"install ok installed"}:
-        raise BuildError("mmdebstrap left packages that are not configured", "See the log.")
+        raise BuildError("mmdebstrap did not configure all packages", "See the log.")
     actual = deb.installed({deb.STATUS: text}, ARCHITECTURES[base.platform]) or {}
     locked = {f.name: f.version for f in base.files}
     differ = sorted(n for n in actual.keys() | locked.keys() if actual.get(n) != locked.get(n))
     if differ:
         name = differ[0]
         raise BuildError(
-            f"mmdebstrap installed other packages than the lock states: {name}"
-            f" {actual.get(name, 'is missing')}, locked {locked.get(name, 'nothing')}",
+            f"mmdebstrap installed packages that differ from the lock: {name}"
+            f" {actual.get(name, 'is missing')}, locked: {locked.get(name, 'none')}",
             "See the log; a newer mmdebstrap may help.",
         )
 

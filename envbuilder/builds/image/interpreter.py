@@ -32,7 +32,7 @@ _LIBRARIES = re.compile(
 )
 """Matches the shared libraries that Python and its modules load to compile."""
 _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "site-packages", "test"})
-HINT = "Leave the bytecode out (bytecode: false in the profile), or use --builder buildkit."
+HINT = "Set bytecode: false in the profile, or use --builder buildkit."
 
 
 def compiler(

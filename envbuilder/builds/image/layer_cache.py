@@ -49,7 +49,7 @@ class LayerCache:
         except FileNotFoundError:
             return None
         except EnvbuilderError as error:
-            self._note(f"warning: {error.message}; it is made again")
+            self._note(f"warning: making a layer again: {error.message}")
             entry.unlink(missing_ok=True)
             if not isinstance(error, InvalidError):
                 self.layout.blob(layer.digest).unlink(missing_ok=True)

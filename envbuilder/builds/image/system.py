@@ -169,14 +169,16 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
     diff_ids = layout.read_config(manifest)["rootfs"]["diff_ids"]
     if diff_ids[:-1] != base_ids or len(manifest.layers) != len(diff_ids):
         raise BuildError(
-            f"the engine installed the system packages on a base other than {step.base}",
-            "Build again: the base image may have been replaced in the engine meanwhile.",
+            f"the engine installed the system packages on a base image other than {step.base}",
+            "Build again: the base image may have been replaced in the engine during the build.",
         )
     blob = layout.checked(manifest.layers[-1])
     digest = hashlib.sha256()
     packed = layer.pack(_settled(blob, step.epoch, digest), work / _LAYER)
     if f"sha256:{digest.hexdigest()}" != diff_ids[-1]:
-        raise BuildError(f"{manifest.layers[-1].digest}: does not match the image's configuration")
+        raise BuildError(
+            f"layer {manifest.layers[-1].digest} does not match the image's configuration"
+        )
     return packed
 
 
@@ -257,7 +259,7 @@ def unpacked_members(
     if status is None:
         raise BuildError(
             "the base image has no dpkg status, so packages cannot be recorded in it",
-            "Name a Debian base image (ENVBUILDER_BASE_IMAGE=REF), or use --builder buildkit.",
+            "Use a Debian base image (ENVBUILDER_BASE_IMAGE=REF), or --builder buildkit.",
         )
     stanzas: dict[tuple[str, str], str] = {}  # by dpkg's sort key
     for text in status.decode(errors="replace").split("\n\n"):
@@ -269,7 +271,7 @@ def unpacked_members(
         for member in _package(file, path, root, stanzas):
             before = changed.get(member.path)
             if before is not None and (before.kind, member.kind) != ("folder", "folder"):
-                raise _refused(file, f"another package also has /{member.path}")
+                raise _refused(file, f"another package also contains /{member.path}")
             changed[member.path] = member
     if not changed:
         return ()
@@ -297,7 +299,7 @@ def _package(
         if key in stanzas:
             if _fields(stanzas[key]).get("Version") == fields["Version"]:
                 return
-            raise _refused(file, "the base image has another version of it")
+            raise _refused(file, "the base image contains another version of this package")
         stanzas[key] = _installed(fields)
         data = package.data()
         contents: dict[str, bytes] = {}
@@ -322,7 +324,7 @@ def _package(
 def _require_files_only(file: File, parts: Mapping[str, bytes]) -> None:
     more = sorted(set(parts) - set(_RECORDS))
     if more:
-        raise _refused(file, f"it has control files that only dpkg handles: {', '.join(more)}")
+        raise _refused(file, f"it has control files that only dpkg can process: {', '.join(more)}")
     for line in _control_text(file, parts.get("triggers", b"")).splitlines():
         trigger = line.strip()
         if trigger and trigger != _TRIGGER and not trigger.startswith("#"):
@@ -354,7 +356,7 @@ def _placed(
             yield replace(placed, kind="folder")
         return
     if existing is not None:
-        raise _refused(file, f"/{path} is in the base image already")
+        raise _refused(file, f"/{path} already exists in the base image")
     if member.issym():
         yield replace(placed, kind="link", mode=0o777, target=member.linkname)
     else:
@@ -375,7 +377,7 @@ def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
         if resolved is None or (resolved and root.entries[resolved].kind != "folder"):
             raise _refused(file, f"/{parent} of the base image is not a folder")
         return "/".join(filter(None, [resolved, *parts[depth:]]))
-    raise AssertionError("the root is there")
+    raise AssertionError("the root folder always exists")
 
 
 def _control_text(file: File, content: bytes) -> str:

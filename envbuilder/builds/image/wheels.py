@@ -165,7 +165,7 @@ class Wheel:
         suffix = f".data/scripts/{name}"
         entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
         if len(entries) != 1:
-            raise self.unusable(f"it holds no executable '{name}'")
+            raise self.unusable(f"it contains no executable '{name}'")
         return Packed(self, entries[0])
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ class Wheel:
         # Before the file, if its directory is damaged.
         fixed = os.pread(self._stream.fileno(), _HEADER, header) if header >= 0 else b""
         if fixed[:4] != _SIGNATURE:
-            raise self.unusable(f"no file begins at byte {header}")
+            raise self.unusable(f"there is no file at byte {header}")
         # The name and extra field may be longer here than in the ZIP directory.
         name = int.from_bytes(fixed[26:28], "little")
         start = header + _HEADER + name + int.from_bytes(fixed[28:30], "little")
@@ -381,7 +381,7 @@ class Stage(Struct, frozen=True):
         for record in sorted(site.glob("*.dist-info/RECORD")):
             if canonicalize_name(record.parent.name.partition("-")[0]) == name:
                 return record.relative_to(self.env).as_posix()
-        raise BuildError(f"{wheel.basename}: installed, but left no RECORD")
+        raise BuildError(f"{wheel.basename}: the installation left no RECORD")
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """Return the sorted paths in a wheel's RECORD, relative to the environment."""
@@ -393,7 +393,7 @@ class Stage(Struct, frozen=True):
                 path = posixpath.normpath(f"{site}/{row[0]}") if row else ""
                 if not path or path.startswith(("..", "/")):
                     raise BuildError(
-                        f"{wheel.basename}: RECORD: {row!r} leads out of {self.env / site}"
+                        f"{wheel.basename}: RECORD: {row!r} leads outside {self.env / site}"
                     )
                 paths.add(path)
         return tuple(sorted(paths))

@@ -169,7 +169,7 @@ def _apply(layer: Path, root: RootFs) -> None:
             continue  # an index is JSON; no file that a build reads has such a name
         path = str(PurePosixPath("/", member.name)).lstrip("/")
         if ".." in path.split("/"):
-            raise InvalidError(f"{layer}: {member.name}: a path that leads out of its layer")
+            raise InvalidError(f"{layer}: {member.name}: the path leads outside its layer")
         folder, _, name = path.rpartition("/")
         if name == _OPAQUE:
             _remove(root, _within(lower, below, folder))

@@ -314,7 +314,7 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
     for entry in listing.paths:
         relative = PurePosixPath(os.fspath(entry.relative_path))
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
-            raise BuildError(f"{package.file}: leads out of its environment: {relative}")
+            raise BuildError(f"{package.file}: the path {relative} leads outside its environment")
         plain = str(relative)
         if wrong := path_objection(plain) or reserved_objection(plain, with_python=False):
             raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")

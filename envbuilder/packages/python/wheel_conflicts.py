@@ -216,7 +216,7 @@ def contents(
 
 def _require_inside(path: str) -> None:
     if path.startswith("/") or (".." in path and ".." in path.split("/")):
-        raise ValueError(f"{shown(path)} leads out of the environment")
+        raise ValueError(f"{shown(path)} leads outside the environment")
 
 
 def _scripts(entry_points: str) -> dict[str, str]:

@@ -105,7 +105,7 @@ def test_folders_volumes_and_variables_are_there(bench: Bench) -> None:
     written = bench.folder / "my data, ä/written"
     assert written.read_text() == "by the command"
     assert written.stat().st_uid == os.getuid() == answer["uid"]
-    assert "and /tmp can be written" in done.stderr
+    assert "and /tmp are writable" in done.stderr
 
 
 KEEP = """\
@@ -159,7 +159,7 @@ def test_the_project_is_at_its_own_path(bench: Bench) -> None:
     done = succeeded(start((*bench.words, "--", "python", "-c", code), bench.variables, cwd=below))
     assert done.stdout.splitlines() == [str(below), "of the project", "True"]
     assert (below / "written").stat().st_uid == os.getuid()
-    assert f"only {bench.folder} and /tmp can be written" in done.stderr
+    assert f"only {bench.folder} and /tmp are writable" in done.stderr
 
 
 def test_a_project_that_would_cover_the_image_is_elsewhere(bench: Bench) -> None:

@@ -328,5 +328,5 @@ def test_what_was_compiled_for_a_newer_system_than_the_base_is_refused(
         lay(tmp_path / "tiny", files)
         locked(tmp_path, "tiny", session_environment)
         done = exited(status, cli(*asked))
-        said = "it needs glibc 2.99, and the base image has 2."
+        said = "it needs glibc 2.99, but the base image has 2."
         assert (said in " ".join(done.stderr.split())) == bool(status)

@@ -141,7 +141,7 @@ def test_the_script_makes_an_environment(
     script = ("env", f"PYTHON={torch_python}", "sh", "out/setup-venv.sh", "made")
     done = succeeded(run(*script, cwd=tmp_path))
     assert "torch 2.13.0+cpu is ready" in done.stdout
-    assert "exists already" in exited(2, run(*script, cwd=tmp_path)).stderr
+    assert "already exists" in exited(2, run(*script, cwd=tmp_path)).stderr
     shutil.rmtree(tmp_path / "made")
 
 

@@ -72,7 +72,7 @@ def test_it_is_neither_removed_nor_built_again(
     assert kept[str(prefix.parent.parent)] == "in use by a running command"
     rebuilt = cli("build", *VENV, "--rebuild", environment=data)
     assert rebuilt.returncode == 1
-    assert "in use by a running command, so it is not replaced" in rebuilt.stderr
+    assert "not replaced, because a running command uses it" in rebuilt.stderr
     assert prefix.exists()
     os.kill(running, 0)
     assert cli("run", *VENV, "--", "true", environment=data).returncode == 0, "others may run, too"

@@ -54,7 +54,7 @@ def test_a_machine_without_that_python_gets_the_locks(
     argv = ("--profile", "tiny", "--backend", "venv")
     done = succeeded(cli("build", *argv, "--json", environment=environment))
     prefix = Path(json.loads(done.stdout)["artifact"]["ref"])
-    assert "hashes claimed by others" in done.stderr
+    assert "hashes claimed by other locks" in done.stderr
     # Nothing that it is made of is needed any more.
     mirror.unlink()
     (tmp_path / "store").rename(tmp_path / "gone")

@@ -243,7 +243,7 @@ def a_large_lock_can_be_packed(world: World) -> None:
     large = json.dumps(read_json(path), indent=1) + "\n" * (1 << 20)
     world.write("envbuilder.lock/default.cpu.json", large)
     ended = world.envbuilder("bundle", "--profile", "cpu", "-o", "all.bundle")
-    says_not(ended, "larger than 1 MiB")
+    says_not(ended, "larger than")
 
 
 @row("2.10", "C")

@@ -142,7 +142,7 @@ def test_nothing_is_stated_twice() -> None:
     same = Volume(source="a", target="/a"), Volume(source="b", target="/a")
     ports = Port(outside=1, inside=2), Port(outside=1, inside=3)
     for twice in (Access(volumes=same), Access(ports=ports)):
-        with pytest.raises(InvalidError, match="is stated twice"):
+        with pytest.raises(InvalidError, match="is given twice"):
             access.require_distinct(twice)
     access.require_distinct(Access(ports=(ports[0], Port(host="::1", outside=1, inside=2))))
 
@@ -226,9 +226,9 @@ def test_ports_and_volumes_are_the_projects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("./none: /data", r"yaml:3: volumes: './none' is not a folder of the project"),
+        ("./none: /data", r"yaml:3: volumes: './none' is not a folder in the project"),
         ("./file: /data", r"yaml:3: volumes: './file' is not a folder"),
-        ("./link: /data", r"yaml:3: volumes: './link' leads out of the project"),
+        ("./link: /data", r"yaml:3: volumes: './link' is outside the project"),
         ("models: /opt/env", r"yaml:3: volumes: '/opt/env' would cover /opt/env of the image"),
         ("models: /etc", r"yaml:3: volumes: '/etc' would cover /etc"),
     ],

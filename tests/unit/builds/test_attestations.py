@@ -263,7 +263,7 @@ def test_an_image_that_cannot_be_read_is_noted(
     # podman shows no single file of an image.
     FakeEngine().serve(monkeypatch)
     ensure(image, found, PlainProgress(said.append))
-    assert said[1:] == [f"{why}this engine does not show them"]
+    assert said[1:] == [f"{why}this engine does not list them"]
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_document(
@@ -274,7 +274,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_document(
     )
     with pytest.raises(BuildError, match="No space left") as caught:
         ensure(image, found)
-    assert "is finished" in caught.value.hint
+    assert "is complete" in caught.value.hint
     assert not [p for p in found.data_dir.rglob("*") if p.is_file()]
 
 

@@ -209,7 +209,7 @@ def test_what_envbuilder_did_not_make_is_not_replaced(
         (folder / "thesis.tex").write_text("theirs")
         if kind == "link":
             place.symlink_to(theirs)
-    with pytest.raises(BuildError, match="exists already, and envbuilder did not make it"):
+    with pytest.raises(BuildError, match="already exists, and envbuilder did not make it"):
         put_in_place(found, work, "new")
     assert place.is_symlink() == (kind == "link")
     assert (place if kind == "file" else place / "thesis.tex").read_text() == "theirs"

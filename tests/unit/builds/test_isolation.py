@@ -83,10 +83,10 @@ def test_what_is_left_out_is_said_once_and_without_values() -> None:
     assert [*isolation.notes(HARMLESS)] == []
     assert [*isolation.notes({**SWITCHES, "LD_LIBRARY_PATH": "/usr/lib/wsl/lib"})] == []
     (note,) = isolation.notes({"PYTHONPATH": "/a", "LD_PRELOAD": "/b", **SWITCHES})
-    assert note == "not passed to the verification: LD_PRELOAD, PYTHONPATH"
+    assert note == "variables not passed to the verification: LD_PRELOAD, PYTHONPATH"
     (note,) = isolation.notes({"HSA_OVERRIDE_GFX_VERSION": "10.3.0\x1b[2J"})
     assert note.startswith("HSA_OVERRIDE_GFX_VERSION=10.3.0")
-    assert note.endswith("a verification on such a GPU fails")
+    assert note.endswith("verification on that GPU fails")
     of_one = {"HSA_OVERRIDE_GFX_VERSION_1": "11.0.0", "HSA_OVERRIDE_GFX_VERSION": ""}
     (second,) = isolation.notes(of_one)
     assert second.startswith("HSA_OVERRIDE_GFX_VERSION_1=11.0.0 makes")
@@ -150,23 +150,23 @@ def test_a_report_of_what_was_built(artifact: dict[str, Any], changes: dict[str,
 @pytest.mark.parametrize(
     ("artifact", "changes", "words"),
     [
-        (VENV, {"prefix": "/envs/other"}, "the report is about /envs/other, not /envs/cpu"),
-        (VENV, {"prefix": None}, "the report is about None"),
+        (VENV, {"prefix": "/envs/other"}, "the report covers /envs/other, not /envs/cpu"),
+        (VENV, {"prefix": None}, "the report covers None"),
         (VENV, {"framework": "/other/torch.py"}, "the framework was imported from /other/torch.py"),
         (VENV, {"framework": None}, "the framework was imported from None"),
-        (VENV, {"as_found": True}, "was not started in the requested mode"),
-        ({"kind": "image", "ref": "x:1"}, {}, "the report is about /envs/cpu, not /opt/env"),
+        (VENV, {"as_found": True}, "was not started in the requested isolation mode"),
+        ({"kind": "image", "ref": "x:1"}, {}, "the report covers /envs/cpu, not /opt/env"),
         (
             {"kind": "interpreter", "ref": "/mine/bin/python"},
             {},
-            "the report is about /envs/cpu/bin/python, not /mine/bin/python",
+            "the report covers /envs/cpu/bin/python, not /mine/bin/python",
         ),
     ],
 )
 def test_a_report_of_something_else_is_not_trusted(
     artifact: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(VerifyError, match="not to be trusted") as caught:
+    with pytest.raises(VerifyError, match="cannot be trusted") as caught:
         isolation.require(report(**changes), artifact, as_found=False)
     assert words in caught.value.message
     # One that failed says itself why.
@@ -177,14 +177,14 @@ def test_a_report_without_origins_is_not_trusted() -> None:
     with pytest.raises(VerifyError, match="does not state where its code came from"):
         isolation.require({"status": "passed"}, VENV, as_found=False)
     isolation.require(report(as_found=True, torch="/modules/torch.py"), VENV, as_found=True)
-    with pytest.raises(VerifyError, match="in the requested mode"):
+    with pytest.raises(VerifyError, match="in the requested isolation mode"):
         isolation.require(report(), VENV, as_found=True)
 
 
 def test_an_interpreter_without_torch_is_told_the_way(tmp_path: Any) -> None:
     failed = {"reasons": ["import: ModuleNotFoundError: No module named 'torch'"]}
     (error,) = isolation.unreached(failed, tmp_path / "python", {"PYTHONPATH": "/modules"})
-    assert "nor is anything named by PYTHONPATH" in error.message
+    assert "nor are folders in PYTHONPATH" in error.message
     assert "--inherit-environment" in str(error.hint)
     assert error.exit_code == 5
     assert isolation.unreached(failed, None, {}) == []
@@ -212,13 +212,13 @@ def test_the_summary_of_what_was_found() -> None:
 @pytest.mark.parametrize(
     ("environ", "entries", "words"),
     [
-        ({"PYTHONPATH": "/m"}, ["torch", "x"], "PYTHONPATH: /m holds torch,"),
-        ({"PYTHONPATH": "/m"}, ["sitecustomize.py"], "PYTHONPATH: /m holds sitecustomize,"),
-        ({"PYTHONPATH": "/m"}, ["numpy", "torch"], "holds numpy, torch,"),
+        ({"PYTHONPATH": "/m"}, ["torch", "x"], "PYTHONPATH: /m contains torch,"),
+        ({"PYTHONPATH": "/m"}, ["sitecustomize.py"], "PYTHONPATH: /m contains sitecustomize,"),
+        ({"PYTHONPATH": "/m"}, ["numpy", "torch"], "contains numpy, torch,"),
         ({"PYTHONHOME": "/usr"}, [], "PYTHONHOME=/usr replaces"),
         ({"LD_PRELOAD": "/x.so"}, [], "LD_PRELOAD=/x.so is loaded into every program"),
         ({"LD_LIBRARY_PATH": "/l"}, ["libtorch.so", "libgomp.so.1"], "libgomp.so.1 and 1 more"),
-        ({"DYLD_LIBRARY_PATH": "/l"}, ["libcudnn.so.9"], "/l holds libcudnn.so.9,"),
+        ({"DYLD_LIBRARY_PATH": "/l"}, ["libcudnn.so.9"], "/l contains libcudnn.so.9,"),
         ({}, ["torch", "libtorch.so"], ""),
         ({"PYTHONPATH": "/m"}, ["mine", "torch-2.13.0.dist-info", "torch.txt", "helper.py"], ""),
         ({"PYTHONHOME": "", "LD_PRELOAD": ""}, [], ""),

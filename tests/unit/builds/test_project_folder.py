@@ -52,13 +52,13 @@ def test_nothing_outside_of_a_project(settings: Settings, tmp_path: Path) -> Non
 def test_what_others_made_is_left(settings: Settings, tmp_path: Path) -> None:
     folder = tmp_path / ".envbuilder"
     (folder / "default").mkdir(parents=True)
-    assert "not made by envbuilder" in project_folder.link(settings, tmp_path / "env")
+    assert "because envbuilder did not make it" in project_folder.link(settings, tmp_path / "env")
     (folder / "default").rmdir()
     folder.rmdir()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder.symlink_to(elsewhere)
-    assert "not made by envbuilder" in project_folder.link(settings, tmp_path / "env")
+    assert "because envbuilder did not make it" in project_folder.link(settings, tmp_path / "env")
     assert not [*elsewhere.iterdir()]
 
 

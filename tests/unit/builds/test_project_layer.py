@@ -67,7 +67,11 @@ def test_what_is_stated_is_planned(
     assert (project.command, project.ports) == (("python", "train.py"), (8000,))
     more = planned(tmp_path, "more")
     assert [file.path for file in more.files] == ["src/pkg/a.py", "tests/t.py", "train.py"]
-    assert capsys.readouterr().err == "note: never copied into an image: src/.env\n"
+    assert (
+        capsys.readouterr().err
+        == "note: not copied into the image, since they may hold secrets or belong to one"
+        " machine: src/.env\n"
+    )
     assert planned(tmp_path, text="command: [python]\n") is None
     assert planned(tmp_path, text="profile: cpu\n") is None
     bare = planned(tmp_path, text="files: [train.py]\n")
@@ -107,7 +111,7 @@ def test_a_file_that_changes_meanwhile_ends_the_build(
     copied = tmp_path / "context/files/train.py"
     assert (copied.read_text(), copied.stat().st_mode & 0o777) == ("x", 0o755)
     (tmp_path / "train.py").write_text("y")
-    with pytest.raises(BuildError, match=r"train\.py: changed while the image was made"):
+    with pytest.raises(BuildError, match=r"train\.py changed while the image was being built"):
         layer.write(project_layer.members(project), tmp_path / "third", EPOCH)
     with pytest.raises(BuildError, match="changed while"):
         project_layer.copy(project, tmp_path / "other")

@@ -185,7 +185,7 @@ def test_what_differs_is_named_and_exits_1(builds: tuple[list[Seen], list[Write]
 
 
 def test_a_builder_is_for_images(builds: tuple[list[Seen], list[Write]]) -> None:
-    with pytest.raises(InvalidError, match="--builder is for images"):
+    with pytest.raises(InvalidError, match="--builder applies only to images"):
         shown("--builder", "layers")
 
 
@@ -252,7 +252,9 @@ def test_an_image_that_cannot_be_removed_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine, "forget", fail)
     said: list[str] = []
     reproduce._forget("trial:1", PlainProgress(said.append))
-    assert said == ["note: an image of these builds remains: trial:1: cannot be removed: timed out"]
+    assert said == [
+        "note: an image of these builds was not removed: trial:1: cannot be removed: timed out"
+    ]
 
 
 def test_podman_is_refused_before_anything_is_built(

@@ -76,7 +76,7 @@ def test_each_has_its_source() -> None:
         "GPUS": "the choice of devices",
         "VIRTUAL_ENV": "the environment",
         "PATH": "the environment's programs come first",
-        "PYTHONPATH": "modules of envbuilder's and the project's come first",
+        "PYTHONPATH": "modules of envbuilder and of the project come first",
         "LD_PRELOAD": "libraries that the profile preloads come first",
         "D": "profile cpu",
         "B": variables.STATED,
@@ -98,7 +98,7 @@ def test_verbose_says_what_was_set_and_why_but_no_secret(
     lines = capsys.readouterr().err.splitlines()
     assert "+ LD_PRELOAD=lib.so (libraries that the profile preloads come first)" in lines
     assert "+ D=4 (profile cpu)" in lines
-    assert "+ TOKEN (stated by -e)" in lines
+    assert "+ TOKEN (set by -e)" in lines
     assert "c4nary" not in str(lines)
 
 

@@ -216,7 +216,7 @@ def test_conda_packages_go_along(tmp_path: Path) -> None:
     [
         ("project/more.txt", b"rich>=14\n", "the lock of 'small' is stale"),
         ("project/more.txt", None, "no such file"),
-        ("project/more.txt", b"-r ../../../etc/hosts\n", "out of the project|no such file"),
+        ("project/more.txt", b"-r ../../../etc/hosts\n", "outside the project|no such file"),
         ("project/unread.txt", b"x", "project/unread.txt belongs to none of its profiles"),
         ("project/envbuilder.yaml", b"profile: small\n", "lists no requirements"),
         (f"project/{LOCK}", b"{}", "the bundle's project/envbuilder.lock/default.small.json"),

@@ -118,7 +118,8 @@ def test_a_library_that_comes_before_the_environments_own_is_named(
     problems = json.loads(doctor("--json", code=3).out)["problems"]
     (text,) = (each["text"] for each in problems if each["code"] == "shadowing")
     assert text == (
-        f"library path: {tmp_path} holds libcublas.so.12, used before the environment's own"
+        f"library path: {tmp_path} contains libcublas.so.12, which takes precedence"
+        " over the environment's own"
     )
 
 

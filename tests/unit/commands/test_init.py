@@ -654,7 +654,7 @@ def test_what_is_outside_of_the_project_is_said_once_and_asked_of_no_index(
     lay({"tool/uv.lock": "", "tool/requirements.txt": "tqdm\n"})
     result = report()
     (needed,) = result["needs_you"]
-    assert "../other leads out of the project, so other is left out" in needed
+    assert "../other is outside the project, so other is left out" in needed
     assert active()[:2] == ["requirements_from:", "  - pyproject.toml"]
     assert not any(line.startswith("exclude") for line in active())
 

@@ -43,6 +43,9 @@ def test_what_lies_there_and_is_not_ours_stays(kind: str, tmp_path: Path) -> Non
 
 
 def test_no_credential_is_rendered() -> None:
-    with pytest.raises(InvalidError, match=r"Dockerfile, line 2: would contain a credential \(HF_"):
+    with pytest.raises(
+        InvalidError,
+        match=r"Dockerfile, line 2: the rendered file would contain a credential \(HF_",
+    ):
         RenderedFile(name="Dockerfile", content=b"FROM x\nENV HF_TOKEN=hf_abc\n")
     RenderedFile(name="Dockerfile", content=b"FROM x\nENV HF_TOKEN=$HF_TOKEN\n")

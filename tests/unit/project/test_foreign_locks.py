@@ -311,7 +311,7 @@ source = { registry = "https://index.example/simple" }
     for file, others in (("pylock.toml", []), ("uv.lock", ["rich"])):
         result = read(tmp_path, file)
         assert texts(result.requirements) == ['x; python_version < "3"', *others]
-        assert "../x leads out of the project, so x is left out" in result.notes[0]
+        assert "../x is outside the project, so x is left out" in result.notes[0]
 
 
 def test_sources_in_a_pylock(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
     (project / name).symlink_to("../secret.txt")
     for file in (name, f"../{name}", str(tmp_path / name), "folder/x.txt"):
         message, hint = refusal(project, file)
-        assert message == f"{file}: leads out of the project"
+        assert message == f"{file}: is outside the project"
         assert hint == "Copy the file into the project and name the copy."
 
 

@@ -181,8 +181,8 @@ def test_links_stay_in_the_project(tmp_path: Path) -> None:
     assert names(collect(project, "link.py")) == ["link.py"]
     assert collect(project, "link.py").files[0].sha256 == collect(project, "a.py").files[0].sha256
     for name, target, words in (
-        ("out", "../secret", "'out' leads out of the project"),
-        ("absolute", "/etc/passwd", "'absolute' leads out of the project"),
+        ("out", "../secret", "'out' is outside the project"),
+        ("absolute", "/etc/passwd", "'absolute' is outside the project"),
         ("nowhere", "none", "'nowhere' leads nowhere"),
         ("itself", "itself", "'itself' leads nowhere"),
         ("folder", "src", "'folder' is not a file"),

@@ -221,8 +221,8 @@ def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -
         ("r\u00edch", "not a requirement", "PEP 508"),
         ("-r", "expected the path of one file", "-r other.txt"),
         ("-r https://example.org/r.txt", "a URL", "Save the file"),
-        ("-r /etc/hostname", "leads out of the project", "Copy the file"),
-        ("-r link.txt", "leads out of the project", "Copy the file"),
+        ("-r /etc/hostname", "is outside the project", "Copy the file"),
+        ("-r link.txt", "is outside the project", "Copy the file"),
         ("-c missing.txt", "no such file", "Write its path"),
     ],
 )

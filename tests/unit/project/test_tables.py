@@ -221,7 +221,7 @@ def test_sources_that_cannot_be_and_those_that_are_not_chosen(tmp_path: Path) ->
     lay(tmp_path, {"pyproject.toml": text.replace("tool.", "[tool]\n", 1)})
     assert listing(tmp_path) == []
     (note,) = read(tmp_path, "pyproject.toml", ["a"]).notes
-    assert "../y leads out of the project, so y is left out" in note
+    assert "../y is outside the project, so y is left out" in note
     text = '[tool.uv]\nsources.y.workspace = true\n[project]\ndependencies = ["y", "z @ ./z"]\n'
     lay(tmp_path, {"pyproject.toml": text})
     listed = read(tmp_path, "pyproject.toml")

@@ -175,7 +175,7 @@ def test_the_payload_is_isolated_and_promised_to_be(
     found: Settings, notes: list[str], started: Started
 ) -> None:
     begin(found, notes)
-    assert notes[0] == "note: not passed to the verification: LD_LIBRARY_PATH, PYTHONPATH"
+    assert notes[0] == "note: variables not passed to the verification: LD_LIBRARY_PATH, PYTHONPATH"
     program, isolated, option, bytecode, payload, *_ = started.argv
     assert (isolated, option) == ("-I", "-X")
     folder = bytecode.removeprefix("pycache_prefix=")
@@ -230,7 +230,7 @@ def verify_venv(settings: Settings, plans: list[Plan]) -> dict[str, Any]:
     assert len(plans) == before
     subject, _ = planned.built()
     assert subject.expects == shipped().expected("3.11")
-    with pytest.raises(VerifyError, match=r"payload\.pyz: was changed after the build"):
+    with pytest.raises(VerifyError, match=r"payload\.pyz was changed after the build"):
         subject.run(lambda paths: (), {}, SILENT.note)
     return subject.facts
 

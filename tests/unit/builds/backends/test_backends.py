@@ -230,7 +230,7 @@ def test_an_image_is_the_one_that_was_built(found: Settings) -> None:
 
     environment, _ = built_image(found, RECORD.ids)
     assert environment.existing() is None
-    assert environment.changed().startswith(f"trial:1 was changed after the build: it is {HERE}")
+    assert environment.changed().endswith(f", found {HERE}")
     with pytest.raises(VerifyError, match="was changed after the build") as caught:
         probe(environment)
     assert "--rebuild" in caught.value.hint
@@ -475,5 +475,5 @@ def test_a_digest_is_the_same_base_wherever_podman_gets_it(
 def test_an_image_that_is_gone_after_its_pull_is_1(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
     monkeypatch.setattr(engine, "pull", lambda ref, platform: None)
-    with pytest.raises(BuildError, match="far:1: not in the engine after it was pulled"):
+    with pytest.raises(BuildError, match="far:1: pulled, but the engine does not have the image"):
         image_base.identified(engine, "far:1", "linux/amd64")

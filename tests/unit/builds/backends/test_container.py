@@ -76,7 +76,7 @@ def test_a_command_gets_its_folder_and_says_what_it_is_left_with(
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         "container: user 1234:1235, without capabilities or setuid programs; only"
-        f" {tmp_path} and /tmp can be written; at most 6.4 GB of memory and 4096 processes and"
+        f" {tmp_path} and /tmp are writable; at most 6.4 GB of memory and 4096 processes and"
         " threads"
     )
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
@@ -142,9 +142,9 @@ def test_a_command_gets_what_the_user_states(
     assert "--env=HF_HOME=/tmp/.cache/huggingface" in argv
     assert [*image[1].stored_volumes] == ["models", "envbuilder-cache-1234"]
     line = capsys.readouterr().err
-    assert f"only {tmp_path}, /models and /tmp can be written" in line
-    assert "127.0.0.1:8080 leads to port 80" in line
-    with pytest.raises(InvalidError, match="/run holds"):
+    assert f"only {tmp_path}, /models and /tmp are writable" in line
+    assert "127.0.0.1:8080 is forwarded to port 80" in line
+    with pytest.raises(InvalidError, match="/run contains"):
         image[0].become(["python"], {}, Access(volumes=(Volume(source="/run", target="/r"),)))
     assert len(started) == 1
 
@@ -194,7 +194,7 @@ def test_no_other_image_is_started_under_the_name(
     with pytest.raises(VerifyError, match="trial:1 was changed after the build"):
         environment.become(["python"], {})
     engine.images.clear()
-    with pytest.raises(VerifyError, match="trial:1: not in the engine"):
+    with pytest.raises(VerifyError, match="trial:1: the engine does not have this image"):
         environment.become(["python"], {})
     assert started == []
 
@@ -296,7 +296,7 @@ def test_of_the_callers_groups_only_the_shared_folders_is_kept(
 @pytest.mark.parametrize("folder", ["/", "/run", "/run/podman", "/home/me/sockets"])
 def test_a_project_may_not_hold_an_engines_socket(folder: str) -> None:
     socket = Path("/home/me/sockets/docker.sock")
-    with pytest.raises(InvalidError, match=f"{folder} holds a container engine's socket"):
+    with pytest.raises(InvalidError, match=f"{folder} contains a container engine's socket"):
         container.require_project(Path(folder), socket)
     container.require_project(Path("/home/me/run"), socket)
     container.require_project(Path("/home/me/run"), None)
@@ -305,11 +305,11 @@ def test_a_project_may_not_hold_an_engines_socket(folder: str) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
-        ("/", "/data", "/ holds a container engine's socket, and cannot be a volume"),
-        ("/home/me/sockets", "/data", "/home/me/sockets holds"),
+        ("/", "/data", "/ contains a container engine's socket and cannot be a volume"),
+        ("/home/me/sockets", "/data", "/home/me/sockets contains"),
         ("/srv", "/work", "/work would cover the project, which is at /work"),
         ("models", "/work", "/work would cover"),
-        ("models", "/work/none", "/work/none: there is no such folder in the project"),
+        ("models", "/work/none", "/work/none: no such folder in the project"),
     ],
 )
 def test_a_volume_holds_no_socket_and_leaves_the_project_alone(

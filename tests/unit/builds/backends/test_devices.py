@@ -36,7 +36,7 @@ BY_CDI = Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="8g")
         ("cuda", {}, {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "1"}, ""),
         ("xpu", {}, {"CUDA_VISIBLE_DEVICES": "1"}, {}, ""),
         ("cpu", {}, {"CUDA_VISIBLE_DEVICES": "1"}, {}, ""),
-        ("cuda", CUDA, {}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides those that do not work"),
+        ("cuda", CUDA, {}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides GPUs that do not work"),
         ("cuda", CUDA, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, CUDA, "CUDA_VISIBLE_DEVICES=1 hides"),
         (
             "cuda",
@@ -52,7 +52,7 @@ BY_CDI = Devices(cdi=("amd.com/gpu=all",), groups=(110, 992), shm_size="8g")
             {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"},
             "ONEAPI_DEVICE_SELECTOR=level_zero:0 is set",
         ),
-        ("rocm", HIP, {}, HIP, "HIP_VISIBLE_DEVICES=1 hides those that do not work"),
+        ("rocm", HIP, {}, HIP, "HIP_VISIBLE_DEVICES=1 hides GPUs that do not work"),
         (
             "rocm",
             HIP,

@@ -133,7 +133,7 @@ def test_packages_with_scripts_are_installed_by_an_engine(found: Settings) -> No
     assert system.ref in run.argv
     on_disk = replace(BASE, ref="oci:/base")
     for options in ({"build": None}, {"base": on_disk}):
-        with pytest.raises(ToolError, match="run scripts when they are installed"):
+        with pytest.raises(ToolError, match="run scripts during installation"):
             planned(found, "zendnn", **options)
 
 
@@ -170,7 +170,7 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
         docker.prepare(a_build(found, profile, LOCK, host=here, request=request))
     assert caught.value.exit_code == 4
     assert "--builder buildkit" in caught.value.hint
-    assert why_not() == "no uv is locked for this machine"
+    assert why_not() == "the lock has no uv for this machine"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_asks_for_layers(options: dict[str, Any], wanted: bool) -> None:
     ],
 )
 def test_buildkit_cannot_do_what_only_layers_can(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(InvalidError, match=f"{what}needs the builder layers"):
+    with pytest.raises(InvalidError, match=f"{what}requires the builder layers"):
         docker.needs_layers(Request(builder="buildkit", **options))
 
 
@@ -263,13 +263,13 @@ def test_it_is_the_default_where_it_can_make_the_image(monkeypatch: pytest.Monke
     old = replace(BUILDKIT, docker_version="24.0.9", exports_layouts=False)
     assert "Docker 24.0.9 cannot export" in why_not(build=old)
     assert why_not(build=BUILDAH) == ""
-    assert why_not(platform="linux/arm64") == "modules are compiled on linux/arm64"
+    assert why_not(platform="linux/arm64") == "compiling modules requires linux/arm64"
 
 
 def test_scripts_of_another_platform_are_left_to_an_engine_that_can_run_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(docker, "own_platform", lambda: "linux/arm64")
-    assert "run scripts on linux/amd64" in why_not("zendnn")
+    assert "run scripts, which requires linux/amd64" in why_not("zendnn")
     assert "run scripts" not in why_not("cpu")
     assert "run scripts" in why_not("cpu", system_packages={"libgomp1": ("lightgbm",)})

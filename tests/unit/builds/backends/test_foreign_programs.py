@@ -126,7 +126,9 @@ def test_an_installer_is_refused_before_anything_is_built(
     with pytest.raises(ToolError, match="would change the environment") as caught:
         foreign.require_unchanged(argv, "cpu", of_project=True)
     way = "remove" if "uninstall" in argv else "add"
-    assert caught.value.hint.endswith(f" The project's packages: envbuilder {way} {packages}")
+    assert caught.value.hint.endswith(
+        f" To change the project's packages: envbuilder {way} {packages}"
+    )
     with pytest.raises(ToolError) as caught:
         foreign.require_unchanged(argv, "cpu", of_project=False)
     assert "add_requirements" in caught.value.hint
@@ -280,7 +282,7 @@ def test_a_script_of_another_python_is_refused_whatever_its_name(
     environment = Native(tmp_path / "env")
     environ = {"PATH": str(tmp_path / "elsewhere")}
     if not runs:
-        with pytest.raises(ToolError, match="a script of another Python") as caught:
+        with pytest.raises(ToolError, match="a script that runs another Python") as caught:
             environment.become(["pytest"], environ)
         assert f"give its path: {script}" in caught.value.hint
         environment.become([script], environ)

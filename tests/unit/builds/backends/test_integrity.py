@@ -226,7 +226,7 @@ def test_a_changed_base_interpreter_is_named_without_blame(
     OF_BASE[named](base)
     with pytest.raises(VerifyError, match="the base interpreter has changed") as caught:
         require_unchanged(on_base)
-    assert caught.value.message.endswith(f", as by an upgrade: {base}/{named}")
+    assert caught.value.message.endswith(f", perhaps by an upgrade: {base}/{named}")
     assert "--rebuild" in caught.value.hint
 
 

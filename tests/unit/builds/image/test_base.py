@@ -317,7 +317,7 @@ def compiled(found: Settings, folder: Path, needed: int, tag: str) -> profile_lo
     [
         (36, "layout", ""),
         (37, "layout", "has 2.36"),
-        (37, "none", "has none that is known"),
+        (37, "none", "has an unknown version"),
         (34, "engine", ""),
         (36, "engine", "has 2.35"),
         (36, "packages", ""),
@@ -352,7 +352,7 @@ def test_what_was_compiled_against_a_newer_glibc_is_refused(
     if not has:
         image_base.require_libc(made, target, found, SILENT)
         return
-    with pytest.raises(BuildError, match=f"2.{needed}, and the base image {has}") as bad:
+    with pytest.raises(BuildError, match=f"2.{needed}, but the base image {has}") as bad:
         image_base.require_libc(made, target, found, SILENT)
     assert "envbuilder render" in bad.value.hint
     pure = replace(file, file="x-1.0-py3-none-any.whl")

@@ -84,7 +84,7 @@ def test_only_ldconfig_may_be_triggered(tmp_path: Path, triggers: bytes, fine: b
 
 
 def test_a_file_of_the_base_is_not_overwritten(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="/etc/passwd is in the base image already"):
+    with pytest.raises(BuildError, match="/etc/passwd already exists in the base image"):
         found(tmp_path, data={"etc/passwd": b"x"})
 
 

@@ -128,7 +128,7 @@ def test_a_project_with_a_venv_keeps_it(
     records.record_user(plan, project)
     assert chosen(project)[0] == "docker", "it is not there yet, or not any more"
     prefix.mkdir(parents=True)
-    assert chosen(project) == ("venv", "as before; --backend docker makes an image")
+    assert chosen(project) == ("venv", "as in earlier builds; for an image, use --backend docker")
     assert chosen(project, base_image="site/python:3.11")[0] == "docker"
     assert chosen(project, profile=profiles.load("cpu-ipex", SHIPPED))[0] == "docker"
     assert chosen(other)[0] == chosen(found)[0] == "docker"
@@ -161,7 +161,7 @@ def test_conda_is_chosen_only_where_there_is_nothing_else(
     found: Settings, backends: tuple[Any, ...], expected: str
 ) -> None:
     profile = replace(CPU, backends=backends)
-    assert chosen(found, profile) == (expected, "the only one that 'cpu' has")
+    assert chosen(found, profile) == (expected, "the only backend of 'cpu'")
 
 
 def test_the_choice_of_a_backend_is_noted(

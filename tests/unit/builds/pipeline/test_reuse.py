@@ -58,7 +58,7 @@ def test_claimed_hashes_are_noted(found: Settings, said: Said, provenance: str) 
     relocked(found, provenance)
     prepared(found, said, "mine", running=True)
     (note,) = [line for line in said.lines if "claimed" in line]
-    assert note.endswith("confirms: torch 2.13.0+cpu (a stranger)")
+    assert note.endswith("download: torch 2.13.0+cpu (a stranger)")
     assert "note: It is slow" in said
 
 
@@ -240,7 +240,7 @@ def test_an_environment_that_has_lost_files_is_damaged_and_built_again(
     monkeypatch.setattr(execute, "execute", performed)
     assert build_venv(found, said=said).status == "built"
     assert doings == ["fetch"]
-    assert f"{prefix} is damaged: {named} is missing; it is built again" in said
+    assert f"note: building again: {prefix} is damaged: {named} is missing" in said
 
 
 def test_what_a_command_runs_in_is_not_built_again(found: Settings, doings: list[str]) -> None:
@@ -248,7 +248,7 @@ def test_what_a_command_runs_in_is_not_built_again(found: Settings, doings: list
     finish(build.plan)
     running = pipeline.finish(build)
     asked: dict[str, Any] = {"profile": "cpu", "backend": "venv", "rebuild": True}
-    assert "in use by a running command" in fails(found, BuildError, running=False, **asked)
+    assert "because a running command uses it" in fails(found, BuildError, running=False, **asked)
     assert doings == []
     del build, running
     assert go(found, **asked).status == "built"
@@ -297,7 +297,7 @@ NEW = replace(OLD, name="RTX 5090", bus="0000:41:00.0", sm="12.0")
             (OLD, NEW),
             "",
             {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"},
-            "GPUs: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1 hides those",
+            "GPUs: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1 hides GPUs",
         ),
         ((OLD, NEW), "0", {"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES=0 is set"),
     ],

@@ -149,8 +149,8 @@ def test_a_blob_has_a_checksum_and_its_progress_is_in_bytes_of_the_tar(tmp_path:
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        ([Member(path="../etc/passwd")], "'../etc/passwd' leads out of its folder"),
-        ([Member(path="/etc/passwd")], "'/etc/passwd' leads out of its folder"),
+        ([Member(path="../etc/passwd")], "'../etc/passwd' is outside its folder"),
+        ([Member(path="/etc/passwd")], "'/etc/passwd' is outside its folder"),
         ([Member(path="a/.wh.b")], "'a/.wh.b' would delete another file from an image"),
         (
             [Member(path="a/b"), Member(path="a", kind="link", target="/etc")],
@@ -162,7 +162,7 @@ def test_a_blob_has_a_checksum_and_its_progress_is_in_bytes_of_the_tar(tmp_path:
         ),
         ([Member(path="a", kind="link")], "'a' is a link to ''"),
         ([Member(path="a", kind="link", target="b\n")], r"'a' is a link to 'b\n'"),
-        ([Member(path="../a", kind="link")], "'../a' leads out of its folder"),
+        ([Member(path="../a", kind="link")], "'../a' is outside its folder"),
     ],
 )
 def test_a_layer_that_is_unsafe_to_unpack_is_not_written(

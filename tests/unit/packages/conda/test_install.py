@@ -131,9 +131,9 @@ def test_two_packages_with_different_content_at_one_path_are_refused(tmp_path: P
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("../escaped", "leads out of its environment: ../escaped"),
-        ("share/../../escaped", "leads out of its environment: share/../../escaped"),
-        ("/escaped", "leads out of its environment: /escaped"),
+        ("../escaped", "the path ../escaped leads outside its environment"),
+        ("share/../../escaped", "the path share/../../escaped leads outside its environment"),
+        ("/escaped", "the path /escaped leads outside its environment"),
         ("share/.wh.x", "would delete another file"),
         ("share/a\nb", "is not a normalized path"),
         ("envbuilder.json", "is a file that envbuilder writes itself"),

@@ -171,7 +171,7 @@ def test_damaged_reports_are_all_named(tmp_path: Path, compare: Command) -> None
     said = compare("r", "no", "-o", "out", code=2).err
     assert "empty.json: damaged" in said
     assert "other.json: damaged" in said
-    assert "no: no report" in said
+    assert "no: there is no report" in said
     assert "good.json" not in said
     assert not (tmp_path / "out").exists()
 
@@ -181,7 +181,7 @@ def test_damaged_reports_are_all_named(tmp_path: Path, compare: Command) -> None
     [
         ([], "REPORT"),
         (["empty"], "no report in this folder"),
-        (["a.json", "--format", "markdown", "--json"], "contradict"),
+        (["a.json", "--format", "markdown", "--json"], "cannot be combined"),
     ],
 )
 def test_compare_refuses_what_makes_no_sense(
