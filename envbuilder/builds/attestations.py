@@ -28,7 +28,7 @@ from envbuilder.builds.plan import (
 from envbuilder.core.archives import READ_LIMIT
 from envbuilder.core.errors import BuildError, EnvbuilderError
 from envbuilder.core.files import save
-from envbuilder.core.signatures import PAYLOAD_TYPE, TYPE, Signed, Subject
+from envbuilder.core.signatures import PAYLOAD_TYPE, TYPE, Subject
 from envbuilder.packages.conda.lock import InstallConda
 from envbuilder.packages.store import Store
 
@@ -79,7 +79,6 @@ def ensure(
 ) -> dict[str, str]:
     """Write the attestations if one is missing or if `anew` is true; return their paths by name.
 
-    If all exist, only add the accepted signatures of the plan's inputs to the provenance.
     `versions` are the versions of further builders, by name. Raise `BuildError` if a file cannot
     be written.
     """
@@ -91,8 +90,6 @@ def ensure(
         }
         for name, path in paths.items():
             save(Path(path), contents[name], BuildError, _FULL)
-    elif plan.signatures:
-        _add_signatures(Path(paths["provenance"]), plan)
     return paths
 
 
@@ -100,19 +97,6 @@ def remove(plan: Plan, artifact: Artifact, settings: Settings) -> None:
     """Remove attestations left over from an earlier artifact at the same path."""
     for path in places(plan, artifact, settings).values():
         Path(path).unlink(missing_ok=True)
-
-
-def _add_signatures(path: Path, plan: Plan) -> None:
-    """Add the accepted signatures of the plan's inputs to an existing provenance file."""
-    try:
-        before = path.read_bytes()
-        after = also_signed(before, plan.signatures)
-    except (OSError, ValueError) as error:
-        raise BuildError(
-            f"{path}: cannot be read: {error}", "Remove the file: the same command writes it again."
-        ) from error
-    if after != before:
-        save(path, after, BuildError, _FULL)
 
 
 def subject(artifact: Artifact) -> Subject:
@@ -272,17 +256,6 @@ def also_about(content: bytes, artifact: Subject) -> bytes:
     document = _parsed(content)
     if artifact.digest not in [s["digest"] for s in document["subject"]]:
         document["subject"].append({"name": artifact.name, "digest": artifact.digest})
-    return sbom.encoded(document)
-
-
-def also_signed(content: bytes, signatures: Sequence[Signed]) -> bytes:
-    """Return the statement with the accepted signatures of the build's inputs recorded in it.
-
-    Raise `ValueError` if the content is not a provenance statement of envbuilder.
-    """
-    document = _parsed(content)
-    parameters = document["predicate"]["buildDefinition"].setdefault("internalParameters", {})
-    parameters["signatures"] = msgspec.to_builtins(signatures)
     return sbom.encoded(document)
 
 

@@ -23,7 +23,7 @@ from envbuilder.core import files as atomic, resources
 from envbuilder.core.console import PlainProgress
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.settings import Settings
-from envbuilder.core.signatures import Signed, Subject
+from envbuilder.core.signatures import Subject
 from envbuilder.packages.debian import deb as base_status
 from envbuilder.profiles import lock as lockfile
 from tests.support import project_layers
@@ -142,24 +142,6 @@ def test_they_are_written_anew_only_after_a_build_or_where_one_is_missing(
     Path(written["sbom"]).unlink()
     ensure(image, found, anew=False)
     assert all(Path(p).read_text() != "kept" for p in written.values())
-
-
-def test_a_reused_artifact_records_the_signatures_that_were_accepted_since(
-    venv: plan.Plan, found: Settings
-) -> None:
-    paths = ensure(venv, found, versions={"uv": "1.2.3"})
-    before = read_json(Path(paths["provenance"]))
-    signed = Signed(name="cpu.json", digest=f"sha256:{'ab' * 32}", type="urn:a", keyid="cd" * 32)
-    strict = replace(venv, signatures=(signed,))
-    for made in (strict, strict, venv):  # without a requirement, it stays as it is
-        ensure(made, found, anew=False)
-        after = read_json(Path(paths["provenance"]))
-        recorded = after["predicate"]["buildDefinition"]["internalParameters"].pop("signatures")
-        assert [s["keyid"] for s in recorded] == [signed.keyid]
-        assert after == before  # who built it, and with what, too
-    Path(paths["provenance"]).write_text("{")
-    with pytest.raises(BuildError, match="cannot be read"):
-        ensure(strict, found, anew=False)
 
 
 def test_the_base_image_that_was_used_is_in_both_not_the_locked_one(
