@@ -163,7 +163,7 @@ def read_suite(path: Path, work: Path) -> None:
         return (work / url.rpartition("/")[2].removesuffix(".xz")).read_bytes()
 
     listed = suite.load("bookworm", "linux/amd64", private_settings(work), read=read)
-    suite.closure(["tool"], listed.packages, rolling=listed.rolling)
+    suite.closure(["tool"], listed)
 
 
 # ---- conda

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _FIELD = re.compile(
-    rb"^(Package|Version|Depends|Pre-Depends|Provides|Breaks|Essential|Priority|Filename|Size"
+    rb"^(Package|Version|Depends|Pre-Depends|Provides|Essential|Priority|Filename|Size"
     rb"|SHA256):(.*)$",
     re.MULTILINE,
 )
@@ -73,7 +73,6 @@ class Package(Struct, frozen=True, kw_only=True):
     depends: str = ""
     """Depends and Pre-Depends."""
     provides: str = ""
-    breaks: str = ""
     base: bool = False
     """Whether the package is essential or has priority required, so that every minimal system has
     it."""
@@ -115,7 +114,6 @@ def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -
             size=int(fields["Size"]),
             depends=f"{fields['Pre-Depends']},{fields['Depends']}",
             provides=fields["Provides"],
-            breaks=fields["Breaks"],
             base=fields["Essential"] == "yes" or fields["Priority"] == "required",
             source=source,
             by=by,
@@ -229,43 +227,34 @@ class _Selection:
                 names.append(name)
         return names
 
-    def couple(self, *, rolling: bool) -> None:
+    def couple(self) -> None:
         """Add the packages of a minimal system that must be upgraded with the chosen packages.
 
         A base image may come from another point release. Therefore packages that are tied to an
-        exact version are installed as well, so that `dpkg -i` of the set breaks nothing.
+        exact version are installed as well, so that `dpkg -i` of the set breaks nothing. A released
+        suite only grows, so a lower bound is satisfied by every base made from it.
         """
-        while more := sorted(
-            (self._needed(rolling=rolling) | self._broken(rolling=rolling))
-            & (self._base - self.chosen.keys())
-        ):
+        while more := sorted((self._needed() | self._broken()) & (self._base - self.chosen.keys())):
             for name in more:
                 self.add(name)
 
-    def _needed(self, *, rolling: bool) -> set[str]:
+    def _needed(self) -> set[str]:
         """Return the packages that a chosen package needs in a version that the base may lack."""
-        # A released suite only grows, so a lower bound is satisfied by every base made from it.
-        # Testing moves: the base may be older than any bound.
-        tight = {"=", ">=", ">>"} if rolling else {"="}
         names: set[str] = set()
         for package in self.chosen.values():
             for atom in _atoms(package.depends):
-                if atom.relation in tight:
+                if atom.relation == "=":
                     names.update(self.satisfying(atom)[:1])
         return names
 
-    def _broken(self, *, rolling: bool) -> set[str]:
+    def _broken(self) -> set[str]:
         """Return the packages that would break if a chosen base package changed its version."""
         moved = self._base & self.chosen.keys()
-        tight = {"=", "<<", "<="} if rolling else {"="}
         names: set[str] = set()
         for name in self._base:
             for atom in _atoms(self._universe[name].depends):
-                if atom.name in moved and atom.relation in tight:
+                if atom.name in moved and atom.relation == "=":
                     names.add(name)
-        if rolling:
-            for package in self.chosen.values():
-                names.update(atom.name for atom in _atoms(package.breaks))
         return names
 
 
@@ -294,8 +283,6 @@ def closure(
     names: Sequence[str],
     universe: Mapping[str, Package],
     base: frozenset[str] = frozenset(),
-    *,
-    rolling: bool = False,
 ) -> tuple[Package, ...]:
     """Return the packages to install in order to get `names` on any minimal system.
 
@@ -309,7 +296,7 @@ def closure(
             present = next(iter(selection.satisfying(Atom(name))), name)
             selection.add(require(present, universe).name)
     if not base:  # a base made of this universe has these versions already
-        selection.couple(rolling=rolling)
+        selection.couple()
     return tuple(selection.chosen.values())
 
 
@@ -318,35 +305,30 @@ _LARGEST = 128 << 20
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 
-class Suite(Struct, frozen=True, kw_only=True):
-    """The packages of a suite for a platform, including updates and security fixes."""
-
-    packages: dict[str, Package]
-    """Name → the newest version of the package."""
-    rolling: bool
-    """Whether the suite still changes. Testing and unstable are rolling: their Release files state
-    no version."""
+Universe = dict[str, Package]
+"""The packages of a suite for a platform, including updates and security fixes: name → the newest
+version of the package."""
 
 
 def lock(
-    names: Sequence[str], suite: Suite, base: frozenset[str] = frozenset()
+    names: Sequence[str], suite: Universe, base: frozenset[str] = frozenset()
 ) -> tuple[File, ...]:
     """Return the .debs that add `names` to any minimal system of the suite, sorted by name.
 
     `base` instead names the packages of a system that `lock_base` locked from the same lists. Raise
     `InvalidError` for unavailable packages.
     """
-    chosen = closure(names, suite.packages, base, rolling=suite.rolling)
+    chosen = closure(names, suite, base)
     return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
 
 
-def lock_base(names: Sequence[str], suite: Suite) -> tuple[File, ...]:
+def lock_base(names: Sequence[str], suite: Universe) -> tuple[File, ...]:
     """Return the .debs of a complete system with `names`, sorted by name, each with role `base`.
 
     They are the packages of every minimal system of the suite, `names`, and all dependencies.
     """
-    chosen = minimal(suite.packages, names)
-    return tuple(_file(suite.packages[name], "base") for name in sorted(chosen))
+    chosen = minimal(suite, names)
+    return tuple(_file(suite[name], "base") for name in sorted(chosen))
 
 
 def _file(package: Package, role: types.Role = "") -> File:
@@ -385,7 +367,7 @@ def load(
     on_progress: Callable[[str], None] = lambda _: None,
     *,
     read: Callable[[str], bytes] = _read,
-) -> Suite:
+) -> Universe:
     """Read a suite's package lists.
 
     Raise `BuildError` if no mirror answers or a list is damaged, and `InvalidError` for a platform
@@ -395,8 +377,7 @@ def load(
         raise InvalidError(f"{platform}: Debian packages exist only for Linux")
     architecture = ARCHITECTURES[platform]
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
-    universe: dict[str, Package] = {}
-    rolling = True
+    universe: Universe = {}
     for name, source in (
         (suite, MAIN),
         (f"{suite}-updates", MAIN),
@@ -407,8 +388,6 @@ def load(
             continue
         root, text = release
         fields = mirrors.fields(text)
-        if name == suite:
-            rolling = "Version" not in fields
         by = f"{name} Release of {_date(fields.get('Date', ''))}"
         path = f"main/binary-{architecture}/Packages.xz"
         try:
@@ -428,7 +407,7 @@ def load(
             raise BuildError(
                 f"Debian {name}: {path} cannot be read: {clipped(str(error), 200)}"
             ) from error
-    return Suite(packages=universe, rolling=rolling)
+    return universe
 
 
 def _release(
@@ -484,9 +463,9 @@ class Suites:
         self.settings = settings
         self.note = lru_cache(on_progress)  # once for all locks
         self._reading = threading.Lock()
-        self._read: dict[tuple[str, str], Suite | BuildError] = {}
+        self._read: dict[tuple[str, str], Universe | BuildError] = {}
 
-    def of(self, name: str, platform: str) -> Suite:
+    def of(self, name: str, platform: str) -> Universe:
         """Return a suite for a platform; raise the errors of `load`."""
         key = (name, platform)
         with self._reading:
@@ -625,7 +604,7 @@ class Debs:
                 return debs
         return ()
 
-    def _suite(self, platform: str) -> Suite:
+    def _suite(self, platform: str) -> Universe:
         return self._suites.of(self._profile.debian_suite, platform)
 
 

@@ -15,7 +15,6 @@ from envbuilder.locks import compare, resolve
 from envbuilder.locks.blockers import Blocker
 from envbuilder.packages.conda.solve import UnsolvableError
 from envbuilder.packages.debian import suite as debian
-from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Found, Offer, UnresolvableError
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles import lock as profile_lock
@@ -238,7 +237,7 @@ def test_debs_are_kept_while_the_profile_stands(
         calls.append(args)
         return (DEB,)
 
-    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "load", lambda *_: {})
     monkeypatch.setattr(debian, "lock", lock)
     before = made(found, FakeUv(), asked)
     assert before.targets[0].of_kind("deb") == (DEB,)
@@ -251,7 +250,7 @@ def test_debs_are_kept_while_the_profile_stands(
 def test_without_an_image_or_preload_there_are_no_debs(
     found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "load", lambda *_: {})
     monkeypatch.setattr(debian, "lock", lambda *_, **__: (DEB,))
     bare = profile(base={}, backends=("venv",), system_packages=("tool",))
     (target,) = made(found, FakeUv(), bare).targets

@@ -13,7 +13,6 @@ from envbuilder.core.process import Completed
 from envbuilder.core.settings import Settings
 from envbuilder.locks import compare
 from envbuilder.packages.debian import suite as debian
-from envbuilder.packages.debian.suite import Suite
 from envbuilder.packages.python.uv import Offer
 from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles import lock as profile_lock
@@ -89,7 +88,7 @@ def test_each_target_is_offered_the_source_that_is_for_it(
 def test_a_projects_lock_begins_with_what_the_profile_locks(
     found: Settings, offered: list[Offer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debian, "load", lambda *_: Suite(packages={}, rolling=False))
+    monkeypatch.setattr(debian, "load", lambda *_: {})
     monkeypatch.setattr(debian, "lock", lambda *_: (DEB,))
     plain = profile(system_packages=("tool",))
     shipped = made(found, FakeUv(), plain)

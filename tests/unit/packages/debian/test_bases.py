@@ -10,7 +10,7 @@ import pytest
 from envbuilder.core.errors import BuildError, InvalidError
 from envbuilder.core.settings import Settings
 from envbuilder.packages.debian import suite as debian
-from envbuilder.packages.debian.suite import Debs, Package, Suite, Suites
+from envbuilder.packages.debian.suite import Debs, Package, Suites, Universe
 from envbuilder.packages.python import libraries
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import File, Lock, LockedBase, Target
@@ -46,9 +46,9 @@ def suite(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """Debian's lists; notes who asked for them."""
     asked: list[tuple[object, ...]] = []
 
-    def load(*args: object) -> Suite:
+    def load(*args: object) -> Universe:
         asked.append(args)
-        return Suite(packages={p.name: p for p in SUITE}, rolling=False)
+        return {p.name: p for p in SUITE}
 
     monkeypatch.setattr(debian, "load", load)
     return asked
@@ -219,7 +219,7 @@ def test_a_lock_needs_no_mirror_for_what_wheels_need(
 ) -> None:
     asked: list[object] = []
 
-    def load(*args: object) -> Suite:
+    def load(*args: object) -> Universe:
         asked.append(args)
         raise BuildError("no mirror answers", "Set X.")
 
