@@ -477,6 +477,12 @@ def _located(location: str) -> str:
     return f"{name}{Path(location.removeprefix(name)).absolute()}"
 
 
+_STARTING = threading.Lock()
+"""Held while a thread starts others. Until a new thread runs, it has the ident of the thread that
+starts it, so an exception for that thread could end the new one instead. Both would wait forever.
+"""
+
+
 @contextmanager
 def pool(
     workers: int | None = None,
@@ -515,7 +521,9 @@ def in_batches(
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
-        return [*executor.map(function, batches)]
+        with _STARTING:
+            results = executor.map(function, batches)
+        return [*results]
 
 
 @contextmanager
@@ -558,9 +566,10 @@ def interrupt(threads: Iterable[int]) -> None:
     """
     import ctypes
 
-    for ident in threads:
-        error = ctypes.py_object(KeyboardInterrupt)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)
+    with _STARTING:
+        for ident in threads:
+            error = ctypes.py_object(KeyboardInterrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error)
 
 
 def require_runnable(path: Path) -> None:

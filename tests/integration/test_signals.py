@@ -262,3 +262,27 @@ def test_a_lock_outlasts_a_killed_process_until_what_it_started_has_ended(tmp_pa
     done = ran(starting(reader), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     assert "waiting" in done.stderr
+
+
+STARTING = """
+import os, random, time
+from envbuilder.core import process
+
+def work():
+    while True:
+        process.in_batches(list, range(4), 1)
+
+for _ in range(300):
+    try:
+        with process.beside(work):
+            time.sleep(random.random() / 1000)
+            raise ValueError
+    except ValueError:
+        pass
+os._exit(0)
+"""
+
+
+def test_an_interruption_never_ends_a_thread_that_just_starts() -> None:
+    """The thread that starts it would wait for it forever, and hold the lock of all pools."""
+    subprocess.run([sys.executable, "-c", STARTING], check=True, timeout=120)
