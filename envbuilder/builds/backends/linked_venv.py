@@ -1,0 +1,187 @@
+"""Make a venv of links to unpacked wheels, which uv installs only once.
+
+    unpacked/SHA256/installed-3.11-0123456789ab/…  the files of a wheel that an installer has to
+      write, such as programs and metadata, as this uv writes them for Python 3.11
+
+`builds.image.unpacked` describes a wheel's other files and their bytecode. uv makes an empty venv
+only once for each interpreter, too. uv installs into a venv of its own, which is removed
+afterwards, so it never sees a shared file. The installed files do not contain the venv's path.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from envbuilder.builds.image import unpacked
+from envbuilder.builds.image.unpacked import Compiler, Contents, Unpacked
+from envbuilder.builds.image.wheels import completed, recorded_paths, requirements
+from envbuilder.builds.project_folder import temporary
+from envbuilder.builds.shared import SHARED, SharedFile
+from envbuilder.core import process
+from envbuilder.core.files import file_sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from envbuilder.builds.plan import ShareWheels, Step
+    from envbuilder.packages.store import Store
+    from envbuilder.profiles.lock import File
+
+
+class VenvEntry(Struct, frozen=True, array_like=True):
+    """One entry of a venv without packages."""
+
+    path: str
+    kind: Literal["file", "executable", "link", "folder"]
+    content: str = ""
+    """The text of a file, or the target of a link."""
+
+
+def make(step: ShareWheels, store: Store, perform: Callable[[Step], None]) -> None:
+    """Make the venv, and write the records of its files; `perform` runs uv if that is necessary.
+
+    Raises `BuildError` if a wheel is damaged, if uv fails or if modules cannot be compiled.
+    """
+    venv = Path(step.venv)
+    site = venv / step.site
+    site.mkdir(parents=True)
+    with process.beside(lambda: _link_modules(step, store, site)) as linking:
+        empty = _empty_venv(step, store, perform)
+        installed = _installed(step, store, perform, empty)
+        modules = linking.result()
+    records = [replace(file, path=f"{step.site}/{file.path}") for file in modules]
+    for wheel in installed:
+        records += wheel.link(venv)
+    _write(empty, venv)
+    below = venv.relative_to(step.env)
+    if below.parts:
+        records = [replace(file, path=f"{below}/{file.path}") for file in records]
+    path = Path(step.env, SHARED)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(records))
+
+
+def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFile]:
+    """Link the wheels' unchanged files and their bytecode; return the records of the links."""
+    root = Path(step.unpacked)
+    wheels = [unpacked.unpack(wheel, root, store) for wheel in step.files]
+    compiler = Compiler(
+        argv=(step.python,),
+        identity=step.version,
+        variables={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
+        hint="Choose another Python: python: in envbuilder.yaml.",
+    )
+    modules = {wheel.folder.parent.name: wheel.modules for wheel in wheels}
+    bytecode = unpacked.compile_modules(modules, root, compiler).values()
+
+    def link(parts: Sequence[Unpacked]) -> list[SharedFile]:
+        return [*chain.from_iterable(part.link(site) for part in parts)]
+
+    return [*chain.from_iterable(process.in_batches(link, [*wheels, *bytecode], 1))]
+
+
+def _empty_venv(
+    step: ShareWheels, store: Store, perform: Callable[[Step], None]
+) -> tuple[VenvEntry, ...]:
+    """Return the entries of a venv without packages; uv makes it unless they are cached."""
+
+    def read() -> tuple[VenvEntry, ...]:
+        perform(step.unpack_uv)
+        perform(step.make_venv)
+        return tuple(_entries(Path(step.scratch)))
+
+    if not step.identity:
+        return read()
+    return store.remembered(f"venv 1 {step.identity}", tuple[VenvEntry, ...], read)
+
+
+def _entries(venv: Path) -> Iterator[VenvEntry]:
+    for path in sorted(venv.rglob("*")):
+        name = path.relative_to(venv).as_posix()
+        if path.is_symlink():
+            yield VenvEntry(name, "link", str(path.readlink()))
+        elif path.is_dir():
+            yield VenvEntry(name, "folder")
+        elif os.access(path, os.X_OK):
+            yield VenvEntry(name, "executable", path.read_bytes().decode())
+        else:
+            yield VenvEntry(name, "file", path.read_bytes().decode())
+
+
+def _write(entries: Iterable[VenvEntry], venv: Path) -> None:
+    for entry in entries:
+        path = venv / entry.path
+        match entry.kind:
+            case "folder":
+                path.mkdir(parents=True, exist_ok=True)
+            case "link":
+                path.symlink_to(entry.content)
+            case _:
+                path.write_bytes(entry.content.encode())
+                path.chmod(0o755 if entry.kind == "executable" else 0o644)
+
+
+def _installed(
+    step: ShareWheels,
+    store: Store,
+    perform: Callable[[Step], None],
+    empty: Sequence[VenvEntry],
+) -> list[Unpacked]:
+    """Return the wheels' installed files; install the wheels for which they are missing."""
+    from filelock import FileLock
+
+    root = Path(step.unpacked)
+    with FileLock(root / f"{step.installed}.lock"):
+        installed = {f: Unpacked.read(root / f.sha256 / step.installed) for f in step.files}
+        missing = [f for f, files in installed.items() if files is None or not files.is_whole()]
+        if missing:
+            if not Path(step.scratch).exists():
+                perform(step.unpack_uv)
+                Path(step.scratch).mkdir()
+                _write(empty, Path(step.scratch))
+            wheels = {file: unpacked.with_rest(file, root, store) for file in missing}
+            folder = Path(step.wheels)
+            folder.mkdir()
+            for file, wheel in wheels.items():
+                unpacked.link_or_copy(wheel.rest, folder / file.basename)
+            Path(step.requirements).write_text(requirements(missing, folder))
+            perform(step.install)
+            reserved = {entry.path for entry in empty}
+            for file, wheel in wheels.items():
+                installed[file] = _kept(step, file, wheel, reserved)
+    return [files for files in installed.values() if files]
+
+
+def _kept(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
+    """Move an installed wheel's files to the folder of unpacked wheels, with a complete RECORD.
+
+    Files of the venv itself, whose paths are `reserved`, stay.
+    """
+    root = Path(step.unpacked)
+    scratch = Path(step.scratch)
+    record = f"{step.site}/{wheel.contents.record}"
+    records = []
+    with temporary(root / unpacked.WORK) as work:
+        new = work / step.installed
+        for name in recorded_paths(file.basename, scratch, step.site, record):
+            source = scratch / name
+            # RECORD also lists the files that are not installed but linked.
+            if name in reserved or source.is_symlink() or not source.is_file():
+                continue
+            path = new / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name == record:
+                path.write_bytes(completed(source.read_text(encoding="utf-8"), wheel.contents.rows))
+            else:
+                unpacked.link_or_copy(source, path)
+            is_executable = os.access(source, os.X_OK)
+            sha256 = file_sha256(path)
+            records.append(unpacked.recorded(name, path, sha256, executable=is_executable))
+        return unpacked.moved(new, root / file.sha256 / step.installed, Contents(tuple(records)))
