@@ -118,8 +118,8 @@ def select(
                 targets += [profile_lock.select(lock, platform, p) for p in versions]
         if not targets:
             raise InvalidError(
-                f"profile '{profile.name}' is not for {', '.join(platforms)}",
-                f"It is for {', '.join(profile.platforms)}: name them with --platform.",
+                f"profile '{profile.name}' does not support {', '.join(platforms)}",
+                f"It supports {', '.join(profile.platforms)}: name them with --platform.",
             )
         selections[profile.name] = Selection(
             profile=profile,
@@ -223,7 +223,7 @@ def _require_public(path: Path) -> None:
                 PROJECT_FILE,
                 text,
                 ["indexes", name],
-                "the URL contains credentials, which a bundle would share",
+                "the URL contains credentials, which the bundle would share",
                 "Move it to config.yaml in your configuration folder, or to your ~/.netrc.",
             )
 
@@ -498,7 +498,7 @@ def _of_path(path: str, source: Path, sha256: str, kind: Kind, description: str)
     )
 
 
-_UNTRUSTED = "It was not made by envbuilder bundle, or was changed. Nothing was unpacked."
+_UNTRUSTED = "Another program made it, or it was changed. Nothing was unpacked."
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -675,14 +675,14 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     stray = sorted(texts.keys() - needed)
     if stray:
         raise InvalidError(
-            f"the bundle's {stray[0]} belongs to none of its profiles"
+            f"the bundle's {stray[0]} does not belong to any of its profiles"
             f" ({', '.join(manifest.profiles)})",
             _UNTRUSTED,
         )
     for member in manifest.of_kind("file"):
         file = locked.get(member.sha256)
         if file is None or file.size not in {None, member.size}:
-            raise InvalidError(f"no lock of the bundle names its {member.path}", _UNTRUSTED)
+            raise InvalidError(f"no lock in the bundle lists its {member.path}", _UNTRUSTED)
 
 
 def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
@@ -763,7 +763,7 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
         changes.append(Draft(path=user / below, content=content, why=remark))
     if refused:
         raise InvalidError(
-            f"differs from the bundle's version: {', '.join(map(str, refused))}",
+            f"these files differ from the bundle's: {', '.join(map(str, refused))}",
             "Use --force to replace yours, or move them away."
             if all(path.is_relative_to(user) for path in refused)
             else "A project's own files take precedence: run this outside of the project, or move"
@@ -810,12 +810,12 @@ def _is_index(member: Member) -> bool:
 def _read_index(member: Member, content: Iterator[bytes]) -> Index:
     """Read the index of a base image. Raise `InvalidError` unless it lists exactly that image."""
     if member.size > JSON_LIMIT:
-        raise InvalidError(f"{member.path}: too large: {member.size} bytes")
+        raise InvalidError(f"{member.path} is too large: {member.size} bytes")
     index = decode(b"".join(content), Index, member.path)
     expected = _platform(member.name)
     image = index.manifests[0] if len(index.manifests) == 1 else None
     if image is None or image.platform is None or not image.platform.is_of(expected):
-        raise InvalidError(f"{member.path}: must list exactly one image, for {expected}")
+        raise InvalidError(f"{member.path} must list exactly one image, for {expected}")
     return index
 
 
@@ -884,7 +884,7 @@ def _loaded(
                     if name and _load(engine, name, image, layout, progress, force=force):
                         loaded.add(name)
         except ToolError as error:
-            progress.note(f"note: base images stay on disk: {error.message}")
+            progress.note(f"note: base images were not loaded into an engine: {error.message}")
     return tuple(
         Image(name=name, folder=str(layout.folder), loaded=name in loaded)
         for _, layout, name in loadable
@@ -901,8 +901,7 @@ def _load(
             return True
         if not force:
             progress.note(
-                f"note: the engine already has another image {name}, which is kept;"
-                " --force replaces it"
+                f"note: keeping the engine's own, different image {name}; use --force to replace it"
             )
             return False
     with (

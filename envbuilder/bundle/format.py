@@ -68,7 +68,9 @@ _PATHS: dict[Kind, re.Pattern[str]] = {
 _MANIFEST = re.compile(r"manifest-([0-9a-f]{64})\.json\Z")
 _FIELD = 100  # bytes of the name field in a tar header
 _CHUNK = 1 << 20
-_AGAIN = "It was damaged in transit or changed: copy it again from the machine that made it."
+_AGAIN = (
+    "The bundle was damaged in transit or changed: copy it again from the machine that made it."
+)
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,7 +130,7 @@ def problem(manifest: Manifest) -> str:
     holds_project = bool(manifest.of_kind("project"))
     stated_project = manifest.environment is not None
     if not (manifest.schema == WITH_PROJECT) == stated_project == holds_project:
-        return "its schema, environment and project's files do not belong together"
+        return "its schema, environment and project's files contradict each other"
     return next(_problems_of_members(manifest.members), "")
 
 
@@ -144,13 +146,13 @@ def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
         name_part = matched[1] if matched.re.groups else None
         expected = mnist.SHA256.get(name_part or "") if member.kind == "dataset" else name_part
         if name_part is not None and expected != member.sha256:
-            yield f"the sha256 of {member.path} is not the one in its name"
+            yield f"{member.path} has another sha256 than its name"
         if member.kind in TEXTS and member.size > LARGEST_TEXT:
             yield f"{member.path} is too large: {member.size} bytes"
     for path in paths:
         above = next((str(p) for p in PurePosixPath(path).parents if str(p) in paths), None)
         if above is not None:
-            yield f"{shown(above)} is a file and a folder"
+            yield f"{shown(above)} is both a file and a folder"
     texts = sum(m.size for m in members if m.kind in TEXTS)
     if texts > LARGEST_TEXTS:
         yield f"its profiles, locks and project's files have {texts} bytes together"
@@ -227,7 +229,7 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
             files.write_all(out, END)
     except OSError as error:
         message = files.full_or_broken(error, path).message
-        raise BuildError(message, "Name a file on another disk with --output.") from error
+        raise BuildError(message, "Use --output to name a file on another disk.") from error
     return sha256
 
 
@@ -244,8 +246,8 @@ def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
         yield chunk
     if (digest.hexdigest(), size) != (member.sha256, member.size):
         raise BuildError(
-            f"{member.path} ({member.what}): was changed or is damaged:"
-            f" expected sha256 {member.sha256}, found {digest.hexdigest()}",
+            f"{member.path} ({member.what}) was changed or damaged: expected sha256"
+            f" {member.sha256}, found {digest.hexdigest()}",
             f"Remove {content}, then run the same command again."
             if isinstance(content, Path)
             else "",
@@ -289,7 +291,7 @@ class Reader:
             if left := end - self._stream.tell():
                 on_bytes(left)
             if self._stream.seek(end) > self._size:
-                raise self._damaged(member.path, "the bundle ends in the middle of it")
+                raise self._damaged(member.path, "the bundle ends in the middle of this member")
             self._expect(padding(member.size), member.path)
         if self._read(len(END) + 1) != END:
             raise self._damaged("its end")
@@ -301,7 +303,7 @@ class Reader:
         while remaining:
             chunk = self._read(min(_CHUNK, remaining))
             if not chunk:
-                raise self._damaged(member.path, "the bundle ends in the middle of it")
+                raise self._damaged(member.path, "the bundle ends in the middle of this member")
             remaining -= len(chunk)
             digest.update(chunk)
             on_bytes(len(chunk))
@@ -373,6 +375,6 @@ def opened(path: Path) -> Iterator[Reader]:
         stream = path.open("rb")
     if not stream.seekable():
         stream.close()
-        raise InvalidError(f"{path}: a pipe cannot be checked before it is used: give a file")
+        raise InvalidError(f"{path}: a pipe cannot be checked before use, so name a file")
     with stream:
         yield Reader(stream, path)

@@ -78,7 +78,8 @@ def _built(source: Path, settings: Settings) -> Wheel:
         if done.returncode != 0 or wheel is None:
             raise BuildError(
                 f"{source}: envbuilder's own wheel cannot be built:\n{done.last_words}",
-                "Check that the package index can be reached: hatchling is fetched from it.",
+                "Check that the package index can be reached, since the build needs hatchling"
+                " from it.",
             )
         return Wheel(file=wheel.name, content=wheel.read_bytes())
 
@@ -99,15 +100,15 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
         content = Path(str(file.locate())).read_bytes()
         if _record_hash(content) != file.hash.value or file.hash.mode != "sha256":
             raise BuildError(
-                f"{file.locate()}: was changed after envbuilder was installed",
+                f"{file.locate()} was changed after envbuilder was installed",
                 "Reinstall envbuilder: its installed files were modified and cannot be bundled.",
             )
         path = file.as_posix()
         members[f"{data}/{path[path.index(_SHARED) :]}" if shared else path] = content
     if not any(name.startswith(f"{PACKAGE}/") for name in members):
         raise BuildError(
-            "it is unknown which files of this environment are envbuilder's",
-            "Run it from a checkout, or from an environment in which it is installed.",
+            "cannot determine which files of this environment belong to envbuilder",
+            "Run envbuilder from a checkout, or from an environment in which it is installed.",
         )
     info = next(n.partition("/")[0] for n in members if ".dist-info/" in n)
     lines = [f"{n},sha256={_record_hash(c)},{len(c)}\n" for n, c in sorted(members.items())]
@@ -134,17 +135,17 @@ def released(settings: Settings) -> Wheel:
         release = index.releases(DISTRIBUTION).get(Version(__version__))
     reason = f"no package index has {what}"
     if problem := index.problems.get(DISTRIBUTION):
-        reason = f"it is not known whether a package index has {what}: {problem}"
+        reason = f"it is unknown whether a package index has {what}: {problem}"
     for link in release.wheels if release else ():
         sha256 = source.downloaded(link.location, link.sha256, link.file, settings)
         found = Wheel(file=link.file, content=Store.of(settings).path(sha256).read_bytes())
         if _members(found) == _members(wheel(settings)):
             return found
-        reason = f"the package index has a {what} with other files than this one's"
+        reason = f"the package index has a {what} whose files differ from this installation"
     raise InvalidError(
         reason,
-        "Commit a wheel of this version and name it with --wheel. To make one from its sources:"
-        " pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
+        "Commit a wheel of this version, and name it with --wheel. To build one from source: pip"
+        " wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
     )
 
 
@@ -196,8 +197,8 @@ def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
             metadata = email.parser.BytesParser().parsebytes(archive.read(name))
     except (*archives.BAD_ZIP, StopIteration) as error:
         raise InvalidError(
-            f"{wheel.file}: is not a wheel, or is damaged",
-            "Make it again: pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
+            f"{wheel.file} is not a wheel, or is damaged",
+            "Build it again: pip wheel --no-deps --wheel-dir ci PATH-OF-ENVBUILDER",
         ) from error
     requirements = []
     for line in map(str, metadata.get_all("Requires-Dist", [])):

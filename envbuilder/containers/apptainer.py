@@ -102,14 +102,15 @@ def require() -> None:
     """Raise `ToolError` if Apptainer is missing or too old."""
     if process.which(PROGRAM) is None:
         raise ToolError(
-            "apptainer: not found: images in SIF files are run by it",
-            "Load the site's module for it, or install it: https://apptainer.org",
+            "apptainer not found: it is needed to run SIF images",
+            "Load your site's apptainer module, or install it: https://apptainer.org",
         )
     output = process.run((PROGRAM, "--version")).stdout
     if version_numbers(output) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise ToolError(
-            f"{printable(output, 60) or 'apptainer'}: too old, or not Apptainer",
+            f"{printable(output, 60) or 'apptainer'}: this Apptainer is too old, or it is another"
+            " program",
             f"Install Apptainer {oldest} or newer: https://apptainer.org",
         )
 
@@ -120,7 +121,7 @@ def labels(image: Path) -> dict[str, str]:
         (PROGRAM, "--quiet", "inspect", "--json", "--labels", str(image)), timeout=_LABELS_SECONDS
     )
     if done.returncode:
-        raise InvalidError(f"{image}: not an image that Apptainer reads: {reason(done.stderr)}")
+        raise InvalidError(f"{image}: Apptainer cannot read this image: {reason(done.stderr)}")
     try:
         value: Any = decoding.strict_json(done.stdout.encode())
         for key in ("data", "attributes", "labels"):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LASTING = ("unsupported", "kernels", "platform", "cpu-flags")
 """Codes of findings that no command on this machine can change."""
 _TRY = "Try it: run `envbuilder verify`."
-_UNKNOWN = "See `envbuilder detect` for what is known about it."
+_UNKNOWN = "Run `envbuilder detect` to see what is known about it."
 _FORCE = "`envbuilder verify --force` tries it anyway."
 _ON_MACS = {
     "platform": "Start a container engine and use --backend docker, or a profile for macOS.",
@@ -76,8 +76,10 @@ def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
                 severity="limits",
                 code="gfx-override",
                 text=f"{shown} makes {row.brand}'s driver run kernels for another GPU, but {real}",
-                fix=f"Run `unset {' '.join(names)}`, and find where it is set: programs crash or"
-                " compute wrongly under it.",
+                fix=(
+                    f"Run `unset {' '.join(names)}`, and find out where it is set: with it,"
+                    " programs crash or compute wrong results."
+                ),
             )
         )
     return result
@@ -241,29 +243,33 @@ def _sentence(finding: Finding, needs: Needs, host: Host) -> str:
     if host.os == "macos" and finding.code in _ON_MACS:
         return _ON_MACS[finding.code]
     sentences = {
-        "backend": "Choose another --backend.",
+        "backend": "Use another --backend.",
         "platform": "Use a profile for this platform: see `envbuilder profiles`.",
         "libc-other": "Use --backend docker: the image has its own C library.",
-        "system-old": "Use --backend docker, whose image has its own C library; or update the"
+        "system-old": "Use --backend docker, whose image has its own C library, or update the"
         " system.",
         "system-unread": _TRY,
-        "rosetta": "Install an arm64 Python (python.org's, or Homebrew's in /opt/homebrew), and"
-        " envbuilder with it, in a terminal where `uname -m` says arm64.",
+        "rosetta": (
+            "In a terminal where `uname -m` prints arm64, install an arm64 Python (from"
+            " python.org, or Homebrew's in /opt/homebrew), and use it to install envbuilder."
+        ),
         "rosetta-linux": "Use containers for linux/arm64: they run on this chip itself.",
         "cpu-flags": _cpu_flags(finding),
-        "no-gpu": "Use --profile cpu. If there is one, `envbuilder detect` shows what was read.",
+        "no-gpu": (
+            "Use --profile cpu. If the machine has a GPU, `envbuilder detect` shows what was read."
+        ),
         "gpu": _UNKNOWN,
         "kernels": "No driver helps: these wheels have no kernels for this GPU.",
         "kernels-partly": _TRY,
         "release-unknown": f"{_TRY} Or install a newer envbuilder, whose tables may have it.",
-        "package": "Lock another version of it. What does not use it works.",
+        "package": "Lock another version of this package. Code that does not use it works.",
         "gfx-unread": _TRY,
-        "kernels-ptx": f"{_TRY} The first start takes long.",
+        "kernels-ptx": f"{_TRY} The first start takes a long time.",
         "sm-unread": _TRY,
         "lock-unread": "Make the lock again: `envbuilder lock`. If that does not help, the tables"
         f" lack this release. {_TRY}",
         "unlisted": _TRY,
-        "left-out": f"Set {_first_variables()} yourself, to the GPU that works.",
+        "left-out": f"Set {_first_variables()} to the GPU that works.",
         "engine": _engine(host),
         "level-zero-unread": _TRY,
         "unread": "Run envbuilder as a user who can read /proc and /sys, or outside the sandbox.",
@@ -282,20 +288,20 @@ def _first_variables() -> str:
 
 def _engine(host: Host) -> str:
     if host.containers.engines:
-        return "Get the engine to answer: `docker version` or `podman version` shows the error."
+        return "Fix the engine: `docker version` or `podman version` shows why it does not answer."
     if host.os == "macos" or host.wsl:
-        return "Start Docker Desktop, or whatever provides the engine."
+        return "Start Docker Desktop, or your other container engine."
     return "Install Docker or podman, and start it."
 
 
 def _cpu_flags(finding: Finding) -> str:
     if finding.level == "warning":
-        return "Use `envbuilder verify --quick`, which leaves out what needs them."
+        return "Use `envbuilder verify --quick`, which skips the checks that need these flags."
     if "sse4_1" not in finding.text:
         return "Use --profile cpu: no setting adds instructions to a CPU."
     return (
-        "In a virtual machine, give it the CPU of the machine itself (QEMU, libvirt, Proxmox: CPU"
-        " type host); to a real CPU no setting adds instructions."
+        "If this is a virtual machine, pass the host's CPU through to it (QEMU, libvirt, Proxmox:"
+        " CPU type host). Nothing adds instructions to a real CPU."
     )
 
 
@@ -304,21 +310,24 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
     row = of_vendor(gpu.vendor) or Accelerator(name="")
     node = gpu.render_node or "/dev/dri/renderD128"
     # A kernel driver is bound, so only the node is missing.
-    missing = "Run `sudo udevadm trigger --subsystem-match=drm`; a sandbox must be given /dev/dri."
+    missing = (
+        "Run `sudo udevadm trigger --subsystem-match=drm`. In a sandbox, give it access to"
+        " /dev/dri."
+    )
     if host.container:
         missing = "Start the container with --device /dev/dri."
     sentences: dict[str, str] = {
-        "hidden": f"Run `unset {' '.join(row.choosing)}`, and find where it is set.",
+        "hidden": f"Run `unset {' '.join(row.choosing)}`, and find out where it is set.",
         "driver-missing": _driver_fix(gpu, host, row, driver),
         "driver-other": _driver_fix(gpu, host, row, driver),
         "driver-unread": "Run envbuilder as a user who can read /sys and /proc/driver.",
         "node-missing": missing,
         "node-closed": pci.join_group(gpu, host, node),
         "node-unread": "Check who may open the nodes: `ls -l /dev/dri /dev/nvidia*`.",
-        "unsupported": "Nothing helps: PyTorch does not support it. Use --profile cpu.",
+        "unsupported": "Use --profile cpu: PyTorch does not support this GPU.",
         "unlisted": _FORCE,
-        "virtual": f"Run envbuilder on the Mac itself; here, {_FORCE}",
-        "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager); {_FORCE}",
+        "virtual": f"Run envbuilder outside the virtual machine. Here, {_FORCE}",
+        "wsl": f"See what Windows reports (`nvidia-smi.exe`, Device Manager). {_FORCE}",
         "unread": "Run envbuilder as a user who can read /sys, or outside the sandbox.",
     }
     return (sentences | row.fixes(gpu, host)).get(gpu.obstacle or "", _UNKNOWN)
@@ -327,7 +336,7 @@ def of_gpu(gpu: Gpu, host: Host, driver: str = "") -> str:
 def _driver_fix(gpu: Gpu, host: Host, row: Accelerator, needed: str) -> str:
     if gpu.kernel_driver == "vfio-pci":
         return (
-            "It is reserved for virtual machines: release it where that was configured"
-            " (vfio-pci.ids, driverctl)."
+            "The GPU is reserved for virtual machines: remove that setting (vfio-pci.ids,"
+            " driverctl)."
         )
     return row.install(gpu, host, needed)

@@ -73,7 +73,7 @@ def _compiler(case: Case) -> Iterator[Problem]:
         yield Problem(
             severity="limits",
             code="compiler",
-            text=f"{requested.name} compiles at run time, and there is no compiler",
+            text=f"{requested.name} compiles at run time, but there is no compiler",
             fix="Install one (Debian, Ubuntu: `sudo apt install g++`; Fedora: `sudo dnf install"
             " gcc-c++`), or use --backend docker.",
         )
@@ -95,8 +95,11 @@ def _shared_store(case: Case) -> Iterator[Problem]:
             severity="limits",
             code="shared-store",
             text=case.around.shared_store,
-            fix="Report it to whoever maintains it (docs/guides/shared-store.md says how to open"
-            " it). Until then, ENVBUILDER_SHARED_STORE= (empty) builds without it.",
+            fix=(
+                "Report this to the store's administrator (docs/guides/shared-store.md explains"
+                " the permissions). Until then, set ENVBUILDER_SHARED_STORE= (empty) to build"
+                " without the store."
+            ),
         )
 
 
@@ -106,7 +109,10 @@ def _altered(case: Case) -> Iterator[Problem]:
             severity="limits",
             code="altered",
             text=text,
-            fix="Run `envbuilder build` in its project, or remove it: `envbuilder clean`.",
+            fix=(
+                "Run `envbuilder build` in its project, or remove the environment with"
+                " `envbuilder clean`."
+            ),
         )
 
 
@@ -118,8 +124,10 @@ def _disks(case: Case) -> Iterator[Problem]:
                 severity="blocks",
                 code="disk",
                 text=f"{room.folder}: {gigabytes(room.free)} free, {gigabytes(needed)} needed",
-                fix="Free some space (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
-                " ENVBUILDER_DATA_DIR to a larger disk.",
+                fix=(
+                    "Free some space (`envbuilder clean`), or set ENVBUILDER_CACHE_DIR and"
+                    " ENVBUILDER_DATA_DIR to folders on a larger disk."
+                ),
             )
 
 
@@ -132,7 +140,7 @@ def _engines(case: Case) -> Iterator[Problem]:
                 severity="limits",
                 code="engine",
                 text=f"{engine.socket}: {engine.detail.rstrip('.')}",
-                fix=f"{_engine_fix(engine, host)} `--backend venv` needs none.",
+                fix=f"{_engine_fix(engine, host)} `--backend venv` needs no engine.",
             )
     if case.around.engine:
         yield Problem(
@@ -143,13 +151,13 @@ def _engines(case: Case) -> Iterator[Problem]:
 def _engine_fix(engine: Engine, host: Host) -> str:
     podman = "podman" in engine.socket
     if engine.state == "unknown":
-        return f"Check it: `{'podman' if podman else 'docker'} version`."
+        return f"To see why, run `{'podman' if podman else 'docker'} version`."
     if podman:
-        return "Run `systemctl --user start podman.socket` for your own."
+        return "Run `systemctl --user start podman.socket` to start your own podman."
     if "may not open" in engine.detail:
         return "Run `sudo usermod -aG docker $USER` and log in again. This amounts to root access."
     if host.os == "macos" or host.wsl:
-        return "Start Docker Desktop, or whatever provides the engine."
+        return "Start Docker Desktop, or your other container engine."
     return "Run `sudo systemctl start docker`."
 
 
@@ -179,7 +187,7 @@ def _gpus_in_containers(case: Case) -> Iterator[Problem]:
         yield Problem(
             severity="limits",
             code="cdi",
-            text="podman finds NVIDIA GPUs by CDI, and there is no specification",
+            text="podman finds NVIDIA GPUs through CDI, but there is no CDI specification",
             fix=fix,
         )
 
@@ -196,10 +204,14 @@ def _quota(case: Case) -> Iterator[Problem]:
     yield Problem(
         severity="slows",
         code="quota",
-        text=f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks do not see it"
-        " and start a thread for each core",
-        fix=f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder does for what it runs)"
-        ", or start the container with --cpuset-cpus instead of --cpus.",
+        text=(
+            f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks ignore it and"
+            " start a thread per core"
+        ),
+        fix=(
+            f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder sets it for its own"
+            " commands), or start the container with --cpuset-cpus instead of --cpus."
+        ),
     )
 
 
@@ -207,8 +219,8 @@ def _shared_memory(case: Case) -> Iterator[Problem]:
     size = case.host.memory.shm_bytes
     if size is None or size > _SMALL_SHM:
         return
-    text = f"{_SHM} has {size / 2**20:g} MiB: DataLoader workers pass their batches through it"
-    fix = "Start the container with --shm-size 1g or --ipc=host (envbuilder does)."
+    text = f"{_SHM} has {size / 2**20:g} MiB, too little for the batches of DataLoader workers"
+    fix = "Start the container with --shm-size 1g or --ipc=host (envbuilder does this)."
     if not case.host.container:
         fix = f"Run `sudo mount -o remount,size=1g {_SHM}`, or keep num_workers=0."
     yield Problem(severity="slows", code="shared-memory", text=text, fix=fix)
@@ -220,8 +232,10 @@ def _shadowing(case: Case) -> Iterator[Problem]:
             severity="limits",
             code="shadowing",
             text=text,
-            fix="Unset the variable, or take the folder out of it, where it is set: in a start-up"
-            " file of your shell, or by `module load`.",
+            fix=(
+                "Unset the variable or remove the folder from it, in your shell's start-up file"
+                " or the loaded module that sets it."
+            ),
         )
 
 

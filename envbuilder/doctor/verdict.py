@@ -74,9 +74,13 @@ def judge(env: Installed, host: Host, around: Around) -> Judgement:
     """Return the verdict on the framework of an environment that has the most severe problem."""
     judged = [_judged(env, key, host, around) for key in env.frameworks]
     if env.lost:
-        proof = f"the Python that it was made from is gone: {env.lost}"
-        judged = [Judgement(place=env.place, verdict="broken", proof=proof, fix="Make it again.")]
-    nothing = Judgement(place=env.place, verdict="right", proof="no framework is in it")
+        proof = f"the Python that it was made from no longer exists: {env.lost}"
+        judged = [
+            Judgement(
+                place=env.place, verdict="broken", proof=proof, fix="Create the environment again."
+            )
+        ]
+    nothing = Judgement(place=env.place, verdict="right", proof="it contains no framework")
     order = list(VERDICTS)
     decisive = min(judged, key=lambda each: order.index(each.verdict), default=nothing)
     return replace(decisive, notes=tuple(_notes(env, {each.build for each in judged})))
@@ -94,7 +98,7 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
     target = _best(env, key, host)
     verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
     texts = dict.fromkeys(finding.text for finding in decisive)
-    proof = "; ".join(texts) or "no GPU here could do its work"
+    proof = "; ".join(texts) or "no GPU of this machine can run it"
     fix = ""
     damage = next(_damage(env, key, around), "")
     if fault := damage or next(_faults(env, key), ""):
@@ -102,7 +106,7 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
         verdict = "broken"
         proof = fault
     elif not kind:
-        proof = "its files do not say which build it is"
+        proof = "its files do not show which build it is"
     elif not findings and target:
         vendors = {r.vendor for r in ACCELERATORS.values() if releases.is_for(target.build, r.name)}
         gpu = next(gpu for gpu in host.gpus if gpu.vendor in vendors)
@@ -117,7 +121,7 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
         again = bool(damage) and (target.release, target.build) == (package.release, kind)
         which = "right for"
         if target.release != package.release:
-            which = "the nearest release that serves"
+            which = "the nearest release for"
         fix = f"{_title(key, target.release, target.build)} is {which} this machine."
         lines = paste.lines(env, key, target, around.url, again=again)
     return Judgement(
@@ -196,7 +200,10 @@ def _damage(env: Installed, key: types.Framework, around: Around) -> Iterator[st
     """Yield reasons why the framework's own files do not work on any machine."""
     package = env.frameworks[key]
     if version_numbers(package.metadata) != version_numbers(package.version):
-        yield f"two installs are mixed: METADATA of {package.metadata}, code of {package.version}"
+        yield (
+            f"two installs are mixed: METADATA is of {package.metadata}, the code is of"
+            f" {package.version}"
+        )
     lacks = installed.lacking(env, key, around.system, around.environ) if around.system else ()
     if lacks:
         yield f"libraries are missing: {first(lacks, 5)}"
@@ -213,7 +220,7 @@ def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
         yield from _conflicts(env, part, unstated)
         # torchcodec's own build for the CPU works beside any.
         if part.build and name != "torchcodec" and cuda_of(part.build) != cuda_of(package.build):
-            yield f"{name} {part.version} is for another CUDA"
+            yield f"{name} {part.version} is for another version of CUDA"
 
 
 def _title(key: types.Framework, release: str, build: str) -> str:
@@ -237,7 +244,7 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
                 and not any(need.specifier.contains(v, prereleases=True) for v in other.versions)
             ):
                 yield (
-                    f"{package.name} {package.version} needs {need.name}{need.specifier}, and"
+                    f"{package.name} {package.version} needs {need.name}{need.specifier}, but"
                     f" {other.version} is installed"
                 )
 
@@ -245,7 +252,10 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
     """Yield notes on second copies, packages for another CUDA, and violated requirements."""
     for other in env.others:
-        yield f"{other.name} {other.version} in {other.site} is not used: another one comes first"
+        yield (
+            f"{other.name} {other.version} in {other.site} is not used, because another copy"
+            " comes first"
+        )
     majors = {*map(cuda_of, kinds)} - {""}
     for name, package in env.packages.items():
         if majors and cuda_of(name) not in {"", *majors}:

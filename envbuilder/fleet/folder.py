@@ -34,8 +34,8 @@ def require_path(folder: Path) -> None:
     """Raise `InvalidError` for a path that cannot be written unquoted in a line of `#SBATCH`."""
     if not re.match(SAFE_FOLDER, str(folder)):
         raise InvalidError(
-            f"{folder}: jobs cannot write into a folder of this name",
-            "Name one of letters, digits and ._-/ with --folder.",
+            f"{folder}: jobs cannot write to a folder with this name",
+            "With --folder, name a folder of letters, digits and ._-/ only.",
         )
 
 
@@ -112,11 +112,11 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except FileExistsError as error:
         raise InvalidError(
-            f"{folder}: it holds a run already",
+            f"{folder}: the folder already contains a run",
             "Name another folder.",
         ) from error
     except OSError as error:
         raise BuildError(
             f"{error.filename or folder}: cannot be written: {error.strerror or error}",
-            "Name a folder that all nodes see with --folder.",
+            "With --folder, name a folder that all nodes see.",
         ) from error

@@ -111,7 +111,7 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
         return unexamined(
             promise,
             "mixed-up",
-            f"its report is of the profile {profile or 'none'}, expected {promise.profile}",
+            f"its report is for profile {profile or 'none'}, expected {promise.profile}",
             job,
         )
     judged = of_report(promise, job, report, result.gpus)
@@ -125,7 +125,7 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
             ),
         )
     if result.exit_code == BUILD_FAILED:
-        detail = f"it could not keep its report; {judged.entry.detail}"
+        detail = f"it could not store its report: {judged.entry.detail}"
         return replace(judged, entry=replace(judged.entry, detail=detail))
     return judged
 
@@ -137,17 +137,17 @@ def _parsed(content: bytes, **expected: str) -> Result:
         result = decoding.from_json(content, Result)
     except (ValueError, RecursionError) as error:
         problem = printable(str(error), LONGEST_REASON)
-        raise InvalidError(f"not a node's result: {problem}") from error
+        raise InvalidError(f"this is not a node's result: {problem}") from error
     for key, value in expected.items():
         if getattr(result, key) != value:
-            raise InvalidError(f"it is of {key} {getattr(result, key)}, expected {value}")
+            raise InvalidError(f"it belongs to {key} {getattr(result, key)}, expected {value}")
     return result
 
 
 def _require_agreement(result: Result, report: model.Report | None) -> None:
     """Raise `VerifyError` if the exit code contradicts the report."""
     if report is None and result.exit_code == 0:
-        raise VerifyError("it passed, and has no report")
+        raise VerifyError("it passed, but has no report")
     if report is None:
         return
     is_other = result.exit_code == 0
@@ -155,7 +155,8 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
         is_other = result.exit_code not in {0, BUILD_FAILED}
     if is_other:
         raise VerifyError(
-            f"the verification ended with {result.exit_code}, and its report says {report.status}"
+            f"the verification ended with exit code {result.exit_code}, but its report says"
+            f" {report.status}"
         )
 
 
@@ -200,8 +201,8 @@ def _with_share(entry: Entry, share: float | None) -> Entry:
         entry,
         share=share,
         outcome="slow",
-        detail=f"its epoch took {share:.2f} times as long as the median of its equals;"
-        f" at most {amount(MAX_SLOWDOWN)} is usual",
+        detail=f"its epoch took {share:.2f} times as long as the median of similar nodes,"
+        f" more than {amount(MAX_SLOWDOWN)}",
     )
 
 
@@ -269,7 +270,7 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
         gpus_given=promise.gpus or None,
     )
     if entry.partial:
-        only = f"{covered} of its {promise.gpus} GPUs was verified (several only with PyTorch)"
+        only = f"{covered} of its {promise.gpus} GPUs was verified (only PyTorch supports several)"
         entry = replace(entry, detail=f"{only}; {entry.detail}")
     kind = None
     if report.status == "passed":
@@ -287,9 +288,9 @@ def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outc
         return None
     gpus = counted(promise.gpus, "GPU")
     if given not in {None, promise.gpus}:
-        return "wrong", f"the scheduler lists {gpus} there, and gave {given} to the job"
+        return "wrong", f"the scheduler lists {gpus} on this node, but gave {given} to the job"
     if covered != promise.gpus_to_prove:
-        return "wrong", f"the scheduler gave {gpus} to the job, and {covered} trained"
+        return "wrong", f"the scheduler gave {gpus} to the job, but {covered} trained"
     return None
 
 
@@ -298,8 +299,8 @@ def _of_report(report: model.Report) -> tuple[Outcome, str]:
         if report.speed == "judged":
             accuracy = report.epochs[-1].accuracy if report.epochs else None
             return "verified", f"accuracy {percent(accuracy)}" if accuracy is not None else ""
-        return "busy", report.speed_reason or "its report does not say whether its speed counts"
-    reason = "no reason is given"
+        return "busy", report.speed_reason or "its report does not say whether the speed was judged"
+    reason = "the report gives no reason"
     if report.reasons:
         reason = report.reasons[0]
     used = report.device.used

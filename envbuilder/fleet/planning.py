@@ -138,19 +138,19 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
     """Yield place, problem and suggestion for each mistake that the types do not catch."""
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
-            hint = "Add feature:, gres: or node: to say which nodes it is for."
-            yield ["profiles", str(number)], "it applies to no node", hint
+            hint = "Add feature:, gres: or node: to name the rule's nodes."
+            yield ["profiles", str(number)], "the rule applies to no node", hint
     for number, option in enumerate(settings.sbatch):
         name = re.split(r"[= ]", option.removeprefix("--"))[0]
         if name in _OWN if option.startswith("--") else option[1] in _OWN_LETTERS:
             problem = f"envbuilder itself sets {option.partition('=')[0]}"
-            hint = "Leave it out; see `envbuilder fleet verify --help`."
+            hint = "Remove this option: see `envbuilder fleet verify --help`."
             yield ["sbatch", str(number)], problem, hint
     program = ""
     if settings.command:
         program = settings.command[0]
     if "/" in program and not program.startswith("/"):
-        hint = "Jobs start in another folder: begin it with /."
+        hint = "Begin the path with /, because jobs start in another folder."
         yield ["command", "0"], f"{program} is not an absolute path", hint
 
 
@@ -167,9 +167,7 @@ def promised(
         promise = _promise(node, settings, profile)
         if promise is None:
             left_out.append(
-                Entry(
-                    node=node.name, outcome="unmapped", detail="no rule in the settings is for it"
-                )
+                Entry(node=node.name, outcome="unmapped", detail="no rule in fleet.yaml matches it")
             )
         elif node.usable:
             promises.append(promise)
@@ -275,8 +273,8 @@ def plan(
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
         raise InvalidError(
-            "sif: nothing says which nodes are for which profile",
-            "Add profiles: to the same file, or --profile.",
+            "sif: there are no rules that assign profiles to nodes",
+            "Add profiles: to the same file, or use --profile.",
         )
     if not promises and not left_out:
         raise InvalidError("the scheduler lists no node", "See: sinfo")
@@ -294,7 +292,7 @@ def plan(
 def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
     for pattern in patterns:
         if not any(fnmatchcase(node.name, pattern) for node in nodes):
-            raise InvalidError(f"--nodes: no node is called {printable(pattern, 60)}", "See: sinfo")
+            raise InvalidError(f"--nodes: no node matches {printable(pattern, 60)}", "See: sinfo")
     for node in nodes:
         if not patterns or any(fnmatchcase(node.name, pattern) for pattern in patterns):
             yield node

@@ -72,7 +72,7 @@ class _Track:
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
     """Return the outcome and detail of a job that ended without a result, or is no longer known."""
     if state is None:
-        return "lost", "the scheduler no longer knows the job, which reported nothing"
+        return "lost", "the scheduler no longer knows the job, and the job reported nothing"
     detail = state.meaning or f"the job ended before it reported ({state.word})"
     if state.outcome == "timed-out":
         detail += f" ({state.word})"

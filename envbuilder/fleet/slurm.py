@@ -78,12 +78,16 @@ JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "STAGE_OUT": _ENDING,
     # Also for KillWait (30 s by default) after scancel, before it is CANCELLED.
     "COMPLETING": _ENDING,
-    "COMPLETED": ("ended", "lost", "the job ended and reported nothing; is its folder shared?"),
+    "COMPLETED": (
+        "ended",
+        "lost",
+        "the job ended without reporting anything: check that its folder is shared",
+    ),
     "FAILED": _BROKEN,
     "LAUNCH_FAILED": _BROKEN,
     "RECONFIG_FAIL": _BROKEN,
     "BOOT_FAIL": ("ended", "killed", "the node did not boot"),
-    "CANCELLED": ("ended", "killed", "cancelled, by somebody else"),
+    "CANCELLED": ("ended", "killed", "cancelled by somebody else"),
     "NODE_FAIL": ("ended", "killed", "the node failed"),
     "OUT_OF_MEMORY": ("ended", "killed", "out of memory"),
     "PREEMPTED": ("ended", "killed", "preempted by another job"),
@@ -194,7 +198,7 @@ def _run(*argv: str) -> process.Completed:
         return process.run(argv, base=environment(os.environ), timeout=CALL_SECONDS)
     except ToolError as error:
         raise ToolError(
-            f"{argv[0]} is missing: this machine has no client of Slurm",
+            f"{argv[0]} is missing: this machine has no Slurm client",
             "Run envbuilder where you submit jobs, such as a login node.",
         ) from error
 
@@ -202,7 +206,9 @@ def _run(*argv: str) -> process.Completed:
 def _checked(*argv: str) -> str:
     done = _run(*argv)
     if done.returncode or done.timed_out:
-        raise ToolError(f"{argv[0]} failed: {_why(done)}", "Is the cluster reachable from here?")
+        raise ToolError(
+            f"{argv[0]} failed: {_why(done)}", "Check that this machine can reach the cluster."
+        )
     return done.stdout
 
 
@@ -229,7 +235,7 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
         if len(by_name) > MOST_NODES:
             raise ToolError(
                 f"sinfo lists more than {MOST_NODES:,} nodes",
-                "Name some of them: --nodes 'a*', or --partition NAME",
+                "Select some of them with --nodes 'a*' or --partition NAME",
             )
     return tuple(by_name[name] for name in sorted(by_name, key=natural))
 
@@ -303,6 +309,6 @@ def given_gpus(environ: Mapping[str, str]) -> int | None:
 
 def _unexpected(program: str, line: str) -> ToolError:
     return ToolError(
-        f"{program} printed what envbuilder cannot read: {printable(line, 100)!r}",
-        "Report it with the output of: sinfo --version",
+        f"envbuilder cannot parse the output of {program}: {printable(line, 100)!r}",
+        "Report this, with the output of: sinfo --version",
     )

@@ -51,7 +51,7 @@ _RECENT = timedelta(days=365)
 """Wheels uploaded within this time count as recent, so the index is not read to check for newer
 ones."""
 _OWN_INDEX = (
-    "its own index has no such wheel, or cannot be reached, and no public lock states a hash of one"
+    "its own index has no such wheel or cannot be reached, and no public lock contains its hash"
 )
 
 
@@ -225,7 +225,7 @@ class Diagnosis:
         if name in map(distribution, profile.indexes):
             return replace(blocker, problem=_OWN_INDEX)
         if failing := index.problems.get(name):
-            return replace(blocker, problem=f"not known, since an index fails ({failing})")
+            return replace(blocker, problem=f"unknown, because an index fails ({failing})")
         if not releases:
             return replace(blocker, kind="absent", problem=index.too_late.get(name, ""))
         releases = self.fitting(profile, target, name, proof)
@@ -348,40 +348,42 @@ def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]
     count = counted(len(blockers), "package")
-    verb = "stands" if len(blockers) == 1 else "stand"
+    verb = "blocks" if len(blockers) == 1 else "block"
     items = [_sentence(blocker, platform, python) for blocker in blockers]
     built = sorted(blocker.name for blocker in blockers if blocker.kind == "source")
     if built:
         items.append(
-            f"To have them built, by code of their own, sealed off: build_from_source:"
+            "To build them in a sandbox, which runs their own code: build_from_source:"
             f" [{', '.join(built)}]"
         )
     old = set(chain.from_iterable(blocker.instead for blocker in blockers))
     if old:
         lines = sorted(line.replace(" ", "==") for line in old)
-        items.append(f"To take what is that old, require it: {', '.join(lines)}")
-    return reason(f"{count} {verb} in the way", items)
+        items.append(f"To accept such old versions, require them: {', '.join(lines)}")
+    return reason(f"{count} {verb} the lock", items)
 
 
 def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     name = blocker.name
     release = f"{name} {blocker.version}"
     by = "; ".join(blocker.by[:_MOST_NEEDS]) or "required by others"
-    elsewhere = f"; it has one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
-    instead = f"; {', '.join(blocker.instead)} would be taken instead" if blocker.instead else ""
+    elsewhere = (
+        f", but there is one for Python {', '.join(blocker.pythons)}" if blocker.pythons else ""
+    )
+    instead = f", so {', '.join(blocker.instead)} would be used" if blocker.instead else ""
     if blocker.kind == "absent":
         near = nearest(name)
-        perhaps = f"; similar: {near}" if near else ""
+        perhaps = f"(similar: {near})" if near else ""
         problem = f"no index has it{perhaps}"
         edit = "Correct the name"
         if not near and is_popular(name):
-            edit = "Name an index that has it"
+            edit = "Configure an index that has it"
         if blocker.problem:
             problem = blocker.problem
-            edit = "To go on: a later as_of"
+            edit = "Choose a later as_of"
         return f"{name} ({by}): {problem}. {edit}, or exclude: [{name}]"
     if blocker.kind == "unknown":
-        return f"{name} ({by}): {blocker.problem}. Once it can be reached, lock again"
+        return f"{name} ({by}): {blocker.problem}. Lock again when the index can be reached"
     if blocker.kind == "source":
         return (
             f"{release} ({by}): has no wheel for Python {python}, only its source{elsewhere}"
@@ -390,5 +392,5 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     edit = "one of these Pythons, or " if blocker.pythons else ""
     return (
         f"{release} ({by}): has neither a wheel for {platform} with Python {python} nor a"
-        f" source{elsewhere}{instead}. To go on: {edit}exclude: [{name}]"
+        f" source{elsewhere}{instead}. Use {edit}exclude: [{name}]"
     )

@@ -88,13 +88,13 @@ def _objection(
     if is_build and is_on_pypi(profile, platform):
         sources.add(DEFAULT)
         if file.source == DEFAULT and file.name in framework.names and "+" in file.version:
-            return "is another hardware's build"
+            return "is a build for other hardware"
     if file.source not in sources:
-        hardware = ": another hardware's build" if is_build else ""
+        hardware = ", a build for other hardware" if is_build else ""
         return f"is from {file.source}, not from {min(sources)}{hardware}"
     same = expected if expected and expected.version == file.version else file
     other = is_build and same.sha256 != file.sha256
-    return "is not the file that the profile locks" if other else ""
+    return "differs from the profile's own lock" if other else ""
 
 
 def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
@@ -133,7 +133,9 @@ def later_day(decided: Decided | None) -> str:
     """
     if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
         return ""
-    return f"as_of: packages are of {decided.as_of}, the day of the release {decided.release}"
+    return (
+        f"as_of: packages are from {decided.as_of} or before, the day of release {decided.release}"
+    )
 
 
 def in_images(lock: Lock) -> str:
@@ -168,7 +170,7 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
             reached.add(name)
             todo += wheels.get(name, ())
     for name, requires in wheels.items():
-        yield from (f"{r} is missing, which {name} requires" for r in requires if r not in wheels)
+        yield from (f"{r} is missing, but {name} requires it" for r in requires if r not in wheels)
     yield from (f"nothing requires {name}" for name in sorted(wheels.keys() - reached))
 
 
@@ -219,7 +221,7 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
             if version != usual and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
                 others.append(f"{name} {version} ({usual})")
         if others:
-            yield label, f"other versions than elsewhere: {first(others, _MOST_OTHERS)}"
+            yield label, f"versions differ from other profiles: {first(others, _MOST_OTHERS)}"
 
 
 def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
@@ -282,7 +284,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
 
     reasons = []
     if lock.profile != profile.name:
-        reasons.append(f"it is the lock of '{lock.profile}'")
+        reasons.append(f"the lock is for profile '{lock.profile}'")
     if what := changed(profile, lock):
         reasons.append(f"{what} changed after the lock was made")
     if lock.state == "unlocked":
@@ -290,7 +292,7 @@ def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     required = {*itertools.product(profile.platforms, profile.python.supported)}
     present = {(t.platform, t.python) for t in lock.targets}
     lacking = {(p, v) for p, v in required - present if f"{p} {v}" not in lock.missing}
-    for verb, pairs in (("has no", lacking), ("has a needless", present - required)):
+    for verb, pairs in (("has no", lacking), ("has an unnecessary", present - required)):
         reasons += [f"it {verb} target {p} with Python {v}" for p, v in sorted(pairs)]
     others = sorted({f.version for f in lock.tools.values()} - {profile.tools.uv})
     reasons += [f"uv is {version}, not {profile.tools.uv}" for version in others]

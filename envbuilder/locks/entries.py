@@ -133,7 +133,7 @@ def of_project(
     folder = settings.project
     if definition is None or folder is None:
         raise InvalidError(
-            "this is not a project: no envbuilder.yaml lists requirements",
+            "this folder is not in a project: no envbuilder.yaml lists requirements",
             Hint("Write one", ("init",)),
         )
     readable: list[variants.ProjectProfiles] = []
@@ -156,7 +156,7 @@ def of_project(
         combined = _of_environment(project, name, folders, frameworks, required=required)
         problems = [e.profile for e in combined if isinstance(e.profile, InvalidError)]
         if problems and len(problems) == len(combined) and not required:
-            message = f"{problems[0].message}; nor does any other profile fit"
+            message = f"{problems[0].message}, and no other profile fits"
             failures[project.environment] = InvalidError(message, problems[0].hints)
         else:
             result += combined
@@ -255,7 +255,7 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
         if shipped := library.matching_shipped(profile, folders):
             return shipped[1]
         raise InvalidError(
-            error.message, "Restore it, or remove it: the project's locks do not need it."
+            error.message, "Restore or remove the file: the project's locks do not need it."
         ) from error
     if lock is None or lock.inputs == profile_lock.inputs_digest(profile):
         return lock
@@ -433,7 +433,7 @@ def conda_problems(variant: Profile, path: Path) -> tuple[str, ...]:
     except InvalidError as error:
         return (error.message,)
     fresh = lock.inputs == conda_lock.inputs_digest(variant)
-    return () if fresh else ("its conda packages changed after they were locked",)
+    return () if fresh else ("its list of conda packages changed after they were locked",)
 
 
 def conda_solved(
@@ -532,6 +532,6 @@ def _require_readable(written: bytes, path: Path, lock: AnyLock) -> None:
         parse(written, path)
     except InvalidError as error:
         raise InvalidError(
-            f"{error.message}: no command could read the new lock, so nothing was written",
-            "This is a fault of envbuilder: please report it with the line above.",
+            f"{error.message}: the new lock would be unreadable, so nothing was written",
+            "This is a bug in envbuilder: please report it with the line above.",
         ) from error

@@ -131,9 +131,11 @@ def resolve(
         blockers = find_outdated(asked, place, new, ask_of(place))
         for blocker in blockers:
             if blocker.kind == "wheel":
-                lacks = f"{blocker.name} {blocker.version} has neither a wheel for it nor a source"
+                lacks = (
+                    f"{blocker.name} {blocker.version} has neither a matching wheel nor a source"
+                )
                 target = f"{place[0]} with Python {place[1]}"
-                on_progress(f"note: {target} gets {', '.join(blocker.instead)}, since {lacks}")
+                on_progress(f"note: {target} gets {', '.join(blocker.instead)}, because {lacks}")
         if old := too_old(blockers):
             raise OutdatedError(old, place)
 
@@ -478,8 +480,8 @@ def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
     The lock is `unlocked` if it has files for other hardware, because `check` would reject it.
     """
     if others := [*foreign]:
-        others.append("To go on: an index with upstream's own files, or another framework_version")
-        obstacle = reason("files of the indexes are not the hardware's own", others)
+        others.append("Use an index with upstream's own files, or another framework_version")
+        obstacle = reason("the indexes have files for other hardware", others)
         return replace(lock, targets=(), tools={}, missing={}, state="unlocked", obstacle=obstacle)
     located: list[tuple[File, str]] = [(tool, platform) for platform, tool in lock.tools.items()]
     for target in lock.targets:

@@ -159,8 +159,8 @@ def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: boo
             applying = applies(need.marker, platform, profile.python.default)
             if applying and not (name in builds and is_on_pypi(profile, platform)):
                 lacking[platform] = (
-                    f"{need}: the index {sources[name]} did not answer, and no public source"
-                    f" states the hash of its wheels: {_elsewhere(sources[name])}"
+                    f"{need}: the index {sources[name]} did not answer, and no public lock"
+                    f" contains the hashes of its wheels: {_elsewhere(sources[name])}"
                 )
     if lacking and (everywhere or lacking.keys() >= {*profile.platforms}):
         raise UnresolvableError(next(iter(lacking.values())))
@@ -383,15 +383,18 @@ def _of_indexes(
     name = foreign[0].name
     source = sources[types.canonical(name)]
     raise UnresolvableError(
-        f"{name} is required, but no source states the hash of a build for this hardware (index"
-        f" {source}) that fits, and PyPI's builds are for other hardware: {_elsewhere(source)}",
+        f"{name} is required, but no index or public lock has the hash of a matching build for"
+        f" this hardware (index {source}), and PyPI's builds are for other hardware:"
+        f" {_elsewhere(source)}",
         (platform, python),
     )
 
 
 def _elsewhere(source: str) -> str:
     """Return advice for a named index that cannot be reached."""
-    return f"lock on a machine that reaches it, or name a mirror ({indexes.mirror_setting(source)})"
+    return (
+        f"lock on a machine that can reach it, or set a mirror ({indexes.mirror_setting(source)})"
+    )
 
 
 PARALLEL = 6

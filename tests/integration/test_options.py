@@ -134,7 +134,7 @@ def test_ci_check_compares_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     name = "envbuilder_ml-0.1.0-py3-none-any.whl"
     words = ("ci", "--provider=gitlab", "--profile=cpu", f"--wheel={name}", "--output=ci.yml")
     (tmp_path / name).touch()
-    assert f"{name}: is not a wheel" in exited(2, cli(*words)).stderr
+    assert f"{name} is not a wheel" in exited(2, cli(*words)).stderr
     with zipfile.ZipFile(tmp_path / name, "w") as wheel:
         wheel.writestr("x.dist-info/METADATA", "Name: x\n")
     succeeded(cli(*words))

@@ -65,7 +65,9 @@ def listed(path: str, text: str) -> set[str]:
     names = {f"{spec.kind}={device.name}" for device in spec.devices}
     wrong = sorted(filterfalse(_DEVICE.match, names))
     if wrong or not names:
-        raise ValueError(f"{wrong[0][:60]!r} names no device" if wrong else "it has no device")
+        raise ValueError(
+            f"{wrong[0][:60]!r} is not the name of a device" if wrong else "it lists no device"
+        )
     return names
 
 

@@ -113,12 +113,12 @@ class DockerEngine(Engine):
         for piece in pieces:
             data += piece
             if len(data) > limit:
-                raise InvalidError(f"/{path}: more than {limit} bytes; not read")
+                raise InvalidError(f"/{path} is larger than the limit of {limit} bytes")
         parent = path.rstrip("/").rpartition("/")[0]
         tar = Tar(
             io.BytesIO(data),
             len(data),
-            lambda reason: ToolError(f"the engine sends a damaged archive of /{path}: {reason}"),
+            lambda reason: ToolError(f"the engine sent a damaged archive of /{path}: {reason}"),
         )
         for member in tar:
             if member.isreg():
@@ -179,7 +179,9 @@ class DockerEngine(Engine):
         try:
             self._api.tag(image.id, repository, tag)
         except (APIError, RequestException) as error:
-            raise BuildError(f"{name}: cannot name {image.id}: {short(error)}") from error
+            raise BuildError(
+                f"the engine cannot tag {image.id} as {name}: {short(error)}"
+            ) from error
 
     def _inspect(self, ref: str) -> dict[str, Any] | None:
         with _reported(f"the engine cannot inspect {ref}"):
@@ -267,7 +269,7 @@ class DockerEngine(Engine):
         api = self._api
         flags = self._user_flags(container)
         options = dict(zip(flags[::2], flags[1::2], strict=True))
-        with _reported(f"the engine cannot make the volume {name}"), ExitStack() as undo:
+        with _reported(f"the engine cannot create the volume {name}"), ExitStack() as undo:
             with suppress(NotFound):
                 api.inspect_volume(name)
                 return
@@ -345,8 +347,8 @@ class DockerEngine(Engine):
         if any(failure in text for failure in _DEVICE_FAILURES):
             return ToolError(
                 f"the engine cannot give the container its device: {text}",
-                "Install the GPU's driver or its container toolkit, which describes the GPUs, or"
-                " use --force to leave the device flags out.",
+                "Install the GPU's driver or its container toolkit, or use --force to omit the"
+                " device flags.",
             )
         if "error waiting for container" in text:
             return VerifyError(f"the connection to the engine was lost: {text}")

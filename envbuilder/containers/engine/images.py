@@ -42,7 +42,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
         if lost := Layout.open(new_layout).missing():
             name = image.tags[0] if image.tags else image.id
             raise BuildError(
-                f"{name}: the engine has lost {lost[0]}, a part of this image",
+                f"{name}: the engine has lost {lost[0]}, which belongs to this image",
                 f"Remove the image and get it again: docker rmi {name}, then docker pull or load.",
             )
         archive.move_into_place(new_layout, target)
@@ -53,7 +53,7 @@ def take(engine: Engine, ref: str, folder: Path) -> Layout:
     """Export an image from the engine as a layout, then remove its tag from the engine."""
     image = engine.image(ref)
     if image is None:
-        raise BuildError(f"{ref}: not in the engine after it was built")
+        raise BuildError(f"{ref}: built, but the engine does not have the image")
     try:
         return export(engine, image, folder)
     finally:
@@ -93,8 +93,8 @@ def _require(engine: Engine, names: Sequence[str], ids: Collection[types.Digest]
         image = engine.image(name)
         if image is None or image.id not in ids:
             raise BuildError(
-                f"{name}: the engine has {image.id if image else 'no such image'} after it was"
-                f" loaded, not {' or '.join(ids)}"
+                f"{name}: loaded, but the engine has {image.id if image else 'no such image'}"
+                f" instead of {' or '.join(ids)}"
             )
 
 

@@ -142,7 +142,9 @@ class Engine(abc.ABC):
         longer names the image with the id `only`, unless `only` is empty.
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
-            raise BuildError(f"{ref}: now names another image, or none", "Run it again.")
+            raise BuildError(
+                f"{ref} now names another image, or none", "Run the same command again."
+            )
         self._remove(ref)
 
     def pull_name(self, ref: str) -> str:
@@ -362,7 +364,7 @@ def _described(data: dict[str, Any]) -> Image:
 def no_base(ref: str) -> str:
     """Return the hint for a base image that is missing and cannot be pulled."""
     return (
-        f"The base image {ref} is not in the engine and cannot be pulled. Name another with"
+        f"The base image {ref} is not in the engine and cannot be pulled. Name another image with"
         " ENVBUILDER_BASE_IMAGE=REF, or set a mirror in envbuilder.yaml (base_images:)."
     )
 

@@ -166,7 +166,7 @@ class PodmanEngine(Engine):
         del container
         options = [f"--label={key}={value}" for key, value in labels.items()]
         words = ("volume", "create", "--ignore", *options, name)
-        self._answer(f"make the volume {name}", *words)
+        self._answer(f"create the volume {name}", *words)
 
     def _list_containers(self) -> Sequence[dict[str, Any]]:
         return self._listed("list its containers", "ps")
@@ -202,14 +202,14 @@ class PodmanEngine(Engine):
         if "CDI devices" in words:
             return ToolError(
                 f"podman does not know the device: {words}",
-                "Install the vendor's container toolkit, and run"
-                " `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` or"
-                " `amd-ctk cdi generate --output=/etc/cdi/amd.json`; --force leaves the flag out.",
+                "Install the vendor's container toolkit, and run `nvidia-ctk cdi generate"
+                " --output=/etc/cdi/nvidia.yaml` or `amd-ctk cdi generate"
+                " --output=/etc/cdi/amd.json`; --force omits the device flags.",
             )
         if "no such file or directory" in words and "/dev/" in words:
             return ToolError(
                 f"podman cannot give the container its device: {words}",
-                "Install the GPU's driver, or use --force to leave the device flags out.",
+                "Install the GPU's driver, or use --force to omit the device flags.",
             )
         return VerifyError(f"the container cannot be started: {words}")
 

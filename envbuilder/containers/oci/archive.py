@@ -153,9 +153,7 @@ def held(
             layers = [_diff_id(layout, blob) for blob in manifest.layers]
             root = config.get("rootfs")
             if not isinstance(root, dict) or root.get("diff_ids") != layers:
-                raise WrongHashError(
-                    f"{path}: damaged: its layers are not the ones that its configuration names"
-                )
+                raise WrongHashError(f"{path}: damaged: its layers do not match its configuration")
             matching = [d for d in layout.index().manifests if d.digest == descriptor.digest]
             yield Held(manifest.config.digest, descriptor.digest, frozenset(names(matching)))
 
@@ -167,7 +165,7 @@ def identity(path: Path) -> types.Digest:
     """
     images = [*held(path)]
     if len(images) != 1:
-        raise InvalidError(f"{path}: holds {len(images) or 'no'} images; expected one")
+        raise InvalidError(f"{path}: expected one image, found {len(images) or 'none'}")
     return images[0].digest
 
 
@@ -237,7 +235,8 @@ def _received(stream: IO[bytes], size: int, folder: Path, where: str) -> Layout:
     except InvalidError as error:
         raise InvalidError(
             f"{where}: not an archive of an OCI layout",
-            "Docker writes one from version 25 on (docker save), skopeo as oci-archive:FILE.",
+            "To write one, use `docker save` of Docker 25 or newer, or skopeo with"
+            " oci-archive:FILE.",
         ) from error
 
 
@@ -250,7 +249,7 @@ def _unpack_member(archive: Tar, member: tarfile.TarInfo, folder: Path) -> None:
     with target.open("wb") as out:
         out.writelines(archive.pieces(member))
     if blob and (actual := files.file_sha256(target)) != path.name:
-        raise BuildError(f"{member.name}: damaged in the archive: its sha256 is {actual}")
+        raise BuildError(f"{member.name}: damaged in the archive: found sha256 {actual}")
 
 
 def _path(digest: types.Digest) -> str:

@@ -137,8 +137,8 @@ def pack(
             total += len(piece)
             if total > LARGEST:
                 raise BuildError(
-                    f"{path.name}: a layer of more than {LARGEST >> 30} GiB, which registries and"
-                    " engines refuse",
+                    f"{path.name}: the layer is larger than {LARGEST >> 30} GiB, which registries"
+                    " and engines refuse",
                     "Use --builder buildkit for this profile.",
                 )
             unpacked.update(piece)
@@ -231,8 +231,8 @@ def clean(members: Iterable[Member]) -> list[Member]:
             wrong = wrong or f"{member.path!r} is a link to {member.target!r}"
         if wrong:
             raise BuildError(
-                f"a layer cannot be created: {wrong}",
-                "It comes from a package: leave that out of the profile, or pin another version.",
+                f"cannot create a layer: {wrong}",
+                "A package causes this: remove it from the profile, or pin another version.",
             )
     return ordered
 
@@ -246,7 +246,7 @@ def _file(entry: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
             read += len(piece)
             yield piece
     if read != entry.size:
-        raise BuildError(f"{source}: changed while it was read")
+        raise BuildError(f"{source} changed while it was being read")
     yield _padding(entry.size)
 
 

@@ -126,8 +126,8 @@ def only_image(
         f"{d.platform.os}/{d.platform.architecture}" for d in images.values() if d.platform
     }
     raise InvalidError(
-        f"{where}: holds {len(fitting) or 'no'} images for {platform}",
-        f"It holds: {', '.join(sorted(platforms)) or 'no images'}. One image for it is needed.",
+        f"{where}: expected one image for {platform}, found {len(fitting) or 'none'}",
+        f"It contains: {', '.join(sorted(platforms)) or 'no images'}.",
     )
 
 
@@ -175,7 +175,7 @@ class Layout:
                 f"{folder}: not an OCI image layout (a folder with {MARK} and index.json)"
             ) from error
         if version != _VERSION:
-            raise InvalidError(f"{folder}: an OCI image layout of an unknown version")
+            raise InvalidError(f"{folder}: unknown version of an OCI image layout")
         layout = cls(folder)
         layout.index()
         return layout
@@ -227,11 +227,11 @@ class Layout:
         """
         path = self.blob(of.digest)
         if not path.is_file():
-            raise BuildError(f"{of.digest}: not in the OCI layout {self.folder}")
+            raise BuildError(f"{of.digest} is missing from the OCI layout {self.folder}")
         size = path.stat().st_size
         if size != of.size:
             raise WrongHashError(
-                f"{path}: damaged: {size} bytes, but {of.size} belong to {of.digest}"
+                f"{path}: damaged: expected {of.size} bytes of {of.digest}, found {size}"
             )
         found = files.file_sha256(path)
         if f"sha256:{found}" != of.digest:
@@ -241,7 +241,7 @@ class Layout:
     def read(self, of: Descriptor) -> bytes:
         """Return the checked content of a small blob: a manifest, an index or a configuration."""
         if of.size > JSON_LIMIT:
-            raise InvalidError(f"{of.digest}: {of.size} bytes; at most {JSON_LIMIT} are read")
+            raise InvalidError(f"{of.digest}: {of.size} bytes, more than the limit of {JSON_LIMIT}")
         return self.checked(of).read_bytes()
 
     # --- images

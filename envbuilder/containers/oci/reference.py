@@ -71,7 +71,7 @@ def parse(text: str) -> Reference:
     """Parse a reference to a registry. Raise `InvalidError` if it is malformed."""
     rest, at, digest = text.partition("@")
     if at and not re.fullmatch(_DIGEST, digest):
-        raise _invalid(text, "after '@' comes sha256: and 64 hexadecimal digits")
+        raise _invalid(text, "'@' must be followed by sha256: and 64 hexadecimal digits")
     first, slash, below = rest.partition("/")
     host = DEFAULT_HOST
     # Docker's rule, which also takes a first component with capitals as a host.
@@ -80,19 +80,21 @@ def parse(text: str) -> Reference:
         rest = below
     repository, colon, tag = rest.partition(":")
     if colon and not re.fullmatch(_TAG, tag):
-        raise _invalid(text, "a tag has letters, digits, '_', '.' and '-', 128 at most")
+        raise _invalid(text, "a tag consists of at most 128 letters, digits, '_', '.' and '-'")
     if not _host_ok(host):
         raise _invalid(text, f"{host!r} is not a host with an optional port")
     if not re.fullmatch(_REPOSITORY, repository):
-        raise _invalid(text, "a repository has lower-case letters and digits, separated by . _ - /")
+        raise _invalid(
+            text, "a repository consists of lower-case letters and digits, separated by . _ - /"
+        )
     if host == "index.docker.io":
         host = DEFAULT_HOST
     if host == DEFAULT_HOST and "/" not in repository:
         if re.fullmatch(_IDENTIFIER, repository):
-            raise _invalid(text, "64 hexadecimal digits are an image's id, not a repository")
+            raise _invalid(text, "64 hexadecimal digits are the id of an image, not a repository")
         repository = f"library/{repository}"
     if len(f"{host}/{repository}") > NAME_LIMIT:
-        raise _invalid(text, f"host and repository have {NAME_LIMIT} characters at most")
+        raise _invalid(text, f"host and repository are longer than {NAME_LIMIT} characters")
     return Reference(host=host, repository=repository, tag=tag or None, digest=digest or None)
 
 

@@ -36,8 +36,8 @@ class OtherPythonError(BuildError):
             f", or build for the image's own: --python-version {minor}" if minor in locked else ""
         )
         super().__init__(
-            f"Python {needed} is needed; the base image has {version}",
-            f"Name one with Python {needed}: ENVBUILDER_BASE_IMAGE=REF{other}",
+            f"Python {needed} is needed, but the base image has {version}",
+            f"Name an image with Python {needed}: ENVBUILDER_BASE_IMAGE=REF{other}",
         )
         self.version = version
 
@@ -145,7 +145,9 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
     """
     root = RootFs(entries={}, contents={}, versions={})
     if len(manifest.layers) > _LAYERS:
-        raise InvalidError(f"{layout.folder}: an image with {len(manifest.layers)} layers")
+        raise InvalidError(
+            f"{layout.folder}: the image has {len(manifest.layers)} layers, more than {_LAYERS}"
+        )
     for layer in manifest.layers:
         _apply(layout.checked(layer), root)
     return root
@@ -186,7 +188,7 @@ def _apply(layer: Path, root: RootFs) -> None:
                 root.entries[folder] = Entry("folder", 0o755, 0, 0, 0)
                 folder = folder.rpartition("/")[0]
             if len(root.entries) > _ENTRIES:
-                raise InvalidError(f"{layer}: an image of more than {_ENTRIES} paths; not read")
+                raise InvalidError(f"{layer}: the image has more than {_ENTRIES} paths")
 
 
 def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:

@@ -207,17 +207,19 @@ class Connection:
         """
         login = f"docker login {self.host}"
         hints = {
-            0: "Check the host and the network; HTTPS_PROXY sets a proxy. What was transferred"
-            " is kept.",
+            0: (
+                "Check the host and the network. If you need a proxy, set HTTPS_PROXY. Blobs"
+                " transferred so far are kept."
+            ),
             401: f"Log in first ({login}), or check your permissions there.",
             403: f"Log in first ({login}), or check your permissions there.",
-            404: f"Check the name, or log in to read what is private: {login}",
+            404: f"Check the name or, if the image is private, log in: {login}",
             429: f"The registry limits requests. Wait, or log in: {login}",
         }
         default = (
-            "The registry has a problem. Try again later. What was transferred is kept."
+            "The registry has a problem. Try again later. Blobs transferred so far are kept."
             if status >= 500 or status in http.BUSY
-            else "Trying again will not help. Check the name, and the registry's limits."
+            else "Trying again will not help. Check the name and the registry's limits."
         )
         return BuildError(f"{self.name}: {what}: {problem}", hints.get(status, default))
 
@@ -252,7 +254,7 @@ class Connection:
             if response.status_code != OK:
                 return None
             if data is None:
-                raise InvalidError(f"{where}: a manifest of more than {JSON_LIMIT} bytes")
+                raise InvalidError(f"{where}: the manifest is larger than {JSON_LIMIT} bytes")
             if _IS_DIGEST.fullmatch(reference) and digest_of(data) != reference:
                 raise WrongHashError(
                     f"{where}: the received content has the digest {digest_of(data)}",
@@ -454,7 +456,7 @@ class Login:
             self.secrets.add(token)
             return f"Bearer {token}"
         if not any(c.scheme == "basic" for c in offered):
-            raise DeniedError("it requires an unsupported kind of login")
+            raise DeniedError("the registry requires an unsupported kind of login")
         if credential is None or credential.is_token:
             raise DeniedError("not logged in")
         return _basic(credential)
@@ -521,7 +523,7 @@ class Login:
         safe = parts.scheme == "https" or (parts.scheme == "http" and (here or same))
         if "@" in parts.netloc or not server or not safe:
             raise DeniedError(
-                f"its token server {server or '?'} does not use https; nothing was sent"
+                f"its token server {server or '?'} does not use https, so nothing was sent to it"
             )
         return server
 
@@ -694,7 +696,7 @@ def _read_entry(entry: _Login, path: Path, host: str) -> Credential | None:
         user, colon, secret = text.rstrip("\0").partition(":")
         if not colon:
             raise InvalidError(
-                f"{path}: the entry for {host} is not a user name and a password",
+                f"{path}: the entry for {host} does not contain a user name and a password",
                 f"Log in again: docker login {host}",
             )
     if entry.identitytoken:
@@ -712,8 +714,9 @@ def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
     program = f"docker-credential-{helper}"
     if process.which(program) is None:
         raise ToolError(
-            f"{program}: not found; {path} names it for {server}",
-            "Install it, or set DOCKER_CONFIG to a folder with another config.json.",
+            f"{program} not found: {path} names it for {server}",
+            "Install this credential helper, or set DOCKER_CONFIG to a folder with another"
+            " config.json.",
         )
     done = process.run([program, "get"], stdin=f"{server}\n", timeout=_HELPER_SECONDS)
     if done.returncode != 0 and "not found" in done.stdout + done.stderr:
@@ -724,8 +727,8 @@ def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
         answer = None
     if answer is None:
         raise ToolError(
-            f"{program}: no answer for {server} (exit {done.returncode})",
-            f"Try it: echo {server} | {program} get",
+            f"{program} returned no login for {server} (exit {done.returncode})",
+            f"To test it: echo {server} | {program} get",
         )
     if not answer.secret:
         return None

@@ -204,12 +204,12 @@ class _Upload(Struct):
                 stream.seek(self._offset)
                 data = stream.read(self._piece)
                 if not data:
-                    raise BuildError(f"{self._source}: shorter than its manifest states")
+                    raise BuildError(f"{self._source} is shorter than its manifest states")
                 end = self._offset + len(data)
                 headers = {"Content-Range": f"{self._offset}-{end - 1}"}
                 self._read(self._ask("PATCH", self._location, ACCEPTED, data, headers), end)
                 if self._offset != end:
-                    raise BrokenOffError("the registry accepted only a part")
+                    raise BrokenOffError("the registry accepted only a part of the upload")
 
     def _close(self) -> None:
         """Finish the upload with the blob's digest; send the whole blob if none was sent yet."""
@@ -236,7 +236,7 @@ class _Upload(Struct):
             retry=False,
         )
         if answer.status in _LOST:
-            raise BrokenOffError(f"the registry refused it (HTTP {answer.status})")
+            raise BrokenOffError(f"the registry refused the upload (HTTP {answer.status})")
         return answer
 
     def _read(self, answer: Answer, expected: int) -> None:
@@ -247,7 +247,7 @@ class _Upload(Struct):
         location = answer.headers.get("Location", self._location)
         if not location:
             raise self._connection.failure(
-                self._blob.digest, "the registry did not state where to upload it"
+                self._blob.digest, "the registry did not state where to upload the blob"
             )
         self._location = self._connection.resolve(self._blob.digest, answer.url, location)
         matched = _RANGE.fullmatch(answer.headers.get("Range", ""))

@@ -161,7 +161,7 @@ def push(
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
-            f"{connection.name}@{reference}: the image has another digest: {image.digest}"
+            f"{connection.name}@{reference}: the image has a different digest: {image.digest}"
         )
     described = _below(layout, image, _DEPTH)
     parts: list[Descriptor] = []
@@ -270,8 +270,8 @@ def _require_room(layout: Layout, needed: int) -> None:
     free = shutil.disk_usage(layout.folder).free
     if needed > free:
         raise BuildError(
-            f"not enough space in {layout.folder}: {gigabytes(needed)} are needed,"
-            f" {gigabytes(free)} are free",
+            f"not enough space in {layout.folder}: {gigabytes(needed)} needed, {gigabytes(free)}"
+            " free",
             make_room("ENVBUILDER_CACHE_DIR"),
         )
 
@@ -283,7 +283,7 @@ def _require_platform(
     config = layout.read_config(manifest)
     actual = f"{config.get('os')}/{config.get('architecture')}"
     if actual != platform:
-        raise InvalidError(f"{where}: is for {actual}, not for {platform}")
+        raise InvalidError(f"{where}: the image is for {actual}, not for {platform}")
 
 
 def _side_by_side(
@@ -323,7 +323,7 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
         except BrokenOffError as error:
             raise connection.failure(subject, str(error)) from None
     if data is None:
-        raise connection.failure(subject, f"has more than {JSON_LIMIT} bytes")
+        raise connection.failure(subject, f"the list is larger than {JSON_LIMIT} bytes")
     return decode(data, Index, f"{connection.name}: {subject}")
 
 
@@ -342,7 +342,7 @@ def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.D
             return
         extended = replace(current, manifests=(*current.manifests, attachment))
         connection.put_manifest(tag, INDEX, encode(extended))
-    raise connection.failure(tag, "the list of referrers loses added entries")
+    raise connection.failure(tag, "entries added to the list of referrers keep getting lost")
 
 
 _PART = 206
@@ -411,8 +411,8 @@ def _part(layout: Layout, blob: Descriptor) -> Path:
 
 
 WAY_OUT = (
-    "Or use an image you have: --base-image REF; or a mirror: mirrors: in envbuilder.yaml"
-    " (docs/guides/mirrors.md)."
+    "Or use an existing image (--base-image REF), or a mirror (mirrors: in envbuilder.yaml,"
+    " docs/guides/mirrors.md)."
 )
 """Advice for a base image that cannot be pulled."""
 
@@ -466,7 +466,7 @@ def obtain_base(
             if layout := _intact(digest, platform, settings):
                 return layout
             if problem := _base_damage(folder, digest, platform):
-                progress.note(f"warning: {problem}; it is fetched again")
+                progress.note(f"warning: fetching the base image again: {problem}")
             (folder / MARK).unlink(missing_ok=True)  # so that its index is recreated, too
             layout = Layout.create(folder)
             _pull_base(ref, digest, layout, platform, settings, progress)
@@ -529,8 +529,8 @@ def _require_listed(
     """
     path = layout.blob(digest)
     if not path.is_file():
-        raise BuildError(f"{path}: missing")
+        raise BuildError(f"{path} is missing")
     index = Descriptor(media_type=INDEX, digest=digest, size=path.stat().st_size)
     descriptors = decode(layout.read(index), Index, str(path))
     if only_image(descriptors.manifests, platform, str(path)).digest != image.digest:
-        raise InvalidError(f"{path}: does not list {image.digest}")
+        raise InvalidError(f"{path} does not list {image.digest}")

@@ -113,11 +113,11 @@ def test_another_image_is_refused_and_says_what_to_do(person: Person, image: Ima
     assert "an image of the profile cpu, not zendnn" in other.stderr
     assert "envbuilder build --profile zendnn --backend docker" in other.stderr
     text = exited(2, person.verify("--profile", "cpu", "--sif", "/etc/hosts", "--quick"))
-    assert "/etc/hosts: not an image that Apptainer reads" in text.stderr
+    assert "/etc/hosts: Apptainer cannot read this image" in text.stderr
     without = person.verify("--profile", "cpu", "--sif", str(image.path), PATH="/usr/bin:/bin")
     if shutil.which("apptainer", path="/usr/bin:/bin") is None:
         assert without.returncode == 4, without.stderr
-        assert "apptainer: not found" in without.stderr
+        assert "apptainer not found" in without.stderr
 
 
 @pytest.mark.soak

@@ -54,7 +54,7 @@ def test_lock_writes_it_and_check_notices_a_change(run: Run, tmp_path: Path) -> 
     assert (tmp_path / LOCK).read_text() == text
     lay(tmp_path, "tiny-lib=1.0", "owner-a", of_profile=["tiny-lib"])
     checked = exited(2, run("check"))
-    assert "its conda packages changed after they were locked" in checked.stdout
+    assert "its list of conda packages changed after they were locked" in checked.stdout
     exited(2, run("build"))
     (tmp_path / LOCK).unlink()
     assert "its conda packages are not locked" in run("check").stdout

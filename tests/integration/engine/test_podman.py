@@ -224,7 +224,7 @@ PRETENDED = (
     ('[ "$1" = pull ] && echo no space left >&2 && exit 125', 1, "podman pull: no space left"),
     ('[ "$1" = pull ] && kill -9 $$', 1, "podman pull: signal 9"),
     ('[ "$1" = pull ] && exit', 1, "podman tag: "),
-    ('[ "$1" = tag ] && exit', 1, "the engine has no such image after it was loaded"),
+    ('[ "$1" = tag ] && exit', 1, "loaded, but the engine has no such image"),
 )
 
 

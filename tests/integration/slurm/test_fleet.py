@@ -110,7 +110,7 @@ def test_each_node_is_what_it_was_promised_or_named(site: Site) -> None:
 def test_nodes_of_other_partitions_are_not_chosen(site: Site) -> None:
     site.settings(profiles=RULES)
     options = ("--folder", "late", "--nodes", "n-waits", "--dry-run", "--partition", "nowhere")
-    assert "no node is called n-waits" in exited(2, site.run("verify", *options)).stderr
+    assert "no node matches n-waits" in exited(2, site.run("verify", *options)).stderr
 
 
 def test_an_interrupted_run_cancels_its_own_jobs(site: Site) -> None:

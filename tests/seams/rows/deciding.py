@@ -209,7 +209,7 @@ def a_lock_of_an_own_profile_is_judged_like_every_other(world: World) -> None:
     for target in lock["targets"]:
         target["files"] = [file for file in target["files"] if file["name"] != "sympy"]
     world.write("envbuilder.lock/default.lab.json", json.dumps(lock))
-    says(coded(world.envbuilder("check"), 2), "sympy is missing, which torch requires")
+    says(coded(world.envbuilder("check"), 2), "sympy is missing, but torch requires it")
 
 
 @row("2.6b", "B")

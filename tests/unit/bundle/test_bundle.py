@@ -84,7 +84,7 @@ def test_files_of_the_user_are_kept(which: str, bundle: Path, there: Settings) -
     mine = there.config_dir / "profiles" / which
     mine.parent.mkdir(parents=True)
     mine.write_text("mine: 1\n")
-    with pytest.raises(InvalidError, match="differs from the bundle") as caught:
+    with pytest.raises(InvalidError, match="files differ from the bundle") as caught:
         unpack(bundle, there)
     assert "--force" in caught.value.hint
     assert mine.read_text() == "mine: 1\n"
@@ -127,11 +127,21 @@ LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
 @pytest.mark.parametrize(
     ("path", "content", "kind", "why"),
     [
-        ("profiles/other.yaml", b"garbage: [", "profile", "profiles/other.yaml belongs to none"),
-        ("profiles/cpu.yaml", b"extends: tiny\n", "profile", "profiles/cpu.yaml belongs to none"),
-        ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json belongs to none"),
+        (
+            "profiles/other.yaml",
+            b"garbage: [",
+            "profile",
+            "profiles/other.yaml does not belong to any",
+        ),
+        (
+            "profiles/cpu.yaml",
+            b"extends: tiny\n",
+            "profile",
+            "profiles/cpu.yaml does not belong to any",
+        ),
+        ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json does not belong to any"),
         ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
-        (f"files/{sha(b'more')}", b"more", "file", "no lock of the bundle names its files/"),
+        (f"files/{sha(b'more')}", b"more", "file", "no lock in the bundle lists its files/"),
         (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),
     ],
 )
@@ -224,7 +234,7 @@ def test_a_stale_conda_lock_is_neither_packed_nor_taken_in(
 
 
 def test_what_is_asked_for_must_be_there(parts: tuple[Part, ...], library: Library) -> None:
-    with pytest.raises(InvalidError, match=r"not for linux/arm64"):
+    with pytest.raises(InvalidError, match=r"does not support linux/arm64"):
         contents.select(["tiny"], ["linux/arm64"], [], library)
     with pytest.raises(InvalidError, match=r"no files for linux/amd64 with Python 3\.12"):
         contents.select(["tiny"], ["linux/amd64"], ["3.12"], library)

@@ -85,7 +85,7 @@ def test_files_of_a_project_have_any_other_name() -> None:
     names = ("envbuilder.yaml", "a b/données.txt", ".hidden", "..a", "a..", "reqs/x.in")
     assert form.problem(of_project(*(part(f"project/{n}", b"x", "project") for n in names))) == ""
     both = (part("project/a", b"x", "project"), part("project/a/b", b"x", "project"))
-    assert "'project/a' is a file and a folder" in form.problem(of_project(*both))
+    assert "'project/a' is both a file and a folder" in form.problem(of_project(*both))
 
 
 def test_what_types_cannot_say() -> None:
@@ -163,7 +163,9 @@ def refused(data: bytes, error: type[EnvbuilderError] = BuildError, *, skip: boo
     with pytest.raises(error) as raised:
         read_all(data, skip=skip)
     if error is BuildError:
-        assert raised.value.hint.startswith("It was damaged in transit or changed: copy it again")
+        assert raised.value.hint.startswith(
+            "The bundle was damaged in transit or changed: copy it again"
+        )
     return raised.value.message
 
 
@@ -201,7 +203,7 @@ def test_what_is_damaged_is_named() -> None:
         f"x.tar: damaged: {path} (a part): expected sha256 {sha(b'x' * 700)}, found"
         f" {sha(b'y' + b'x' * 699)}"
     )
-    cut = f"x.tar: damaged: {path}: the bundle ends in the middle of it"
+    cut = f"x.tar: damaged: {path}: the bundle ends in the middle of this member"
     assert refused(good[: start + 9]) == cut
     assert refused(good[: start + 699], skip=True) == cut
     for inside in (start - 1, start + 700):  # its header, its padding
@@ -341,7 +343,7 @@ def test_a_changed_file_is_named_with_what_to_do(content: bytes, tmp_path: Path)
         form.write(tmp_path / "x.tar", made_of((changed,)), (changed,), QUIET)
     path = changed.member.path
     assert raised.value.message == (
-        f"{path} (a part): was changed or is damaged: expected sha256 {sha(CONTENT)}, found"
+        f"{path} (a part) was changed or damaged: expected sha256 {sha(CONTENT)}, found"
         f" {sha(content)}"
     )
     assert raised.value.hint == f"Remove {changed.content}, then run the same command again."
@@ -350,7 +352,7 @@ def test_a_changed_file_is_named_with_what_to_do(content: bytes, tmp_path: Path)
 def test_bytes_that_differ_from_the_manifest_are_refused(tmp_path: Path) -> None:
     """Also if only the size is another: the manifest would be wrong."""
     member = msgspec.structs.replace(SMALL.member, size=8)
-    with pytest.raises(BuildError, match="was changed or is damaged") as raised:
+    with pytest.raises(BuildError, match="was changed or damaged") as raised:
         form.write(tmp_path / "x.tar", made_of((), members=(member,)), (SMALL,), QUIET)
     assert raised.value.hint == ""
     assert list(tmp_path.iterdir()) == []
@@ -371,5 +373,5 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(BuildError) as raised:
         form.write(tmp_path / "x.tar", made_of((SMALL,)), (SMALL,), QUIET)
     assert raised.value.message == f"no space left on the disk of {tmp_path}"
-    assert raised.value.hint == "Name a file on another disk with --output."
+    assert raised.value.hint == "Use --output to name a file on another disk."
     assert list(tmp_path.iterdir()) == []

@@ -217,10 +217,10 @@ def test_conda_packages_go_along(tmp_path: Path) -> None:
         ("project/more.txt", b"rich>=14\n", "the lock of 'small' is stale"),
         ("project/more.txt", None, "no such file"),
         ("project/more.txt", b"-r ../../../etc/hosts\n", "outside the project|no such file"),
-        ("project/unread.txt", b"x", "project/unread.txt belongs to none of its profiles"),
+        ("project/unread.txt", b"x", "project/unread.txt does not belong to any of its profiles"),
         ("project/envbuilder.yaml", b"profile: small\n", "lists no requirements"),
         (f"project/{LOCK}", b"{}", "the bundle's project/envbuilder.lock/default.small.json"),
-        ("project/envbuilder.lock/other.small.json", b"{}", "belongs to none"),
+        ("project/envbuilder.lock/other.small.json", b"{}", "does not belong to any"),
         (f"project/{LOCK}.intoto.jsonl", b"x", "jsonl"),
     ],
 )
@@ -249,7 +249,7 @@ def test_a_url_with_credentials_is_not_passed_on(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as raised:
         parts_of(settings)
     assert raised.value.message == (
-        "envbuilder.yaml:3: indexes.pytorch-cpu: the URL contains credentials, which a bundle"
+        "envbuilder.yaml:3: indexes.pytorch-cpu: the URL contains credentials, which the bundle"
         " would share"
     )
 
@@ -316,7 +316,7 @@ def test_a_manifest_states_a_project_if_and_only_if_it_has_one(
     made = contents.manifest(selection, project_parts, (), "default")
     assert (made.schema, made.environment) == (3, "default")
     for environment, some in ((None, project_parts), ("default", ())):
-        with pytest.raises(InvalidError, match="do not belong together"):
+        with pytest.raises(InvalidError, match="contradict each other"):
             contents.manifest(selection, some, (), environment)
     plain = contents.manifest(selection, (part("wheels/a.whl", b"", "wheel"),), ())
     assert plain.schema == 2

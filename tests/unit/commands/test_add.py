@@ -287,8 +287,7 @@ def test_what_no_command_could_read_is_not_written(
     wrong = {"state": "unlocked", "obstacle": Reason(text="two\nlines")}
     monkeypatch.setattr(resolve, "resolve", lambda p, *_, **__: replace(locked(p), **wrong))
     assert (
-        "no command could read the new lock, so nothing was written"
-        in envbuilder("lock", code=2).err
+        "the new lock would be unreadable, so nothing was written" in envbuilder("lock", code=2).err
     )
     assert not Path("envbuilder.lock").exists()
 

@@ -41,7 +41,8 @@ PROFILES = {
     "cpu": Profile(result("cpu", "reused")),
     "zendnn": Profile(result("zendnn", ref=LONG)),
     "rocm": Profile(
-        result("rocm"), building=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again.")
+        result("rocm"),
+        building=BuildError("wrong hash\nof a\x1b[31m wheel", "Run it again."),
     ),
     "cuda": Profile(result("cuda"), planning=HostError("no GPU: " + "x" * 500)),
 }

@@ -82,19 +82,22 @@ def test_pytorch_that_was_swapped(project: Path, check: Command) -> None:
     write_lock(project, source="default", version="2.13.0",
           file="torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl")  # fmt: skip
     printed = check(code=2).out
-    words = "is from default, not from pytorch-cpu: another hardware's build"
+    words = "is from default, not from pytorch-cpu, a build for other hardware"
     assert f"linux/amd64 Python 3.11: torch 2.13.0 {words}" in printed
 
 
 ALTERED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a requirement": (lambda d: _drop(d, "rich"), "rich is missing"),
-    "what one requires": (lambda d: _drop(d, "sympy"), "sympy is missing, which torch requires"),
+    "what one requires": (lambda d: _drop(d, "sympy"), "sympy is missing, but torch requires it"),
     "what nothing requires": (lambda d: _add(d, name="evil"), "nothing requires evil"),
     "a source": (lambda d: _set(d, "sympy", source="other"), "is from other, not from default"),
-    "the source of a build": (lambda d: _set(d, "torch", source="default"), "another hardware's"),
+    "the source of a build": (
+        lambda d: _set(d, "torch", source="default"),
+        "a build for other hardware",
+    ),
     "bytes of a build": (
         lambda d: _set(d, "torch", sha256="0" * 64),
-        "linux/amd64 Python 3.11: torch 2.13.0+cpu is not the file that the profile locks",
+        "linux/amd64 Python 3.11: torch 2.13.0+cpu differs from the profile's own lock",
     ),
     "a version": (lambda d: _set(d, "sympy", version="9"), "the file is of another version"),
     "a tool": (
@@ -195,9 +198,9 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
     [
         (
             "requirements: ['torch==1.0']\n",
-            "PyTorch 1.11.0 and later; nor does any other profile fit",
+            "PyTorch 1.11.0 and later, and no other profile fits",
         ),
-        ("", "this is not a project"),
+        ("", "this folder is not in a project"),
     ],
 )
 def test_a_file_of_which_no_environment_can_be_made(check: Command, text: str, words: str) -> None:

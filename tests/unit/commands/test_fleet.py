@@ -123,7 +123,7 @@ def test_a_folder_that_jobs_cannot_name_is_refused(
     folder: str, cluster: Cluster, fleet: Command
 ) -> None:
     assert (
-        "cannot write into a folder of this name" in fleet("verify", "--folder", folder, code=2).err
+        "cannot write to a folder with this name" in fleet("verify", "--folder", folder, code=2).err
     )
 
 

@@ -28,7 +28,6 @@ NO_ADVICE = {
     ("project/environment_changes.py", "envbuilder add"),
     ("project/environment_changes.py", "envbuilder remove: "),
     ("bundle/format.py", "an envbuilder bundle"),
-    ("bundle/contents.py", "by envbuilder bundle"),
     ("verify/advice.py", "envbuilder verify"),
     ("verify/advice.py", "let envbuilder build an environment"),
     # A hook that imports nothing of ours prints what a hint would be.

@@ -112,7 +112,7 @@ def test_variables_of_the_caller_neither_bind_nor_reach_the_container() -> None:
 
 def test_without_apptainer_a_tool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "which", lambda program: None)
-    with pytest.raises(ToolError, match="apptainer: not found") as raised:
+    with pytest.raises(ToolError, match="apptainer not found") as raised:
         apptainer.require()
     assert "module" in raised.value.hint
 
@@ -155,7 +155,7 @@ def test_what_is_no_image_is_an_error_in_one_line(answers: Answers) -> None:
     with pytest.raises(InvalidError) as raised:
         apptainer.labels(IMAGE)
     assert raised.value.message == (
-        "/shared/cpu.sif: not an image that Apptainer reads: Failed to open image cpu.sif: image"
+        "/shared/cpu.sif: Apptainer cannot read this image: Failed to open image cpu.sif: image"
         " format not recognized"
     )
 

@@ -84,7 +84,7 @@ def test_each_refusal_has_its_own_error(key: PrivateKey, other: PrivateKey) -> N
 
 
 def test_the_subject_s_algorithm_must_match(key: PrivateKey) -> None:
-    """A digest under another name is another digest."""
+    """A digest under another name is a different digest."""
     for digest in ({"sha512": "a" * 64}, {"envbuilderTree": "a" * 64}, {}, {"sha256": "A" * 64}):
         with pytest.raises(OtherSubjectError):
             judged(signatures.make_statement([Subject(digest=digest)], KIND, {}), key, key)
@@ -235,7 +235,7 @@ def test_files_that_are_damaged_or_too_large(key: PrivateKey, tmp_path: Path) ->
 DOCUMENT = json.loads(STATEMENT)
 REFUSED: dict[str, dict[str, Any]] = {
     "another subject": {**DOCUMENT, "subject": [{"name": "it", "digest": OTHER}]},
-    "another digest": {**DOCUMENT, "subject": [{"name": "it", "digest": {"sha512": "a" * 64}}]},
+    "a different digest": {**DOCUMENT, "subject": [{"name": "it", "digest": {"sha512": "a" * 64}}]},
     "another purpose": {**DOCUMENT, "predicateType": "urn:other"},
     "another version": {**DOCUMENT, "_type": "https://in-toto.io/Statement/v9"},
 }

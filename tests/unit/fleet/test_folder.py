@@ -57,5 +57,5 @@ def test_a_folder_that_a_stranger_made_beforehand_is_refused(
 @pytest.mark.parametrize("name", ["scripts", "results", "logs"])
 def test_a_part_that_is_there_already_is_not_used(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
-    with pytest.raises(InvalidError, match="holds a run already"):
+    with pytest.raises(InvalidError, match="already contains a run"):
         folders.create(tmp_path, {"n1": ""})

@@ -79,7 +79,7 @@ def test_less_than_verified(
 
 def test_a_node_that_could_not_keep_its_report_is_verified() -> None:
     entry = judged(result(exit_code=1)).entry
-    detail = "it could not keep its report; accuracy 98.40 %"
+    detail = "it could not store its report: accuracy 98.40 %"
     assert (entry.outcome, entry.detail) == ("verified", detail)
 
 
@@ -102,13 +102,13 @@ def test_without_a_report(code: int | None, message: str, outcome: str, detail: 
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
-        ({"run": "20261123t091500z-000000"}, "is of run 20261123t091500z-000000"),
-        ({"job": "8"}, "is of job 8, expected 7"),
-        ({"node": "n2"}, "is of node n2, expected n1"),
+        ({"run": "20261123t091500z-000000"}, "belongs to run 20261123t091500z-000000"),
+        ({"job": "8"}, "belongs to job 8, expected 7"),
+        ({"node": "n2"}, "belongs to node n2, expected n1"),
         ({"schema": 2}, "$.schema"),
-        ({"exit_code": 5}, "ended with 5, and its report says passed"),
-        ({"report": None}, "it passed, and has no report"),
-        ({"sent": report(known__profile="cuda")}, "is of the profile cuda, expected cpu"),
+        ({"exit_code": 5}, "ended with exit code 5, but its report says passed"),
+        ({"report": None}, "it passed, but has no report"),
+        ({"sent": report(known__profile="cuda")}, "is for profile cuda, expected cpu"),
         ({"sent": report(device__used="cuda")}, "contradicts itself"),
         ({"sent": report(training=None)}, "contradicts itself"),
         ({"sent": {"schema": 2}}, "malformed"),
@@ -240,13 +240,20 @@ def of_gpus(
     [
         (8, None, 8, 8, "verified", "accuracy"),
         (1, 1, 1, 1, "verified", "accuracy"),
-        (8, 8, 8, 7, "wrong", "the scheduler gave 8 GPUs to the job, and 7 trained"),
-        (8, 8, None, 1, "wrong", "the scheduler gave 8 GPUs to the job, and 1 trained"),
-        (8, 8, 7, 8, "wrong", "the scheduler lists 8 GPUs there, and gave 7 to the job"),
-        (1, 1, 0, 1, "wrong", "the scheduler lists 1 GPU there, and gave 0 to the job"),
+        (8, 8, 8, 7, "wrong", "the scheduler gave 8 GPUs to the job, but 7 trained"),
+        (8, 8, None, 1, "wrong", "the scheduler gave 8 GPUs to the job, but 1 trained"),
+        (8, 8, 7, 8, "wrong", "the scheduler lists 8 GPUs on this node, but gave 7 to the job"),
+        (1, 1, 0, 1, "wrong", "the scheduler lists 1 GPU on this node, but gave 0 to the job"),
         # JAX and TensorFlow: one of them is verified, and that is said.
-        (8, 1, 8, 1, "verified", "1 of its 8 GPUs was verified (several only with PyTorch); acc"),
-        (8, 1, 7, 1, "wrong", "the scheduler lists 8 GPUs there, and gave 7 to the job"),
+        (
+            8,
+            1,
+            8,
+            1,
+            "verified",
+            "1 of its 8 GPUs was verified (only PyTorch supports several); acc",
+        ),
+        (8, 1, 7, 1, "wrong", "the scheduler lists 8 GPUs on this node, but gave 7 to the job"),
         # Where the scheduler lists no GPUs, it gives none out.
         (0, 0, None, 4, "verified", "accuracy"),
     ],

@@ -61,7 +61,7 @@ def test_the_first_rule_that_applies_decides(tmp_path: Path) -> None:
         ("epyc7", "zendnn", "gres nvme, node epyc*", 0),
     ]
     assert [(e.node, e.outcome, e.detail) for e in plan.left_out] == [
-        ("epyc8", "unmapped", "no rule in the settings is for it"),
+        ("epyc8", "unmapped", "no rule in fleet.yaml matches it"),
         ("gpu2", "drained", "drained: no reason is stated"),
     ]
 
@@ -75,7 +75,7 @@ def test_without_rules_the_node_decides_and_a_profile_is_for_all() -> None:
 
 def test_an_image_is_for_a_profile_that_is_promised(tmp_path: Path) -> None:
     site = read(tmp_path, "sif: {cpu: /shared/cpu.sif}\n")
-    with pytest.raises(InvalidError, match="which nodes are for which profile") as raised:
+    with pytest.raises(InvalidError, match="no rules that assign profiles to nodes") as raised:
         planned([EPYC], site)
     assert "--profile" in raised.value.hint
     plan = planned([EPYC], site, profile="cpu")
@@ -94,7 +94,7 @@ def test_a_run_is_named_after_its_start() -> None:
 def test_nodes_by_pattern() -> None:
     plan = planned([H100, XE, EPYC], planning.FleetSettings(), patterns=("epyc*", "arc1"))
     assert [p.node for p in plan.promises] == ["arc1", "epyc7"]
-    with pytest.raises(InvalidError, match="no node is called power"):
+    with pytest.raises(InvalidError, match="no node matches power"):
         planned([H100], planning.FleetSettings(), patterns=("power*",))
 
 
@@ -107,7 +107,10 @@ def test_a_cluster_without_nodes_is_an_error() -> None:
     ("text", "message"),
     [
         ("profile: cpu\n", "fleet.yaml:1: profile: unknown key"),
-        ("profiles:\n  - {profile: cpu}\n", "fleet.yaml:2: profiles.0: it applies to no node"),
+        (
+            "profiles:\n  - {profile: cpu}\n",
+            "fleet.yaml:2: profiles.0: the rule applies to no node",
+        ),
         ("profiles:\n  - {featur: a, profile: cpu}\n", "fleet.yaml:2: "),
         ("profiles:\n  - {feature: 'a b', profile: cpu}\n", "fleet.yaml:2: "),
         ("profiles:\n  - {feature: a, profile: ../x}\n", "fleet.yaml:2: "),

@@ -87,7 +87,7 @@ def test_each_end_has_an_outcome_of_its_own(tmp_path: Path) -> None:
     assert entries["wrong"].detail == "no NVIDIA GPU was found"
     assert entries["wrong"].device == "AMD EPYC (cpu fits)"
     assert "exit code 127: fleet: command not found" in entries["exits"].detail
-    assert "is of node other" in entries["mixed"].detail
+    assert "belongs to node other" in entries["mixed"].detail
     assert entries["refused"].detail == "Invalid feature specification"
     # What is still there is cancelled, and nothing else.
     by_name = {name: job for job, (name, _) in scheduler.submitted.items()}

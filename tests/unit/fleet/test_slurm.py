@@ -159,7 +159,7 @@ def test_resources(text: str, resources: list[tuple[str, str, int]]) -> None:
 
 @pytest.mark.parametrize("line", ["n1|idle|x", "$(id)|idle|a|b|c", "a b|idle|a|b|c", "|||||"])
 def test_a_line_that_is_none_of_sinfo_is_an_error(line: str) -> None:
-    with pytest.raises(ToolError, match="sinfo printed"):
+    with pytest.raises(ToolError, match="the output of sinfo"):
         slurm.parse_nodes(line)
 
 
@@ -202,7 +202,7 @@ def test_the_id_of_a_submitted_job(text: str, job: str, programs: Programs) -> N
 @pytest.mark.parametrize("text", ["", "Submitted batch job\n", "17 18", "../1"])
 def test_no_id(text: str, programs: Programs) -> None:
     programs.answers["sbatch"] = {"stdout": text}
-    with pytest.raises(ToolError, match="sbatch printed"):
+    with pytest.raises(ToolError, match="the output of sbatch"):
         slurm.Slurm().submit(Path("x.sbatch"))
 
 

@@ -40,7 +40,7 @@ def test_versions_that_differ_by_hardware() -> None:
     ]
     version = {f.name: f.version for f in CPU.targets[0].files}
     assert dict(compare.differences(locks)) == {
-        "default.cuda": "other versions than elsewhere:"
+        "default.cuda": "versions differ from other profiles:"
         f" filelock 1.0 ({version['filelock']}), jinja2 3.0 ({version['jinja2']})"
     }
 
@@ -143,10 +143,10 @@ REST = (wheel("jinja2", "markupsafe"), wheel("markupsafe"), wheel("sympy", "torc
             (TORCH, *REST, wheel("evil", "worse"), wheel("worse", "evil")),
             ["nothing requires evil", "nothing requires worse"],
         ),
-        ((TORCH, REST[0], *REST[2:]), ["markupsafe is missing, which jinja2 requires"]),
+        ((TORCH, REST[0], *REST[2:]), ["markupsafe is missing, but jinja2 requires it"]),
         (
             (TORCH, *REST[1:]),
-            ["jinja2 is missing, which torch requires", "nothing requires markupsafe"],
+            ["jinja2 is missing, but torch requires it", "nothing requires markupsafe"],
         ),
     ],
 )
@@ -233,7 +233,7 @@ def test_another_build_of_the_same_release_from_a_folder() -> None:
     files = tuple(replace(f, version="2.13.0+cpu") if f.name == "torch" else f for f in first.files)
     mixed = replace(lock, targets=(replace(first, files=files), *others))
     (found,) = compare.foreign_files(cuda, mixed, lock)
-    assert found.endswith("torch 2.13.0+cpu is another hardware's build")
+    assert found.endswith("torch 2.13.0+cpu is a build for other hardware")
 
 
 def test_a_companion_from_elsewhere() -> None:

@@ -89,7 +89,7 @@ def test_what_check_says(tmp_path: Path) -> None:
     assert locks.conda_problems(entry.profile, path) == ("its conda packages are not locked",)
     entry.path.write_text(conda_lock.dump(lock_of(entry.profile)))
     assert locks.conda_problems(entry.profile, path) == ()
-    changed = "its conda packages changed after they were locked"
+    changed = "its list of conda packages changed after they were locked"
     entry.path.write_text(conda_lock.dump(lock_of(entry.profile, inputs="0" * 64)))
     assert locks.conda_problems(entry.profile, path) == (changed,)
     entry.path.write_text("{")

@@ -111,7 +111,7 @@ def test_an_environment_takes_the_listed_profiles_of_its_framework(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (f"framework_version: '2.8'\n{JAX}", "nor does any other profile fit"),
+        (f"framework_version: '2.8'\n{JAX}", "no other profile fits"),
         ("environments: {other: {requirements_from: [gone.txt]}}\n", "gone.txt"),
         ("environments: {other: {python_path: [gone]}}\n", "is not a folder"),
     ],
@@ -127,7 +127,7 @@ def test_an_environment_without_a_lock_stops_no_other(
 
 
 def test_a_folder_that_is_no_project(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="this is not a project") as raised:
+    with pytest.raises(InvalidError, match="this folder is not in a project") as raised:
         entries(tmp_path, "profile: cpu\n")
     assert "envbuilder init" in raised.value.hint
 

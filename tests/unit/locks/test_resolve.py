@@ -343,7 +343,7 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     project = in_project(found)
     partly = made(project, FakeUv(two), twice, **options)
     assert [t.python for t in partly.targets] == ["3.11"]
-    assert "require it: left==1.0" in str(partly.missing["linux/amd64 3.12"])
+    assert "require them: left==1.0" in str(partly.missing["linux/amd64 3.12"])
     again = made(project, FakeUv(two), twice, previous=accepted, **options)
     assert (len(again.targets), again.missing) == (2, {})
     upgraded = made(project, FakeUv(two), twice, previous=accepted, upgrade=True, **options)
@@ -353,7 +353,7 @@ def test_a_version_that_is_too_old_is_refused_unless_a_lock_has_it(
     lock = made(found, FakeUv(two), twice, on_progress=said.append, **options)
     assert len(lock.targets) == 2, "there is nothing to build"
     (note,) = [line for line in said if line.startswith("note: ")]
-    assert note.startswith("note: linux/amd64 with Python 3.12 gets left 1.0, since left 4.0 has")
+    assert note.startswith("note: linux/amd64 with Python 3.12 gets left 1.0, because left 4.0 has")
 
 
 def test_one_opencv_takes_the_place_of_another_that_a_package_requires_as_well(
@@ -501,9 +501,9 @@ def test_a_companion_without_a_build_for_the_hardware(
     lock = made(found, uv, asked)
     assert lock.state == "unlocked"
     assert lock.why == (
-        "linux/amd64 with Python 3.11: torchvision is required, but no source states the hash of a"
-        " build for this hardware (index pytorch-cpu) that fits, and PyPI's builds are for other"
-        " hardware: lock on a machine that reaches it, or name a mirror"
+        "linux/amd64 with Python 3.11: torchvision is required, but no index or public lock has"
+        " the hash of a matching build for this hardware (index pytorch-cpu), and PyPI's builds are"
+        " for other hardware: lock on a machine that can reach it, or set a mirror"
         " (ENVBUILDER_INDEX_PYTORCH_CPU=URL, or indexes: in envbuilder.yaml)"
     )
     assert len(uv.calls) < 30

@@ -119,8 +119,8 @@ def test_an_index_with_other_bytes_than_the_profile_locks_is_refused(found: Sett
     lock = made(in_project(found), FakeUv(), plain, origin=(plain, other))
     assert lock.state == "unlocked"
     assert lock.obstacle
-    assert "not the file that the profile locks" in lock.obstacle.items[0]
-    assert lock.obstacle.items[-1].startswith("To go on: an index with upstream's own files")
+    assert "differs from the profile's own lock" in lock.obstacle.items[0]
+    assert lock.obstacle.items[-1].startswith("Use an index with upstream's own files")
 
 
 def test_a_projects_lock_has_an_interpreter_that_stays(
@@ -217,6 +217,8 @@ def test_check_says_why(found: Settings, offered: list[Offer]) -> None:
     assert "has no target linux/arm64 with Python 3.11" in stale(
         lock, profile(platforms=("linux/amd64", "linux/arm64"))
     )
-    assert "has a needless target linux/amd64" in stale(lock, profile(platforms=("linux/arm64",)))
+    assert "has an unnecessary target linux/amd64" in stale(
+        lock, profile(platforms=("linux/arm64",))
+    )
     assert "base image" in stale(lock, profile(base={}, backends=("venv",)))
-    assert "lock of 'cpu'" in stale(lock, profile(name="other"))
+    assert "lock is for profile 'cpu'" in stale(lock, profile(name="other"))

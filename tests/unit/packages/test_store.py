@@ -303,7 +303,7 @@ def require_space(wheels: list[File], own: Settings) -> None:
     [
         ([sized(1000)], 2800, ""),
         ([sized(1000)], 2799, "not enough space"),
-        ([sized(TORCH_ROCM)], 10**10, r"17\.4 GB are needed, 10\.0 GB are free"),
+        ([sized(TORCH_ROCM)], 10**10, r"17\.4 GB needed, 10\.0 GB free"),
         ([sized(None), sized(5, sha256="1" * 64)], 0, "and 1 files of unknown size"),
         ([sized(None)], 0, ""),
     ],

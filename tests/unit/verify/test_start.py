@@ -389,7 +389,7 @@ def test_a_host_that_cannot_run_the_profile_is_refused_first(
     image: Path, found: Settings, installed: Apptainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
-        raise ToolError("apptainer: not found")
+        raise ToolError("apptainer not found")
 
     monkeypatch.setattr(apptainer, "require", missing)
     with pytest.raises(HostError):

@@ -185,7 +185,9 @@ def test_a_layout_with_another_python_is_refused_before_the_fetch(
     name: str, python: str, found: Settings, doings: list[str], tmp_path: Path
 ) -> None:
     made = on_layout(found, tmp_path, name, python)
-    with pytest.raises(BuildError, match=r"3\.12 is needed; the base image has 3\.11\.2") as caught:
+    with pytest.raises(
+        BuildError, match=r"3\.12 is needed, but the base image has 3\.11\.2"
+    ) as caught:
         build(found, made, name, python)
     assert caught.value.exit_code == 1
     assert "ENVBUILDER_BASE_IMAGE=REF" in caught.value.hint
@@ -252,7 +254,7 @@ def test_an_image_with_another_python_is_refused_before_the_fetch(
 ) -> None:
     engine = printing(answer).serve(monkeypatch)
     made = on_engine(found, command)
-    with pytest.raises(BuildError, match=f"3.12 is needed; the base image has {has}") as caught:
+    with pytest.raises(BuildError, match=f"3.12 is needed, but the base image has {has}") as caught:
         build(found, made)
     assert ("--python-version 3.11" in caught.value.hint) == (has == "3.11")
     assert "--python-version 3.13" not in caught.value.hint, "there is no base image for it"

@@ -291,7 +291,7 @@ def test_a_full_disk_stops_a_build_before_the_fetch_and_after_a_base_of_another_
     monkeypatch.setattr(
         base,
         "require_python",
-        Mock(side_effect=BuildError("Python 3.12 is needed; the base image has 3.11")),
+        Mock(side_effect=BuildError("Python 3.12 is needed, but the base image has 3.11")),
     )
     assert "the base image has 3.11" in fails(found, BuildError, profile="cpu", backend="venv")
     assert doings == []

@@ -72,7 +72,7 @@ def test_a_number_is_a_name_like_any_other() -> None:
         ("", "Expected `object`"),
         ("kind: a.b/c", "missing required field `devices`"),
         ("kind: a.b/c\ndevices: []", "no device"),
-        ("kind: nonsense\ndevices: [{name: x}]", "'nonsense=x' names no device"),
+        ("kind: nonsense\ndevices: [{name: x}]", "'nonsense=x' is not the name of a device"),
         ("kind: a.b/c\ndevices: [{name: x}, {name: '../y'}]", "a.b/c=../y"),
         ("kind: a.b/c\ndevices: [{name: x}, {}]", "missing required field `name`"),
         ("kind: [", "while parsing"),

@@ -80,7 +80,7 @@ def test_an_image_gets_a_further_name() -> None:
         there.tag(image, name)
     assert named == [("sha256:1", "me/x", None), ("sha256:1", "host:5000/x", "1")]
 
-    with pytest.raises(BuildError, match="x:1: cannot name sha256:1: No such image"):
+    with pytest.raises(BuildError, match="the engine cannot tag sha256:1 as x:1: No such image"):
         engine(
             api=SimpleNamespace(tag=MagicMock(side_effect=NotFound("No such image: sha256:1")))
         ).tag(image, "x:1")
@@ -290,7 +290,7 @@ def test_files_of_another_image_or_platform_are_none() -> None:
         (LIMIT, APIError("gone"), ToolError, "the engine does not answer: gone"),
         (LIMIT, ReadTimeout("Read timed out."), ToolError, "the engine does not answer: Read"),
         (LIMIT, ([b"x" * 2048], {}), ToolError, "a damaged archive of /a/file"),
-        (99, ([b"x" * 100], {}), InvalidError, "/a/file: more than 99 bytes; not read"),
+        (99, ([b"x" * 100], {}), InvalidError, "/a/file is larger than the limit of 99 bytes"),
     ],
 )
 def test_files_that_cannot_be_read_leave_no_container(
@@ -398,7 +398,7 @@ def test_a_half_made_volume_is_not_left_behind() -> None:
     api.inspect_volume.side_effect = NotFound("no such volume")
     api.put_archive.side_effect = APIError("no space")
     made = engine(api=api, info=dict)
-    with pytest.raises(ToolError, match="cannot make the volume v: no space"):
+    with pytest.raises(ToolError, match="cannot create the volume v: no space"):
         made.make_volumes(VOLUME, LABELS)
     api.remove_container.assert_called_once()
     api.remove_volume.assert_called_once_with("v")

@@ -148,7 +148,7 @@ def test_an_engine_that_fails_is_an_error(there: Docker, made: Layout, tmp_path:
 def test_an_engine_that_says_yes_and_has_nothing_is_an_error(there: Docker, tmp_path: Path) -> None:
     there.loses = True
     layout, _ = named(tmp_path / "one")
-    with pytest.raises(BuildError, match="the engine has no such image after it was loaded"):
+    with pytest.raises(BuildError, match="loaded, but the engine has no such image"):
         images.load(there.engine, layout, Layout.create(tmp_path / "made"))
 
 

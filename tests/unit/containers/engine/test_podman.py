@@ -136,7 +136,7 @@ def test_volumes_are_made_once_and_listed_by_label(
     programs[create] = "models\n"
     PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})
     programs[create] = (125, "", "Error: no space\n")
-    with pytest.raises(ToolError, match="cannot make the volume models: Error: no space"):
+    with pytest.raises(ToolError, match="cannot create the volume models: Error: no space"):
         PODMAN.make_volumes(container, {VOLUME_LABEL: "1000"})
     listing = f"podman volume ls --filter label={VOLUME_LABEL} --format json"
     labels = {VOLUME_LABEL: "1000"}

@@ -171,7 +171,7 @@ def test_a_layer_that_is_unsafe_to_unpack_is_not_written(
     safe = [Member(path="b", kind="folder"), Member(path="b/c", kind="link", target="..")]
     with pytest.raises(BuildError) as caught:
         written(tmp_path, [*safe, *members])
-    assert caught.value.message == f"a layer cannot be created: {why}"
+    assert caught.value.message == f"cannot create a layer: {why}"
     assert not (tmp_path / "layer").exists()
 
 
@@ -206,7 +206,7 @@ def test_a_file_that_grows_meanwhile_is_an_error(
         return found
 
     monkeypatch.setattr(os, "fstat", grows)
-    with pytest.raises(BuildError, match="changed while it was read"):
+    with pytest.raises(BuildError, match="changed while it was being read"):
         written(tmp_path, [Member(path="log", source=source)])
 
 

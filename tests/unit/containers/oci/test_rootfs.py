@@ -62,7 +62,7 @@ def test_a_python_in_a_library_is_found_behind_links(tmp_path: Path) -> None:
 
 
 def test_a_base_of_another_python_is_refused(tmp_path: Path) -> None:
-    said = r"Python 3\.13 is needed; the base image has 3\.11\.2"
+    said = r"Python 3\.13 is needed, but the base image has 3\.11\.2"
     with pytest.raises(BuildError, match=said) as caught:
         listing(tmp_path).python("3.13", PATH)
     assert "ENVBUILDER_BASE_IMAGE" in caught.value.hint

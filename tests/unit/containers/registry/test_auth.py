@@ -196,8 +196,8 @@ def test_an_identity_token_goes_into_a_form_and_not_into_a_url(
     [
         (None, 'Basic realm="r"', "not logged in"),
         (Credential(user="", secret="t", is_token=True), 'Basic realm="r"', "not logged in"),
-        (SOMEBODY, "Negotiate", "it requires an unsupported kind of login"),
-        (SOMEBODY, "", "it requires an unsupported kind of login"),
+        (SOMEBODY, "Negotiate", "the registry requires an unsupported kind of login"),
+        (SOMEBODY, "", "the registry requires an unsupported kind of login"),
     ],
 )
 def test_a_challenge_that_cannot_be_answered(
@@ -385,7 +385,7 @@ def test_a_helper_that_fails_is_named_and_not_quoted(
     tmp_path: Path, helper: list[Any], answer: str, code: int
 ) -> None:
     helper[:2] = [answer, code]
-    with pytest.raises(ToolError, match=r"docker-credential-all: no answer") as caught:
+    with pytest.raises(ToolError, match=r"docker-credential-all returned no login") as caught:
         credential_of(docker(tmp_path, {"credsStore": "all"}))
     assert "very-secret" not in caught.value.message + caught.value.hint
 

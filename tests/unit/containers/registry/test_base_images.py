@@ -121,7 +121,7 @@ def test_damage_is_named_and_mended(
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     notes.clear()
     obtain()
-    assert "fetched again" in notes[0]
+    assert "fetching the base image again" in notes[0]
     assert path.name in notes[0]
     notes.clear()
     server.log.clear()
@@ -136,7 +136,7 @@ def test_a_base_of_another_index_is_not_taken(
     layout = Layout.create(transfer.base_folder(found.cache_dir, index.digest, "linux/amd64"))
     images.image(layout, b"something else")
     found_ = obtain().manifest("linux/amd64")
-    assert "fetched again" in notes[0]
+    assert "fetching the base image again" in notes[0]
     assert found_.layers[0].size == len(b"layer for amd64")
 
 

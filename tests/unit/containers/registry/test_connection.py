@@ -74,7 +74,7 @@ def test_what_is_not_repeated_says_why_it_broke_off(bench: Make) -> None:
         (0, "Check the host and the network"),
         (401, "Log in first (docker login far.example)"),
         (403, "Log in first (docker login far.example)"),
-        (404, "Check the name, or log in to read what is private: docker login far.example"),
+        (404, "Check the name or, if the image is private, log in: docker login far.example"),
         (408, "The registry has a problem. Try again later"),
         (429, "The registry limits requests. Wait, or log in: docker login far.example"),
         (499, "Trying again will not help"),
@@ -161,7 +161,9 @@ def test_a_login_that_is_refused_is_not_repeated(bench: Make) -> None:
         made.ask()
     assert len(made.session.requests) == 2
     made = bench(answer(401))
-    with pytest.raises(BuildError, match="a thing: it requires an unsupported kind of login"):
+    with pytest.raises(
+        BuildError, match="a thing: the registry requires an unsupported kind of login"
+    ):
         made.ask()
     assert len(made.session.requests) == 1
 

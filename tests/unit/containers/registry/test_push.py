@@ -50,7 +50,7 @@ def test_a_note_of_a_repository_that_is_none(
 def test_a_tag_or_the_right_digest(send: Send, source: Layout) -> None:
     image = images.image(source, SMALL)
     send(image, tag=image.digest)
-    with pytest.raises(InvalidError, match="the image has another digest"):
+    with pytest.raises(InvalidError, match="the image has a different digest"):
         send(image, tag=digest_of(b"other"))
 
 

@@ -237,7 +237,7 @@ def test_a_small_blob_of_which_the_registry_has_a_part_goes_on_from_there(
 
 def test_an_upload_that_begins_again_does_not_go_where_the_first_one_went(bench: Make) -> None:
     made = bench(*begun(), GONE, *[answer(404)] * 2, answer(202))
-    with pytest.raises(BuildError, match="did not state where to upload it"):
+    with pytest.raises(BuildError, match="did not state where to upload the blob"):
         made.send()
 
 
@@ -270,7 +270,7 @@ def test_a_registry_that_takes_only_a_part_is_asked_how_far_it_is(bench: Make) -
 def test_a_push_that_keeps_breaking_off_says_why(bench: Make) -> None:
     lost = (answer(404), answer(404), answer(202, Location="/up"), answer(410))
     made = bench(*begun(), answer(410), *lost * 3)
-    with pytest.raises(BuildError, match=r"/a: .*: the registry refused it \(HTTP 410\)$"):
+    with pytest.raises(BuildError, match=r"/a: .*: the registry refused the upload \(HTTP 410\)$"):
         made.send()
     assert made.pauses == [1.0, 2.0, 4.0]
     assert list(made.notes.glob("*.repository")) == []
@@ -279,7 +279,7 @@ def test_a_push_that_keeps_breaking_off_says_why(bench: Make) -> None:
 @pytest.mark.parametrize(
     ("location", "why"),
     [
-        ("", f"{DIGEST}: the registry did not state where to upload it"),
+        ("", f"{DIGEST}: the registry did not state where to upload the blob"),
         ("http://far.example/up", f"{DIGEST}: redirected to http://far.example"),
     ],
 )
@@ -293,7 +293,7 @@ def test_an_upload_that_leads_nowhere(bench: Make, location: str, why: str) -> N
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"01234", "shorter than its manifest states"), (None, "No such file or directory")],
+    [(b"01234", "is shorter than its manifest states"), (None, "No such file or directory")],
 )
 def test_a_blob_that_changes_meanwhile(
     bench: Make,
@@ -307,7 +307,7 @@ def test_a_blob_that_changes_meanwhile(
     if content:
         source.write_bytes(content)
     monkeypatch.setattr(made.layout, "checked", lambda blob: source)
-    with pytest.raises(BuildError, match=f"changed: {why}"):
+    with pytest.raises(BuildError, match=f"changed:? {why}"):
         made.send()
 
 

@@ -108,7 +108,9 @@ def test_a_platform_that_is_not_there(
     index = images.multi(source)
     send(index, tag="index")
     layout = Layout.create(into)
-    with pytest.raises(InvalidError, match="no images for macos/arm64") as caught:
+    with pytest.raises(
+        InvalidError, match="expected one image for macos/arm64, found none"
+    ) as caught:
         transfer.pull(connect(server), "index", layout, "macos/arm64", SILENT)
     assert "linux/amd64, linux/arm64" in caught.value.hint
     with pytest.raises(InvalidError, match="is for linux/amd64, not for linux/arm64"):
@@ -193,7 +195,7 @@ def test_an_image_that_the_disk_has_no_room_for(
     read = json.loads(data)
     read["layers"][0]["size"] = 1 << 49
     server.manifests["a", "t"] = (MANIFEST, json.dumps(read).encode())
-    with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB are needed"):
+    with pytest.raises(BuildError, match=r"not enough space .* 562950\.0 GB needed"):
         take("t")
     assert server.requests("GET") == ["GET /v2/a/manifests/t"]
 
@@ -336,5 +338,5 @@ def test_a_registry_that_forgets_the_list_is_named(
         return done
 
     monkeypatch.setattr(Connection, "put_manifest", put)
-    with pytest.raises(BuildError, match="loses added entries"):
+    with pytest.raises(BuildError, match="keep getting lost"):
         attach(SBOM)
