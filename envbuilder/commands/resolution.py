@@ -94,7 +94,11 @@ def resolve_all(
     if upgrade:
         keep = "none"
     upgraded = frozenset(map(types.canonical, packages))
-    with nullcontext(diagnosis) if diagnosis else Diagnosis(settings) as learned:
+    with (
+        nullcontext(diagnosis) if diagnosis else Diagnosis(settings) as learned,
+        # uv reports its indexes while the entries are read.
+        process.beside(lambda: learned.memory),
+    ):
         choosing = ReleaseOptions(target_wheels.Hashes(settings, learned.read), keep, upgraded)
         resolve = partial(
             resolved,

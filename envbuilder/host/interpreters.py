@@ -38,13 +38,16 @@ _MOST_REJECTED = 6
 # Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
 # names the venv's own.
 _QUESTION = """
-import json, platform, sys, sysconfig
+import json, os, platform, sys, sysconfig
 v = sys.version_info
+c = sysconfig.get_config_var
+library = os.path.join(c("PYTHONFRAMEWORKPREFIX") or c("LIBDIR") or "", c("INSTSONAME") or "")
 print(json.dumps({
     "version": "%d.%d.%d" % v[:3], "final": v[3] == "final",
     "bits": 64 if sys.maxsize > 2**32 else 32,
     "implementation": sys.implementation.name, "machine": platform.machine(),
-    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "free_threaded": bool(c("Py_GIL_DISABLED")),
+    "library": library if c("PYTHONFRAMEWORK") or c("Py_ENABLE_SHARED") else "",
     "executable": sys.executable, "base_executable": getattr(sys, "_base_executable", None),
     "prefix": sys.prefix, "base_prefix": sys.base_prefix,
 }))
@@ -64,6 +67,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     prefix: str
     base_prefix: str
     base_executable: str | None = None
+    library: str = ""
+    """Path of its shared library; empty if the program contains it."""
 
 
 class _Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,7 +77,7 @@ class _Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    schema: Literal[1] = 1
+    schema: Literal[2] = 2
     answers: dict[str, _Entry] = {}
     managed: dict[str, str] = {}
 
@@ -85,25 +90,20 @@ class Answers:
         stored = _Stored() if folder is None else _read(folder / _FILE)
         self._entries = dict(stored.answers)
         self._managed = dict(stored.managed)
-        self._stored = set(self._entries)
         self._changed = False
-        self.used = False
-        """Whether `get` returned an answer that an earlier command cached."""
 
     def get(self, path: Path) -> Answer | None:
         """Return an interpreter's cached answer; None if there is none or the file has changed."""
         entry = self._entries.get(str(path))
-        if entry is None or entry.identity != _identity(path):
+        if entry is None or entry.identity != _identity(path, entry.answer.library):
             return None
-        self.used |= str(path) in self._stored
         return entry.answer
 
     def add(self, path: Path, answer: Answer) -> None:
         """Cache an answer, if the file at `path` itself gave it."""
-        identity = _identity(path)
+        identity = _identity(path, answer.library)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
             self._entries[str(path)] = _Entry(identity=identity, answer=answer)
-            self._stored.discard(str(path))
             self._changed = True
 
     def managed(self, version: str) -> Path | None:
@@ -121,9 +121,7 @@ class Answers:
         """Drop all answers, so that each interpreter is run again."""
         self._entries = {}
         self._managed = {}
-        self._stored = set()
         self._changed = True
-        self.used = False
 
     def save(self) -> None:
         """Write the cache; if that fails, the next command runs the interpreters again."""
@@ -142,10 +140,15 @@ def _read(file: Path) -> _Stored:
         return _Stored()
 
 
-def _identity(path: Path) -> tuple[int, ...]:
-    """Return numbers that change with an interpreter's file or venv; empty if there is no file."""
+def _identity(path: Path, library: str) -> tuple[int, ...]:
+    """Return numbers that change with an interpreter's file, library or venv.
+
+    Return an empty tuple if the interpreter's file or library is missing.
+    """
     try:
         numbers = _stamp(path)
+        if library:
+            numbers += _stamp(Path(library))
         for file in (path.parent / _VENV, path.parent.parent / _VENV):
             with suppress(FileNotFoundError):
                 numbers += _stamp(file)

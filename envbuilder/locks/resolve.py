@@ -443,16 +443,16 @@ def _sized(
 ) -> Lock:
     """Return the lock with sizes for the files whose index stated none, if they can be determined.
 
-    If no server answers, use the size that the previous lock has for the same sha256: a size
-    depends only on the bytes, not on their location.
+    The previous lock's size for the same sha256 is used, because a size depends only on the bytes,
+    not on their location. Servers are asked for the others.
     """
-    unknown = {f.sha256 for f in lock.files if f.size is None}
+    before = previous.files if previous else ()
+    sizes = {f.sha256: f.size for f in before if f.size is not None}
+    unknown = {f.sha256 for f in lock.files if f.size is None} - sizes.keys()
     requested = {sha256: urls[sha256] for sha256 in unknown if urls.get(sha256)}
     if requested:
         on_progress(f"requesting the sizes of {len(requested)} files")
     measured = measure(requested.values()) if requested else {}
-    before = previous.files if previous else ()
-    sizes = {f.sha256: f.size for f in before if f.size is not None}
     sizes |= {sha256: measured[url] for sha256, url in requested.items() if url in measured}
 
     def sized(file: File) -> File:

@@ -526,9 +526,8 @@ def prepare(build: Locked) -> NativeEnvironment:
     """Find an interpreter and plan the environment.
 
     The locked interpreter is used if the profile says so, or if this machine has none of that
-    version. Cached facts about an interpreter are enough to find an existing environment. For a
-    build, the interpreter is run again. Raises `ToolError` (exit 4) if the interpreter or a
-    compiler is missing.
+    version. Cached facts about an interpreter are used while its files stay the same; a rebuild
+    runs it again. Raises `ToolError` (exit 4) if the interpreter or a compiler is missing.
     """
     profile = build.profile
     lock = build.lock
@@ -553,17 +552,12 @@ def prepare(build: Locked) -> NativeEnvironment:
             return target, target.interpreter
         return select(lock, str(platform), interpreter.version.rpartition(".")[0]), interpreter
 
-    def planned() -> NativeEnvironment:
-        target, interpreter = chosen()
-        return NativeEnvironment(build, target, plan(build, target, interpreter))
-
-    product = planned()
-    if answers.used and (request.rebuild or product.existing() is None):
+    if request.rebuild:
         answers.forget()
-        product = planned()
+    target, interpreter = chosen()
     if not request.dry_run:
         answers.save()
-    return product
+    return NativeEnvironment(build, target, plan(build, target, interpreter))
 
 
 # --- an interpreter of its own: a locked archive, unpacked beside the venv, then a part of it
