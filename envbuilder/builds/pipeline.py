@@ -176,15 +176,13 @@ def judge(build: Chosen) -> Judged:
     hiding: dict[str, str] = {}
     workaround = ""
     if not request.force:
-        locked = profile.framework_from_wheels(backend)
         verdict = choice.require_host(
             profile,
             host,
             build.library,
             backend=backend,
             building=not build.running,
-            locked=locked,
-            judged=judged if locked else (),
+            judged=judged,
         )
         for reason in verdict.reasons if verdict.verdict == "warnings" else ():
             build.progress.note(f"warning: {reason}")
@@ -250,7 +248,7 @@ def choose_backend(
 
 def lock(build: Judged) -> Locked:
     """Read the profile's lock. Raise `InvalidError` or `SignatureError` if it cannot be used."""
-    usable = build.library.usable_lock(build.profile, build.backend)
+    usable = build.library.usable_lock(build.profile)
     for note in (*build.profile.notes(build.host.cpu.flags), *build.library.notes):
         build.progress.note(f"note: {note}")
     return advance(build, Locked, lock=usable)

@@ -183,8 +183,7 @@ def render(
 
     Raise `InvalidError` if the profile cannot be rendered as this target.
     """
-    wheels = profile.framework_from_wheels("conda" if target in CONDA_TARGETS else "")
-    context = _context(profile, lock, targets_for(lock, python) if wheels else (), python)
+    context = _context(profile, lock, targets_for(lock, python), python)
     public_urls = {name: public(url) for name, url in urls.items()}
     private = {name for name, url in urls.items() if not is_public(url)}
     if target in IMAGE_TARGETS:
@@ -206,10 +205,7 @@ def render(
             require_backend(profile, "venv")
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
     if target in CONDA_TARGETS:
-        context = {**context, "wheels": wheels}
         yield from _conda(profile, target, context, urls, conda_lock)
-        if not wheels:
-            return
     if target == "pylock":
         words = ("render", "--profile", profile.name, *chosen_by, "--target", "requirements")
         context["download"] = Hint("", (*words, "--output", "wheels")).command_line()

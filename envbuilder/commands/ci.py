@@ -321,11 +321,10 @@ def _files(
 ) -> Iterator[locks.File]:
     """Yield the files that a job downloads, except a base image and single libraries."""
     target = locks.select(locked.lock, platform, python)
-    if locked.profile.framework_from_wheels(backend):
-        yield locked.lock.tool(platform)
-        for file in target.files:
-            if file.kind != "deb" or makes_image(backend):
-                yield file
+    yield locked.lock.tool(platform)
+    for file in target.files:
+        if file.kind != "deb" or makes_image(backend):
+            yield file
     if backend == "conda" and locked.conda_lock is not None:
         for package in conda_locks.select(locked.conda_lock, platform, python).packages:
             yield package.as_file

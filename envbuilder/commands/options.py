@@ -171,12 +171,10 @@ def locked_profile(
     settings: Settings,
     name: str | None,
     target_host: Path | None = None,
-    backend: str = "",
 ) -> tuple[Profile, Lock]:
     """Return a profile and its lock, which is checked for use.
 
-    By default, it is the profile that fits the host. The lock is empty if environments of the
-    backend do not use it.
+    By default, it is the profile that fits the host.
     """
     if name is None:
         from envbuilder.host import probe
@@ -185,7 +183,7 @@ def locked_profile(
         profile = choice.choose(library, settings, probe.target(target_host)).profile
     else:
         profile = library.named(name)
-    return profile, library.usable_lock(profile, backend)
+    return profile, library.usable_lock(profile)
 
 
 json_option: Decorator = click.option(

@@ -82,14 +82,13 @@ def command(
     if target == render.BAKE:
         _bake(profile, python, output, target_host, library, settings)
         return
-    backend = "conda" if target in render.CONDA_TARGETS else ""
     if len(profile) > 1:
         raise InvalidError(
             f"{', '.join(profile)}: only --target bake accepts several profiles",
             "Name one profile, or add --target bake.",
         )
     name = next(iter(profile), None)
-    chosen, lock = locked_profile(library, settings, name, target_host, backend)
+    chosen, lock = locked_profile(library, settings, name, target_host)
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
     urls = render.source_urls(lock, settings)

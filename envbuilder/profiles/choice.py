@@ -67,7 +67,7 @@ def choose(
         # What stands in the way may be the lock alone.
         usable = {name: replace(lock, state="claimed") for name, lock in locks.items() if lock}
         if fitting := choose_best(candidates, host, locks=usable, backend=backend).profile:
-            library.usable_lock(library.profile(fitting), backend or "")
+            library.usable_lock(library.profile(fitting))
         of_framework = because and f" with {title} ({because})"
         raise HostError(
             f"no profile{of_framework} fits this machine: {choice.reason}", Hint("See", ("detect",))

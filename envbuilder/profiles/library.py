@@ -181,14 +181,12 @@ class Library:
         """Return the lock of each profile by name. A value is None if no readable lock exists."""
         return {profile.name: self.lock(profile.name) for profile in chosen}
 
-    def usable_lock(self, profile: Profile, backend: str = "") -> Lock:
-        """Return a profile's lock, checked for use, or an empty lock if the backend uses none.
+    def usable_lock(self, profile: Profile) -> Lock:
+        """Return a profile's lock, checked for use.
 
         Raises `InvalidError` if the lock is damaged, missing, stale or unlocked, `SignatureError`
         if a required signature is missing or not accepted.
         """
-        if not profile.takes_lock(backend):
-            return profile_lock.nothing(profile)
         lock = self._read(profile.name)
         hidden = None if self._variants else hidden_lock(profile, self.folders)
         try:

@@ -175,11 +175,9 @@ class Conda(_Strict, frozen=True):
     channels: tuple[types.Source, ...] = ("conda-forge",)
     """Symbolic names of the channels, highest priority first."""
     packages: tuple[types.CondaSpec, ...] = ()
-    """Packages to install in addition to Python: compilers, system libraries, and the framework
-    itself if `framework` is `conda`."""
-    framework: Literal["wheels", "conda"] = "wheels"
-    """The source of the framework. `wheels`: the profile's locked wheels, installed in a virtual
-    environment on top of conda's Python. `conda`: a conda package, without any wheels."""
+    """Packages to install in addition to Python, such as compilers and system libraries. The
+    framework comes from the profile's locked wheels, in a virtual environment on top of conda's
+    Python."""
     virtual_packages: dict[types.Platform, dict[types.VirtualPackage, types.VirtualVersion]] = {}
     """Platform → the virtual packages given to the solver. The virtual packages of the machine that
     runs `lock` are never used."""
@@ -333,10 +331,6 @@ class Profile(_Strict, frozen=True):
                 return build
         return None
 
-    def framework_from_wheels(self, backend: str) -> bool:
-        """Return whether this backend's environments contain wheels from the profile's lock."""
-        return backend != "conda" or self.conda.framework == "wheels"
-
     def expected(self, python: types.PythonVersion | None) -> Expected:
         """Return the results that verification must observe with one Python version.
 
@@ -362,15 +356,10 @@ class Profile(_Strict, frozen=True):
                 notes.append(warning.text)
         return tuple(notes)
 
-    def takes_lock(self, backend: str) -> bool:
-        """Return whether this backend uses the lock, for wheels or preloaded libraries."""
-        return self.framework_from_wheels(backend) or bool(self.preload)
-
 
 _HINTS: Hints = {
     Profile: requirements.HINTS,
     Expects: {"torch": "Did you mean 'version'? It is that of the profile's framework."},
-    Conda: {"torch": "Did you mean 'framework'? It is the source of the profile's framework."},
 }
 
 

@@ -258,11 +258,6 @@ def _require_complete(
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
     """Yield sets of distributions of which verification needs at least one from wheels."""
-    conda = {**_mapping(inherited.get("conda")), **_mapping(data.get("conda"))}
-    if conda.get("framework") == "conda" and data.get("backends", inherited.get("backends")) == [
-        "conda"
-    ]:
-        return
     framework = FRAMEWORKS.get(data.get("framework", inherited.get("framework", DEFAULT)))
     if framework is None:  # which decoding the profile reports
         return

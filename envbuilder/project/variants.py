@@ -537,17 +537,11 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
     """Return why a backend cannot hold the environment, or an empty string if it can."""
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
-    of_conda: frozenset[str] = frozenset()
-    if contents.conda:
+    if contents.conda and backend != "conda":
         from envbuilder.project import conda
 
-        if backend != "conda" and (line := conda.first_missing(contents.conda, have)):
+        if line := conda.first_missing(contents.conda, have):
             return f"{line.where} needs {line.name} of conda"
-        of_conda = conda.distributions(contents.conda)
     if backends.makes_image(backend) and not profile.image_pythons:
         return f"no base image with Python {profile.python.default} is known"
-    if not profile.framework_from_wheels(backend):
-        held = FRAMEWORKS[profile.framework].builds | of_conda
-        if line := next((line for line in contents.requirements if line.name not in held), None):
-            return f"its {backend} environments hold no wheels, and {line.where} needs {line.name}"
     return ""

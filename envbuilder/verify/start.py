@@ -235,7 +235,7 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
         hiding = fit.environment
         for reason in fit.reasons if fit.verdict == "warnings" else ():
             progress.note(f"warning: {reason}")
-    lock = build.library.usable_lock(profile, IMAGE)
+    lock = build.library.usable_lock(profile)
     for text in (*profile.notes(build.host.cpu.flags), *build.library.notes):
         progress.note(f"note: {text}")
     apptainer.require()

@@ -37,9 +37,7 @@ _LITTLE = {
 """A profile, but for what it takes from conda."""
 
 
-def lay_little(
-    project: Path, *wanted: str, framework: str = "wheels", virtual: Any = VIRTUAL
-) -> None:
+def lay_little(project: Path, *wanted: str, virtual: Any = VIRTUAL) -> None:
     """A project with the profile `little`: one small wheel on top of conda's Python."""
     stated = {
         **_LITTLE,
@@ -47,7 +45,6 @@ def lay_little(
         "environment": {"LITTLE": "of the profile"},
         "conda": {
             "packages": list(wanted),
-            "framework": framework,
             "virtual_packages": {"linux/amd64": virtual},
         },
     }

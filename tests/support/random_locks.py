@@ -126,7 +126,6 @@ def conda() -> st.SearchStrategy[dict[str, Any]]:
         {
             "channels": st.lists(sources, min_size=1, max_size=2, unique=True),
             "packages": st.lists(like(types.CondaSpec) | names, max_size=3),
-            "framework": st.sampled_from(["wheels", "conda"]),
             "virtual_packages": st.dictionaries(st.sampled_from(types.PLATFORMS), virtual),
         }
     )

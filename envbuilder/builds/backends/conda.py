@@ -79,11 +79,11 @@ def plan(
     version, which determines a prefix's own records. `channels` maps symbolic names to public URLs.
     """
     profile = build.profile
-    wheels = target.of_kind("wheel") if profile.framework_from_wheels("conda") else ()
-    tools = (build.lock.tool(target.platform),) if wheels else ()
+    wheels = target.of_kind("wheel")
+    tool = build.lock.tool(target.platform)
     libraries = preloaded(profile, target)
     contents = (*(p.as_file for p in conda.packages), *wheels, *libraries)
-    files = (*contents, *tools)
+    files = (*contents, tool)
     version = next(p.version for p in conda.packages if p.name == "python")
     variables = {**NO_USER_SITE, **profile.environment}
     facts = {
@@ -94,7 +94,7 @@ def plan(
         "platform": target.platform,
         "python": version,
         "files": sorted(f.sha256 for f in contents),
-        "uv": tools[0].version if tools else "",
+        "uv": tool.version,
         "payload": payload_sha256(),
         "bytecode": compiler_sha256(),
         "refused": refused_programs(profile),
@@ -106,13 +106,13 @@ def plan(
     prefix = folders.prefix
     steps: tuple[Step, ...] = (
         *_conda_steps(conda, channels, folders.work, prefix),
-        *(_venv_steps(build, target, conda, version, folders.work, prefix) if wheels else ()),
+        *_venv_steps(build, target, conda, version, folders.work, prefix),
         *preload_steps(profile, libraries, folders.env),
         conda_locks.WriteActivation(
             what="write activation scripts",
             env=str(folders.env),
             prefix=str(prefix),
-            venv=str(prefix / VENV) if wheels else "",
+            venv=str(prefix / VENV),
             variables=variables,
             preload=preload_paths(profile, prefix),
         ),
@@ -126,7 +126,7 @@ def plan(
         python=target.python,
         fingerprint=digest,
         artifact=Artifact(kind="conda", ref=str(prefix)),
-        lock=lock_digest(build.lock) if profile.takes_lock("conda") else "",
+        lock=lock_digest(build.lock),
         conda_lock=lock_digest(conda_lock),
         workdir=str(folders.work),
         files=files,
@@ -220,8 +220,7 @@ class CondaEnvironment(NativeEnvironment):
     @property
     def bin_folders(self) -> tuple[str, ...]:
         """Folders of programs, relative to the prefix; wheels' programs precede conda's."""
-        on_top = any(isinstance(step, conda_locks.Rehome) for step in self.plan.steps)
-        return (f"{VENV}/bin", "bin") if on_top else ("bin",)
+        return (f"{VENV}/bin", "bin")
 
     def existing(self) -> Artifact | None:
         """Return the environment if an earlier build finished it at this location, else None."""
@@ -271,11 +270,7 @@ def prepare(build: Locked) -> CondaEnvironment:
     platform = str(build.host.platform)
     python = build.request.python or profile.python.default
     conda = conda_locks.select(conda_lock, platform, python)
-    target = (
-        select(build.lock, platform, python)
-        if profile.takes_lock("conda")
-        else Target(platform=conda.platform, python=conda.python, base=None, files=())
-    )
+    target = select(build.lock, platform, python)
     _check_folder(build.settings.envs_dir)
     _check_host(conda, build)
     rattler = prefixes.require_rattler()

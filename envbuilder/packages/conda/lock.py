@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -123,11 +123,8 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 def inputs_digest(profile: Profile) -> str:
     """Return the sha256 of the parts of a profile that determine the solution."""
-    data: dict[str, Any] = msgspec.to_builtins(profile.conda)
-    # Under the name that it has in the digests of locks that were made.
-    data["torch"] = data.pop("framework")
     decides = {
-        "conda": data,
+        "conda": msgspec.to_builtins(profile.conda),
         "python": profile.python.supported,
         "platforms": profile.platforms,
     }

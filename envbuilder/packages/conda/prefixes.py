@@ -363,15 +363,13 @@ def write_activation(step: WriteActivation) -> tuple[str, ...]:
     These files depend on the prefix's path. Raise `BuildError` if a package sets invalid variables.
     """
     env = Path(step.env)
-    variables = dict(step.variables)
-    if step.venv:
-        variables["VIRTUAL_ENV"] = step.venv
+    variables = {**step.variables, "VIRTUAL_ENV": step.venv}
     conda = {"CONDA_PREFIX": step.prefix, "CONDA_DEFAULT_ENV": step.prefix, "CONDA_SHLVL": "1"}
     context: dict[str, Any] = {
         "mark": resources.MARK,
         "prefix": shlex.quote(step.prefix),
         "variables": _pairs(variables),
-        "programs": shlex.quote(f"{step.venv}/bin") if step.venv else None,
+        "programs": shlex.quote(f"{step.venv}/bin"),
         "prefix_programs": shlex.quote(f"{step.prefix}/bin"),
         "preload": [*map(shlex.quote, step.preload)],
         "package_variables": _pairs({**conda, **package_variables(env)}),

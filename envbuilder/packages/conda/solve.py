@@ -194,7 +194,7 @@ def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
     framework = FRAMEWORKS[profile.framework]
     names = framework.conda.keys() | framework.conda_cores
     present = {package.name: package for package in packages if package.name in names}
-    if not present or profile.conda.framework == "conda":
+    if not present:
         return
     others = [package for package in packages if package.name not in present]
     every = product(sorted(present), others)

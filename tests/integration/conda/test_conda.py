@@ -69,10 +69,9 @@ def test_from_nothing_to_a_command_and_again_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("torch", ["wheels", "conda"])
-def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path, torch: str) -> None:
+def test_what_lies_in_a_home_is_not_seen(project: Project, conda_channel: Path) -> None:
     url = conda_channel.as_uri()
-    project.lay("tiny-lib", framework=torch)
+    project.lay("tiny-lib")
     project.lock(url)
     project.built(url)
     local = project.folder / ".local/lib/python3.11/site-packages"
@@ -219,18 +218,6 @@ def test_without_a_gpu_it_can_be_built_and_not_run(project: Project, conda_chann
     assert "warning: no NVIDIA GPU was found" in succeeded(project.build(url)).stderr
     assert project.within("true").returncode == 125
     assert "locked for CUDA 12.4" in project.within("true").stderr
-
-
-def test_torch_from_conda_takes_no_wheel(project: Project, conda_channel: Path) -> None:
-    """A library stands in for torch."""
-    url = conda_channel.as_uri()
-    project.lay("tiny-lib", framework="conda")
-    (project.folder / "profiles/locks/little.json").unlink()
-    project.lock(url)
-    prefix = prefix_of(project.built(url))
-    assert not (prefix / "venv").exists()
-    done = project.within("python", "-c", "import sys, tiny_lib; print(sys.prefix)")
-    assert done.stdout == f"{prefix}\n", done.stderr
 
 
 # --- the whole of it

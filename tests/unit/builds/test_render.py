@@ -422,8 +422,7 @@ def check_conda(case: tuple[profiles.Profile, Lock]) -> None:
     """It says what the profile says."""
     profile, _ = case
     files = rendered(case, "conda")
-    wheels = profile.conda.framework == "wheels"
-    assert set(files) == {"environment.yml"} | ({"requirements.txt"} if wheels else set())
+    assert set(files) == {"environment.yml", "requirements.txt"}
     pip = ["pip", {"pip": ["--require-hashes", "--requirement requirements.txt"]}]
     assert yaml.safe_load(files["environment.yml"]) == {
         "name": profile.name,
@@ -431,7 +430,7 @@ def check_conda(case: tuple[profiles.Profile, Lock]) -> None:
         "dependencies": [
             f"python {PYTHON}.*",
             *profile.conda.packages,
-            *(pip if wheels else []),
+            *pip,
         ],
         **({"variables": profile.environment} if profile.environment else {}),
     }

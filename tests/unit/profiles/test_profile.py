@@ -217,10 +217,6 @@ def test_deep_nesting_is_an_error_and_not_the_end_of_the_process(tmp_path: Path,
     ("old", "hint"),
     [
         ("expects: {device: cpu, torch: 2.13.0}", "Did you mean 'version'?"),
-        (
-            "expects: {device: cpu, version: 2.13.0}\nconda: {torch: conda}",
-            "Did you mean 'framework'?",
-        ),
         (f"{EXPECTS}\nframework: mxnet", ""),
     ],
 )

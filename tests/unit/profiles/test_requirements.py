@@ -79,8 +79,6 @@ def test_a_list_that_drops_the_framework_or_its_extension_is_refused(
          "extends: p0\nrequirements: [wheel]"],
         # No extension is expected any more.
         [f"extends: zendnn\nrequirements: ['{TORCH}']\nexpects: {{extension: ''}}"],
-        # Conda brings torch.
-        ["extends: cuda\nbackends: [conda]\nconda: {framework: conda}\nrequirements: [einops]"],
     ],
 )  # fmt: skip
 def test_a_list_may_replace_what_is_not_expected(texts: list[str], tmp_path: Path) -> None:

@@ -348,21 +348,6 @@ def test_conda_packages_with_a_wheel_or_a_debian_package_fit_every_backend() -> 
         assert adapt(CPU, left).backends == ("conda",)
 
 
-def test_an_environment_without_wheels_has_no_packages_for_pip() -> None:
-    conda = msgspec.structs.replace(CPU.conda, framework="conda", packages=("pytorch 2.13.*",))
-    no_wheels = msgspec.structs.replace(CPU, conda=conda)
-    # It would lack them without a word.
-    assert adapt(no_wheels, contents("rich")).backends == ("docker", "venv")
-    assert adapt(no_wheels, contents("torch", conda=lines("ffmpeg"))).backends == ("conda",)
-    assert "conda" in adapt(no_wheels, contents("numpy", conda=lines("numpy"))).backends
-    with pytest.raises(InvalidError) as raised:
-        adapt(no_wheels, contents("rich", conda=lines("ffmpeg", file="environment.yml")))
-    assert raised.value.message == (
-        "profile 'cpu' has no backend for this project: environment.yml:1 needs ffmpeg of conda;"
-        " its conda environments hold no wheels, and requirements.txt:1 needs rich"
-    )
-
-
 # Which framework a project is for
 
 

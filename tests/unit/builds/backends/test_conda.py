@@ -77,14 +77,9 @@ def planned(
     wheels: lockfile.Lock = WHEELS,
 ) -> plan.Plan:
     own = locked(*packages, profile=profile)
-    target = (
-        lockfile.select(WHEELS, "linux/amd64", "3.11")
-        if profile.takes_lock("conda")
-        else lockfile.Target(platform="linux/amd64", python="3.11", base=None, files=())
-    )
     return conda.plan(
         a_build(found, profile, wheels),
-        target,
+        lockfile.select(WHEELS, "linux/amd64", "3.11"),
         own,
         own.targets[0],
         rattler=rattler,
@@ -175,20 +170,6 @@ def test_the_venv_sees_the_libraries_that_conda_brings(
     assert ("--system-site-packages" in commands(made)[0]) is seen
     stated = step(made, lock.Rehome).settings["include-system-site-packages"]
     assert stated == str(seen).lower()
-
-
-def test_torch_from_conda_takes_nothing_from_the_index(found: Settings) -> None:
-    profile = replace(CPU, conda=replace(CPU.conda, framework="conda"), preload=())
-    made = planned(found, profile=profile)
-    assert {f.kind for f in made.files} == {"conda"}
-    assert commands(made) == []
-    assert step(made, lock.WriteActivation).venv == ""
-    assert (made.lock, bool(made.conda_lock)) == ("", True)
-    target = lockfile.first(WHEELS, "linux/amd64")
-    assert target
-    environment = conda.CondaEnvironment(a_build(found, profile), target, made)
-    assert environment.python == "bin/python"
-    assert "uv" not in environment.made_by()
 
 
 def test_everything_that_decides_changes_the_fingerprint(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import msgspec
 import pytest
 import yaml
 
-from envbuilder import cli
 from envbuilder.builds import render
 from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
@@ -233,29 +231,6 @@ def test_dependencies_come_first_and_a_circle_ends() -> None:
 
 
 # ---- the command
-
-
-def test_torch_from_conda_is_rendered_without_a_lock_of_wheels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "profiles").mkdir()
-    (tmp_path / "envbuilder.yaml").write_text("")
-    (tmp_path / "profiles/mine.yaml").write_text(
-        "extends: cuda\ndescription: d\nconda: {framework: conda, packages: [pytorch]}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda *args: None)
-    for target, code, said in (
-        ("conda", 0, '- "pytorch"'),
-        ("conda-explicit", 2, "envbuilder lock --backend conda --profile mine"),
-        ("requirements", 2, "envbuilder lock --profile mine"),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(["render", "--profile", "mine", "--target", target])
-        assert caught.value.code == code
-        shown = "".join(capsys.readouterr())
-        assert said in shown
-        assert "requirements.txt" not in shown
 
 
 def test_what_needs_conda_packages_is_rendered_for_conda_alone() -> None:

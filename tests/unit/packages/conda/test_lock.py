@@ -204,7 +204,7 @@ def test_locks_that_were_made_stay_valid() -> None:
     plain = replace(CPU, conda=type(CPU.conda)(), python=replace(CPU.python, supported=("3.11",)))
     only = replace(plain, platforms=("linux/amd64",))
     assert lockfile.inputs_digest(only) == (
-        "28a4ef97a2f75c27a3d8fbd9a63076172e3746a4e6e9b51b93bfa2b69522dec2"
+        "fe031162c8eacb2d452a700b47c878e7a83c54f693427f5c64276dd92c38b75b"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from envbuilder.packages.conda import solve
@@ -37,6 +36,4 @@ def test_a_second_pytorch_is_refused(packages: tuple[Package, ...], says: str, m
         solve.require_no_framework(ZENDNN, packages)
     assert str(raised.value) == f"{says}, but PyTorch comes from the profile's wheels"
     assert raised.value.hint == f"List {moved} under pip: in environment.yml instead."
-    conda = msgspec.structs.replace(ZENDNN.conda, framework="conda")
-    solve.require_no_framework(msgspec.structs.replace(ZENDNN, conda=conda), packages)
     solve.require_no_framework(ZENDNN, [package("numpy")])
