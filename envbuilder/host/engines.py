@@ -204,7 +204,7 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
     head, _, body = bytes(answer).partition(b"\r\n\r\n")
     if not _OK.match(head):
         first = head.split(b"\r\n", 1)[0][:60].decode("ascii", "replace")
-        raise ValueError(f"it answered {first!r}" if first else "it sent no response")
+        raise ValueError(f"its answer was {first!r}" if first else "it sent no response")
     return body
 
 
@@ -313,7 +313,7 @@ def _judged(path: str, answer: Answer) -> tuple[State, str]:
     if "connection refused" in error:
         return "present", "Nothing listens on it: the engine is not running."
     if error or not answer.version:
-        reason = clean(answer.error) or "it names no version"
+        reason = clean(answer.error) or "its answer names no version"
         return "unknown", f"No usable answer: {reason}."
     return "usable", ""
 

@@ -205,8 +205,8 @@ def find(
                 return interpreter
     raise ToolError(
         f"no Python {' or '.join(versions)} for {machine} was found{search.rejections()}",
-        f"`python -m uv python install {versions[0]}` installs one that uv manages; or"
-        " choose another version: python: in envbuilder.yaml.",
+        f"Run `python -m uv python install {versions[0]}` to install one with uv, or set python:"
+        " in envbuilder.yaml to another version.",
     )
 
 
@@ -260,7 +260,7 @@ class _Search(Struct):
             for path, answer in self._judged.items()
         ]
         if texts:
-            return f"; found but not usable: {first(texts, _MOST_REJECTED)}"
+            return f" (found, but unusable: {first(texts, _MOST_REJECTED)})"
         return ""
 
     def _candidates(self, version: str) -> Iterator[Path]:
@@ -340,7 +340,7 @@ class _Search(Struct):
         except (ToolError, OSError) as error:
             raise _RejectedError(f"cannot be run: {error}") from error
         if done.timed_out:
-            raise _RejectedError(f"did not answer in {SECONDS:.0f} s")
+            raise _RejectedError(f"did not answer within {SECONDS:.0f} s")
         if done.returncode != 0:
             words = (done.stderr.strip() or done.stdout.strip()).splitlines()
             said = f": {words[0][:100]}" if words else ""
@@ -348,7 +348,7 @@ class _Search(Struct):
         try:
             return decoding.from_json(done.stdout, Answer)
         except ValueError as error:
-            raise _RejectedError("did not answer like a Python interpreter") from error
+            raise _RejectedError("is not a Python interpreter") from error
 
 
 def _patch(installed: Path) -> tuple[int, ...]:

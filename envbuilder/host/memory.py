@@ -33,7 +33,7 @@ _HIDDEN = (
 )
 _DAMAGED = "The firmware's table of memory modules is damaged."
 _EMPTY = "The firmware's table lists no memory module."
-_MIXED = "There are modules of several kinds."
+_MIXED = "The machine has memory modules of several kinds."
 _NAMELESS = "The firmware's names of the memory slots do not show which share a channel."
 _SPEEDLESS = "The firmware does not report the memory's speed."
 # The lowest transfer rate of each kind (JEDEC JESD79-3, -4, -5). Less is the clock rate, half the

@@ -225,7 +225,7 @@ _LARGEST = 16 << 20
 
 def read(path: Path) -> Host:
     """Read a host from a file written by `detect --json`, at the top level or under `host`."""
-    hint = Hint("Write it on the machine in question", ("detect", "--json"))
+    hint = Hint("To write one, run this on the other machine", ("detect", "--json"))
     content = files.read_named(path, _LARGEST, hint)
     try:
         decoding.require_few_values(content)

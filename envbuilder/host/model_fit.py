@@ -139,11 +139,14 @@ def parse_model(text: str) -> Model:
     text = text.strip()
     match = _MODEL.fullmatch(text)
     if match is None:
-        hint = "write parameters as 350M, 1.5B, 70B or 1T, or total and active as 30B-A3B"
+        hint = (
+            "Write the number of parameters as 350M, 1.5B, 70B or 1T, or total and active ones as"
+            " 30B-A3B."
+        )
         if _EXPERTS.fullmatch(text):
             hint = (
-                "experts share layers, so 8x7B is not 56B: "
-                "write total and active parameters, for example 47B-A13B"
+                "Experts share layers, so 8x7B is not 56B: write total and active parameters, for"
+                " example 47B-A13B."
             )
         raise InvalidError(f"{_quoted(text)} is not the size of a model", hint)
     # Decimal, because in binary floating point 1.001 × 10^9 is not a whole number.
@@ -152,12 +155,13 @@ def parse_model(text: str) -> Model:
     for count in (parameters, active):
         if not PARAMETERS_MIN <= count <= PARAMETERS_MAX:
             raise InvalidError(
-                f"{_quoted(text)}: {count:,} parameters are out of range", "between 1M and 100T"
+                f"{_quoted(text)}: {count:,} parameters are out of range",
+                "Write a number between 1M and 100T.",
             )
     if active > parameters:
         raise InvalidError(
-            f"{_quoted(text)}: more parameters are active than there are",
-            "the total comes first, then the active ones, as in 30B-A3B",
+            f"{_quoted(text)}: more active parameters than total ones",
+            "Write the total first, then the active ones, as in 30B-A3B.",
         )
     return Model(text=text, parameters=parameters, active=active)
 
@@ -168,7 +172,7 @@ def bits_of(quant: str) -> float:
     if name in QUANTS:
         return QUANTS[name]
     raise InvalidError(
-        f"{_quoted(quant)} is not a known weight format", f"known: {', '.join(QUANTS)}"
+        f"{_quoted(quant)} is an unknown weight format", f"Known formats: {', '.join(QUANTS)}."
     )
 
 

@@ -282,8 +282,8 @@ def _notes(snapshot: Snapshot) -> list[str]:
         notes.append(f"/{path} could not be read ({reason}): there may be limits that are unknown.")
     if is_wsl1(_kernel(snapshot)):
         notes.append(
-            "This is WSL 1, where no program can use a GPU;"
-            " in Windows, `wsl --set-version NAME 2` turns it into WSL 2."
+            "This is WSL 1, where no program can use a GPU. In Windows, `wsl --set-version NAME"
+            " 2` turns it into WSL 2."
         )
     return notes
 

@@ -182,7 +182,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
     with files.explained(folder, done="written"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise InvalidError(f"{folder}: is not empty", "Name a folder that does not exist yet.")
+            raise InvalidError(f"{folder} is not empty", "Name a folder that does not exist yet.")
         plant(folder, data)
     return sum(len(data[key]) for key in PLANTED if key != "folders")
 

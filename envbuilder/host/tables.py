@@ -18,8 +18,8 @@ from envbuilder.host.snapshot import version
 
 MemoryKind = Literal["dedicated", "shared"]
 JETSON_TORCH = (
-    "use a torch that NVIDIA builds for Jetson (Jetson AI Lab's index);"
-    " `envbuilder verify --python PYTHON` checks it"
+    "use NVIDIA's build of torch for Jetson (Jetson AI Lab's index), and check it with"
+    " `envbuilder verify --python PYTHON`"
 )
 """Advice for a GPU in `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
 

@@ -74,7 +74,7 @@ def choose(
         )
     reason = choice.reason
     if because and framework != DEFAULT:
-        reason = f"{title}, because {because}; {reason}"
+        reason = f"{title}, because {because}: {reason}"
     judged = choice.judged[choice.profile]
     return Chosen(profile=library.profile(choice.profile), reason=reason, judged=judged)
 
@@ -219,7 +219,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
     chosen_fit = fits[chosen.name]
     facts = "; ".join(chosen_fit.reasons)
     if chosen_fit.verdict == "warnings":
-        return f"{chosen.name} may run here, and nothing fits for certain: {facts}"
+        return f"{chosen.name} may work here, but nothing is certain to: {facts}"
     if chosen.accelerator != "cpu":
         others = [
             p.name
@@ -228,13 +228,13 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
         ]
         text = f"{chosen.name} fits: {facts}"
         if others:
-            text += f"; {' and '.join(others)} would fit too (--profile)"
+            text += f" ({' and '.join(others)} would fit too: --profile)"
         return text
     unsure = []
     for group in grouped(fits[p.name] for p in ordered if p.accelerator != "cpu"):
         if group[0].verdict == "warnings":
             names = " and ".join(fit.profile for fit in group)
-            unsure.append(f"{names} may run too ({'; '.join(group[0].reasons)})")
+            unsure.append(f"{names} may work too ({'; '.join(group[0].reasons)})")
     first = "no GPU was found"
     if unsure:
         first = "no accelerator is certain to work here"
@@ -244,7 +244,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
             first += f" ({obstacles}): see `envbuilder doctor`"
     zendnn = fits.get("zendnn")
     if chosen.name != "zendnn" and zendnn and zendnn.verdict == "fits":
-        unsure.append("zendnn fits too, which speeds up inference, not training")
+        unsure.append("zendnn fits too, but only speeds up inference")
     return "; ".join([first, *unsure])
 
 
@@ -277,7 +277,7 @@ def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profil
 
     If it uses the CPU instead of a GPU, the hint says so.
     """
-    see = "See what was found"
+    see = "To see what was found"
     detect = ("detect",)
     choice = choose_best([p for p in others if p.name != profile.name], host, locks=locks)
     if choice.profile is None:

@@ -227,7 +227,7 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
     if {finding.code for finding in native.decisive} == {"level-zero"}:
         text += ", or natively once Level Zero is installed."
     else:
-        text += f"; natively not: {'; '.join(dict.fromkeys(f.text for f in native.decisive))}."
+        text += f", but not natively: {'; '.join(dict.fromkeys(f.text for f in native.decisive))}."
     return f"{text} See `envbuilder doctor`."
 
 
@@ -365,13 +365,16 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
         text += f" (driver {driver} and later)"
     if new not in usual:
         ways.append(
-            f"a profile of your own takes that build (extends: {profile.name}, builds:"
+            f"to use that build, write your own profile (extends: {profile.name}, builds:"
             f" [{new.build}], release: {new.release})"
         )
         instead = next((b.release for b in others if limit and b in usual), "")
         if instead:
-            ways[-1] += f", {profile.name} itself one of {instead}"
-    way = "; ".join(ways) or f'framework_version: "{new.release}" in envbuilder.yaml chooses it'
+            ways[-1] += f", or use {profile.name}'s build of {instead}"
+    way = (
+        "; ".join(ways)
+        or f'to use it, write framework_version: "{new.release}" into envbuilder.yaml'
+    )
     return f"{text}: {way}."
 
 
@@ -406,7 +409,7 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
         return ""
     new = min(works, key=lambda b: (bool(limits[b.release]), version(drivers[b]) or ()))
     build = f"{FRAMEWORKS[profile.framework].title} {new.release} ({new.build})"
-    text = f"The oldest driver that would do is {drivers[new]}, for {build}"
+    text = f"Driver {drivers[new]} or newer is sufficient, for {build}"
     if limit := limits[new.release]:
         text += f"; {limit}"
     return f"{text}."
@@ -438,7 +441,7 @@ def missing_engine(host: Host) -> list[Finding]:
 
 def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
-        return [Finding("impossible", f"it has no backend {backend}", "backend")]
+        return [Finding("impossible", f"it does not support the backend {backend}", "backend")]
     native = not backends.makes_image(backend)
     platforms = [p for p in profile.platforms if native or p.startswith("linux/")]
     platform = host.platform if native else docker_platform(host)
@@ -450,7 +453,7 @@ def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     needed = " and ".join(platforms or profile.platforms)
     # On a Mac they are Linux's.
     subject = "this host is" if platform in {None, host.platform} else "containers here are"
-    text = f"it is for {needed}; {subject} {platform or f'{host.os} on {host.machine}'}"
+    text = f"it is for {needed}, but {subject} {platform or f'{host.os} on {host.machine}'}"
     return [Finding("impossible" if native or not platforms else "no", text, "platform")]
 
 
@@ -472,7 +475,7 @@ def _system(required: Needs, host: Host) -> list[Finding]:
         return []
     name, _, number = (host.libc or "glibc").partition(" ")
     if name != "glibc":
-        text = f"the C library is {name}, and the wheels need glibc: use --backend docker"
+        text = f"the C library is {name}, but the wheels need glibc: use --backend docker"
         return [Finding("impossible", text, "libc-other")]
     number = number or tables.distribution_glibc(host.os_version) or ""
     return [f for f in _at_least("glibc", number, required.glibc) if f.level != "note"]
@@ -498,7 +501,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
     if host.os != "macos" or backends.makes_image(backend):
         return []
     if host.rosetta:
-        text = "Python is x86_64 under Rosetta; run envbuilder with an arm64 Python"
+        text = "Python is x86_64 under Rosetta: run envbuilder with an arm64 Python"
         return [Finding("no", text, "rosetta")]
     if host.rosetta is None:
         text = "whether Python runs under Rosetta could not be read"

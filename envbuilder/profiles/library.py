@@ -246,10 +246,7 @@ class ShadowedLock(NamedTuple):
     @property
     def sentence(self) -> str:
         """A sentence that names the lock used instead and says how to return to the shipped one."""
-        return (
-            f"{self.instead} is used instead of the shipped lock; to return to that one, remove"
-            " the file"
-        )
+        return f"{self.instead} replaces the shipped lock; remove the file to return to it"
 
 
 def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:

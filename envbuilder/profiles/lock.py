@@ -145,9 +145,9 @@ def problem(files: Iterable[File]) -> str:
 
 def _wheel(file: File) -> str:  # noqa: PLR0911 (one return per fault reads best)
     if (file.kind == "source" or file.source in OF_NO_INDEX) and file.recipe is None:
-        return "recipe: missing, and no index has it as a wheel"
+        return "recipe: missing, but no index has this file as a wheel"
     if file.recipe and file.source not in OF_NO_INDEX:
-        return f"source: {file.source}, but it has a recipe"
+        return f"source: {file.source}, but the file has a recipe"
     if file.kind == "source":
         if file.name != types.canonical(file.name):
             return "name: is not normalised"
@@ -383,8 +383,8 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         """
         if platform is None:
             raise ToolError(
-                f"uv is locked for {', '.join(types.PLATFORMS)}, but not for this machine",
-                "Build on such a machine; an image can also be built by an engine: --builder"
+                f"uv is only locked for {', '.join(types.PLATFORMS)}, not for this machine",
+                "Build on such a machine. For an image, you can also use an engine: --builder"
                 " buildkit.",
             )
         if platform not in self.tools:
@@ -495,12 +495,14 @@ def _check(lock: Lock, path: Path) -> None:
         except ValueError as error:
             raise InvalidError(f"{where}: base: date: {error}") from error
         if bool(target.base and target.base.suite) != bool(target.base_files):
-            raise InvalidError(f"{where}: a base made of packages and its files belong together")
+            raise InvalidError(
+                f"{where}: a base made of packages must have files, and only such a base may"
+            )
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):
-        raise InvalidError(f"{path}: state: is locked, but some files are only claimed")
+        raise InvalidError(f"{path}: state: locked, but some files are only claimed")
     if (lock.state == "unlocked") != bool(lock.obstacle):
-        raise InvalidError(f"{path}: obstacle: only a lock whose state is unlocked has one")
+        raise InvalidError(f"{path}: obstacle: required if the state is unlocked, else not allowed")
     if lock.state != "unlocked" and not lock.targets:
         raise InvalidError(f"{path}: targets: empty, but the state is {lock.state}")
 
@@ -509,14 +511,14 @@ def _interpreter(target: Target) -> str:
     """Return the problem with a target's interpreter, or "" if there is none."""
     if not (file := target.interpreter):
         if target.base and target.base.gets_python:
-            return "interpreter: missing, and the base image needs it"
+            return "interpreter: missing, but the base image needs it"
         return ""
     matched = re.fullmatch(
         rf"cpython-({re.escape(target.python)}\.\d+)\+.+\.tar\.gz", file.basename
     )
     if file.kind == "python" and matched and matched[1] == file.version:
         return ""
-    return f"interpreter: {file.file}: no build of Python {target.python}"
+    return f"interpreter: {file.file}: not a build of Python {target.python}"
 
 
 def _check_tools(lock: Lock, path: Path) -> None:

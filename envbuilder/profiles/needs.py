@@ -218,14 +218,14 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
     order = row.order(gpus, selected)
     names = " and ".join(map(named, others))
     if order is None:
-        text = f"{names} must be hidden from it, and no variable can: their order is unknown"
+        text = f"{names} cannot be hidden from the framework, because their order is unknown"
         return [Finding("warning", text, "left-out", others[0])]
     if not order:
         return []
     numbers = ",".join(str(number) for number, gpu in enumerate(order) if gpu in selected)
     variables = row.numbering | {row.choosing[0]: numbers}
     setting = " ".join(f"{name}={value}" for name, value in variables.items())
-    text = f"{names} left out: envbuilder sets {setting}"
+    text = f"{names} not used: envbuilder sets {setting}"
     return [Finding("note", text, "left-out", others[0], variables)]
 
 
@@ -286,5 +286,5 @@ def _sentence(package: str, code: Mapping[str, int], gpu: Gpu, row: Accelerator)
     others = [f"{other.brand}'s GPUs" for other in rows_of_gpus() if _of_row(code, other)]
     return (
         f"{package} has no kernels for {gpu.name} ({row.architecture(gpu)}), only for"
-        f" {targets or ' and '.join(others)}: lock another version of it, or leave it out"
+        f" {targets or ' and '.join(others)}: lock another version of it, or remove it"
     )

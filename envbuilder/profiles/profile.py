@@ -359,7 +359,7 @@ class Profile(_Strict, frozen=True):
 
 _HINTS: Hints = {
     Profile: requirements.HINTS,
-    Expects: {"torch": "Did you mean 'version'? It is that of the profile's framework."},
+    Expects: {"torch": "Did you mean 'version'? It is the version of the profile's framework."},
 }
 
 
@@ -441,9 +441,9 @@ def _at_release(profile: Profile, where: str) -> Profile:
     chosen = profile.choices(release)
     if release not in chosen or releases.unknown(profile.framework, release):
         raise InvalidError(
-            f"{where}: release: no table has {release or 'a release'} of {framework.title} as"
+            f"{where}: release: unknown release {release or '(none)'} of {framework.title} as"
             f" {' or '.join(profile.builds)}",
-            "Name another release, or pin the package under requirements: and leave builds out.",
+            "Name another release, or pin the package under requirements: and remove builds.",
         )
     return pinned(profile, chosen[release])
 
@@ -609,12 +609,14 @@ def _check(profile: Profile, where: str) -> None:
     for key, bases in (("base", profile.base), ("debian_base", profile.debian_base)):
         stray = sorted(set(bases) - set(profile.python.supported))
         if stray:
-            raise InvalidError(f"{where}: {key}.{stray[0]}: is not in python.supported")
+            raise InvalidError(f"{where}: {key}.{stray[0]}: not in python.supported")
     for key in ("system_packages", "debian_base"):
         if getattr(profile, key) and not profile.debian_suite:
-            raise InvalidError(f"{where}: debian_suite: must be set, because {key} is")
+            raise InvalidError(f"{where}: debian_suite: required because {key} is set")
     if profile.preload and not profile.system_packages:
-        raise InvalidError(f"{where}: preload: no system_packages that could hold the library")
+        raise InvalidError(
+            f"{where}: preload: there are no system_packages that could contain the library"
+        )
 
 
 def variant_of(name: str) -> str | None:

@@ -323,7 +323,7 @@ def unknown(framework: types.Framework, release: str | None) -> str:
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title
-    return f"no table has {title} {release}: its GPUs and drivers are unknown"
+    return f"{title} {release} is in no table, so its GPUs and drivers are unknown"
 
 
 def _like(older: Chosen, release: str) -> Chosen:

@@ -30,8 +30,8 @@ ADD = "add_requirements"
 """The key that adds to the inherited requirements."""
 _REPLACE = "requirements"
 _PACKAGES = (
-    f"Packages from PyPI belong under '{ADD}', which adds to those of the profile that this one"
-    f" extends, or under '{_REPLACE}', which replaces them."
+    f"List packages from PyPI under '{ADD}', which adds to the extended profile's list, or under"
+    f" '{_REPLACE}', which replaces it."
 )
 HINTS = {
     ADD: f"Did you mean '{ADD}'?",
@@ -204,14 +204,15 @@ def combined(
     added: list[str] = result.pop(ADD)
     if parent is None:
         raise InvalidError(
-            f"{spot([ADD])}: {ADD}: '{name}' extends no profile to whose requirements it could add",
+            f"{spot([ADD])}: {ADD}: '{name}' does not extend a profile, so there is nothing to"
+            " add to",
             f"Use '{_REPLACE}', or extend a profile, for example: extends: cpu",
         )
     if _REPLACE in data:
         raise InvalidError(
-            f"{spot([ADD])}: {ADD}: the profile states {_REPLACE}, too, which replaces the"
-            " inherited list",
-            f"Use one of the two: '{ADD}' keeps the requirements of '{parent}'.",
+            f"{spot([ADD])}: {ADD}: the profile also has {_REPLACE}, which replaces the inherited"
+            " list",
+            f"Use only one of the two: '{ADD}' keeps the requirements of '{parent}'.",
         )
     before = _listed(inherited.get(_REPLACE))
     _require_new(added, before, spot, str(parent))
@@ -227,9 +228,9 @@ def _require_new(
         earlier = origins.get(distribution(line))
         if earlier:
             raise InvalidError(
-                f"{spot([ADD])}: {ADD}: {line}: {earlier[1]} already list {earlier[0]}",
-                f"Remove it here. For another version than that of '{parent}', write the whole list"
-                f" under '{_REPLACE}', which replaces the inherited one.",
+                f"{spot([ADD])}: {ADD}: {line}: {earlier[1]} already contain {earlier[0]}",
+                f"Remove it here. To change the version in '{parent}', write the whole list under"
+                f" '{_REPLACE}', which replaces the inherited one.",
             )
         origins[distribution(line)] = (line, f"the lines above under '{ADD}'")
 
@@ -250,9 +251,9 @@ def _require_complete(
     if lost:
         names = " and no ".join(dict.fromkeys(map(distribution, lost)))
         raise InvalidError(
-            f"{spot([_REPLACE])}: '{name}' has no {names}: {_REPLACE}: replaces those of"
-            f" '{data['extends']}'",
-            f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps them.",
+            f"{spot([_REPLACE])}: '{name}' has no {names}, because {_REPLACE}: replaces the list"
+            f" of '{data['extends']}'",
+            f"Repeat {' and '.join(lost)}, or use {ADD}: instead, which keeps the inherited list.",
         )
 
 

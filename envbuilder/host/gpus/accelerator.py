@@ -160,5 +160,5 @@ def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
 
 def unknown_kernels(gpu: Gpu) -> Finding:
     """Return the finding that no table lists the kernels of a build."""
-    text = "which GPUs its wheels carry kernels for is not known"
+    text = "it is unknown for which GPUs its wheels have kernels"
     return Finding("warning", text, "lock-unread", gpu)

@@ -170,7 +170,7 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
         )
     if unread or not snapshot.folders.get(_NODES):
         return pci.Access(
-            "unknown", "What the compute driver (kfd) lists could not be read.", "unread"
+            "unknown", "The list of the compute driver (kfd) could not be read.", "unread"
         )
     return pci.Access(
         "present",
@@ -288,7 +288,7 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
         return [unknown_kernels(gpu)]
     if gpu.family is None:
         return [
-            Finding("warning", f"which chip {named(gpu)} is could not be read", "gfx-unread", gpu)
+            Finding("warning", f"the chip of {named(gpu)} could not be read", "gfx-unread", gpu)
         ]
     if gpu.family in needs.kernels:
         return [Finding("note", f"{gpu.name} is {gpu.family}")]
@@ -296,7 +296,7 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
         return [
             Finding(
                 "warning",
-                f"{named(gpu)} is {gpu.family}, which only some of the wheels' libraries serve",
+                f"{named(gpu)} is {gpu.family}, which only some of the wheels' libraries support",
                 "kernels-partly",
                 gpu,
             )
@@ -304,7 +304,7 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     return [
         Finding(
             "no",
-            f"{named(gpu)} is {gpu.family}; the wheels serve {', '.join(needs.kernels)}",
+            f"{named(gpu)} is {gpu.family}, but the wheels only support {', '.join(needs.kernels)}",
             "kernels",
             gpu,
         )
@@ -327,24 +327,23 @@ def _runs(target: str, gpu: Gpu) -> bool:
 def install(gpu: Gpu, host: Host, needed: str) -> str:
     """Return how to load the kernel driver, which every Linux distribution contains."""
     if host.container:
-        return "Load amdgpu on the machine itself; a container uses the machine's kernel."
+        return "Load amdgpu on the machine itself, since a container uses the machine's kernel."
     return (
-        "Run `sudo modprobe amdgpu`; if nothing changes, `sudo dmesg | grep amdgpu` shows why: a"
-        " GPU that is newer than Linux needs a newer one."
+        "Run `sudo modprobe amdgpu`. If nothing changes, `sudo dmesg | grep amdgpu` shows why: a"
+        " recent GPU may need a newer Linux."
     )
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
     """Return the fixes for AMD GPUs that do not work, by obstacle or code."""
     fixes_by_obstacle = {
-        "unsupported": "See `sudo dmesg | grep kfd` for why; ROCm can use no other GPUs. Use"
-        " --profile cpu.",
-        "wsl": "Use --profile cpu, or Linux itself instead of WSL.",
+        "unsupported": "Use --profile cpu: ROCm cannot use this GPU (see `sudo dmesg | grep kfd`).",
+        "wsl": "Use --profile cpu, or Linux without WSL.",
         "not-given": f"Start the container with --device {gpu.render_node or '/dev/dri'}.",
         "kernels": _other_wheels(gpu),
     }
     if gpu.detail.startswith(f"/{KFD} "):
-        missing = "See `sudo dmesg | grep kfd`: Linux must be built with CONFIG_HSA_AMD."
+        missing = "Run `sudo dmesg | grep kfd` to see why: Linux must be built with CONFIG_HSA_AMD."
         if host.container:
             missing = f"Start the container with --device /{KFD} --device /dev/dri."
         fixes_by_obstacle["node-missing"] = missing
@@ -356,15 +355,12 @@ def _other_wheels(gpu: Gpu) -> str:
     """Return which wheels have kernels for a GPU that the profile's wheels do not support."""
     index = tables.amd_index(gpu.family or "")
     if index is None:
-        return (
-            "No wheel that envbuilder knows of has kernels for it, neither PyTorch's nor AMD's: use"
-            " --profile cpu."
-        )
-    untested = "" if index == "release" else " that it does not call tested"
+        return "Use --profile cpu: neither PyTorch's nor AMD's wheels have kernels for this GPU."
+    untested = "" if index == "release" else ", listed there as untested,"
     return (
         f"AMD's own index has wheels{untested} for {gpu.family} (github.com/ROCm/TheRock,"
-        " RELEASES.md): install those yourself, and `envbuilder verify --python PYTHON` checks"
-        " them."
+        " RELEASES.md): install them yourself, and check them with `envbuilder verify --python"
+        " PYTHON`."
     )
 
 

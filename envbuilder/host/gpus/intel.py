@@ -200,7 +200,7 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
         return [
             Finding(
                 "warning",
-                f"{gpu.name} is not on PyTorch's list of validated Intel GPUs; it may work",
+                f"{gpu.name} is not on PyTorch's list of validated Intel GPUs, but may work",
                 "unlisted",
                 gpu,
             )
@@ -210,8 +210,8 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
         return [
             Finding(
                 "warning",
-                f"the wheels carry kernels for {', '.join(needs.kernels)}: for {named(gpu)} the"
-                " driver would compile them at first use, if it can",
+                f"the wheels only have kernels for {', '.join(needs.kernels)}: for {named(gpu)},"
+                " the driver would have to compile them at first use",
                 "kernels-ptx",
                 gpu,
             )
@@ -270,8 +270,8 @@ def native(host: Host) -> list[Finding]:
     return [
         Finding(
             "no",
-            "Level Zero and Intel's GPU driver for it, which no wheel contains, are not installed "
-            "(libze1, libze-intel-gpu1)",
+            "Level Zero and Intel's GPU driver for it are not installed (libze1,"
+            " libze-intel-gpu1), and no wheel contains them",
             "level-zero",
         )
     ]
@@ -283,7 +283,7 @@ def native(host: Host) -> list[Finding]:
 def install(gpu: Gpu, host: Host, needed: str) -> str:
     """Return how to get a kernel driver for an Intel GPU."""
     if host.container:
-        return "Load i915 or xe on the machine itself; a container uses the machine's kernel."
+        return "Load i915 or xe on the machine itself, since a container uses the machine's kernel."
     family = gpu.family or ""
     if family.startswith(_OWN_PACKAGES):
         return "Install Intel's kernel driver for it (intel-i915-dkms, see dgpu-docs.intel.com)."
@@ -291,29 +291,32 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
     match = re.match(r"[0-9]+\.[0-9]+", host.kernel or "", re.ASCII)
     if since and match and (version(match[0]) or ()) < (version(since) or ()):
         return (
-            f"Update Linux: {since} is the first whose xe drives it by itself, this is"
-            f" {host.kernel}{_newer_kernel(host)}."
+            f"Update Linux from {host.kernel} to {since} or later, whose xe supports this"
+            f" GPU{_newer_kernel(host)}."
         )
     driver = "xe" if since else "i915"
     if not since and not family.startswith(_I915):
-        return "Update Linux: i915 or xe of a newer one may know it (`sudo dmesg` shows why not)."
+        return (
+            "Update Linux: i915 or xe of a newer one may support this GPU (`sudo dmesg` shows why"
+            " this one does not)."
+        )
     return (
-        f"Run `sudo modprobe {driver}`; if nothing changes, `sudo dmesg | grep {driver}` shows why."
+        f"Run `sudo modprobe {driver}`. If nothing changes, `sudo dmesg | grep {driver}` shows why."
     )
 
 
 def _newer_kernel(host: Host) -> str:
     name, number = distribution_of(host)
     if (name, number) == ("Ubuntu", "24.04"):
-        return "; `sudo apt install linux-generic-hwe-24.04` has a newer one"
+        return " (`sudo apt install linux-generic-hwe-24.04` installs a newer one)"
     if name == "Debian":
-        return "; backports have a newer one"
+        return " (backports have a newer one)"
     return ""
 
 
 def fixes_of_host(host: Host) -> dict[str, str]:
     """Return how to install the Level Zero loader and Intel's driver for it."""
-    image = "use --backend docker, whose image brings them"
+    image = "use --backend docker, whose image contains both"
     if not host.containers.has_engine:
         image += ", once a container engine runs"
     name, number = distribution_of(host)
@@ -324,7 +327,7 @@ def fixes_of_host(host: Host) -> dict[str, str]:
     if commands := _level_zero_commands(name, number):
         text = f"Run {commands}, or {image}."
     elif name == "Debian":
-        text = f"Debian {number} has no package of the driver: {image}, or update to Debian 14."
+        text = f"Debian {number} has no package for the driver: {image}, or update to Debian 14."
     return {"level-zero": text}
 
 

@@ -201,7 +201,7 @@ def _bound(card: pci.Device, access: pci.Access) -> pci.Access:
     if card.driver not in (None, "nvidia"):
         return pci.Access(
             "present",
-            f"The kernel driver {card.driver} is bound to it; CUDA needs NVIDIA's own driver.",
+            f"The kernel driver {card.driver} is bound to it, but CUDA needs NVIDIA's own driver.",
             "driver-other",
         )
     if card.bound is False and access.state != "unknown":
@@ -352,7 +352,7 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
     if minimum is None:
         return [
             Finding(
-                "warning", "which driver its CUDA runtime needs is not known", "lock-unread", gpu
+                "warning", "it is unknown which driver its CUDA runtime needs", "lock-unread", gpu
             )
         ]
     if tables.tegra_of_sm(gpu.sm or ""):
@@ -380,23 +380,26 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """
     if not needs.kernels:
         return [unknown_kernels(gpu)]
-    carried = f"the wheels carry kernels for {', '.join(needs.kernels)}"
+    carried = f"the wheels have kernels for {', '.join(needs.kernels)}"
     if gpu.sm is None:
-        text = f"the compute capability of {named(gpu)} is not known ({carried})"
+        text = f"the compute capability of {named(gpu)} is unknown ({carried})"
         return [Finding("warning", text, "sm-unread", gpu)]
     is_sm = f"{named(gpu)} is SM {gpu.sm}"
-    text = f"{is_sm}; {carried}"
+    text = f"{is_sm}, but {carried}"
     if gpu.sm not in needs.kernels and tables.tegra_of_sm(gpu.sm):
-        text = f"{is_sm} and runs only kernels for exactly that; {carried}: {tables.JETSON_TORCH}"
+        text = (
+            f"{is_sm} and only runs kernels for exactly this SM, but {carried}:"
+            f" {tables.JETSON_TORCH}"
+        )
     elif _serves(needs.kernels, gpu.sm):
         return [Finding("note", f"{gpu.name} is SM {gpu.sm}")]
     elif _serves(needs.partly, gpu.sm):
-        text = f"{is_sm}, which only some of the wheels' libraries serve"
+        text = f"{is_sm}, which only some of the wheels' libraries support"
         return [Finding("warning", text, "kernels-partly", gpu)]
     elif needs.ptx and sm_of(gpu.sm) > max(map(sm_of, needs.kernels)):
         text = (
             f"{is_sm}, newer than the wheels' kernels for {', '.join(needs.kernels)}: the driver"
-            " would compile their PTX at first use, if it can"
+            " would have to compile their PTX at first use"
         )
         return [Finding("warning", text, "kernels-ptx", gpu)]
     return [Finding("no", text, "kernels", gpu)]
@@ -455,21 +458,24 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
     if host.wsl:
         # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide the one from Windows.
         return (
-            f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), not inside WSL;"
-            " then run `wsl --shutdown` there."
+            f"Install NVIDIA's driver{newer} in Windows (nvidia.com/drivers), not inside WSL."
+            " Then run `wsl --shutdown` in Windows."
         )
     if host.container:
-        return f"Install NVIDIA's driver{newer} on the machine itself; a container uses that one."
+        return (
+            f"Install NVIDIA's driver{newer} on the machine itself, since a container uses the"
+            " machine's driver."
+        )
     if tables.tegra_of_sm(gpu.sm or ""):
         # docs.nvidia.com/jetson: the driver is a part of Jetson Linux, and packages for servers
         # do not contain one for it.
-        text = "Install JetPack 7 or newer, whose Jetson Linux brings the driver"
+        text = "Install JetPack 7 or newer, whose Jetson Linux contains the driver"
     else:
         text = f"{_packages(gpu, host, needed, newer)}, then restart"
         if needed:
-            text += f"; `nvidia-smi` must report{newer}"
+            text += f", after which `nvidia-smi` must report{newer}"
         if _before_turing(gpu):
-            text += f". Branch {_LAST_BEFORE_TURING} is the last that drives this GPU"
+            text += f". Branch {_LAST_BEFORE_TURING} is the last one that supports this GPU"
     if gpu.obstacle == "driver-missing":
         text += ". If it is installed, `sudo modprobe nvidia` shows why it does not load"
     return f"{text}."
@@ -487,9 +493,9 @@ def _packages(gpu: Gpu, host: Host, needed: str, newer: str) -> str:
     if has and not _before_turing(gpu):
         # docs.nvidia.com/datacenter/tesla/driver-installation-guide
         return (
-            f"Debian {number} has {has}, and {needed} or newer is needed: add NVIDIA's repository"
-            f" (developer.download.nvidia.com/compute/cuda/repos/debian{number}, package"
-            " cuda-keyring) and run `sudo apt install nvidia-open`"
+            f"Debian {number} has driver {has}, but {needed} or newer is needed: add NVIDIA's"
+            f" repository (developer.download.nvidia.com/compute/cuda/repos/debian{number},"
+            " package cuda-keyring) and run `sudo apt install nvidia-open`"
         )
     if name == "Fedora" and not _before_turing(gpu):
         # rpmfusion.org/Howto/NVIDIA
@@ -513,14 +519,19 @@ def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
         "node-missing": _missing(gpu, host),
         "node-closed": f"Check who may open it: `ls -l {nodes}`."
         " NVIDIA's driver allows all users by default.",
-        "not-given": "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES,"
-        " the scheduler's request); if it is, `sudo dmesg | grep NVRM` shows what failed.",
+        "not-given": (
+            "Give it to this container or process (--gpus all, NVIDIA_VISIBLE_DEVICES, the"
+            " scheduler's request). If this is already done, `sudo dmesg | grep NVRM` shows what"
+            " failed."
+        ),
         "no-instances": "Run `sudo nvidia-smi mig -lgip` for the sizes and `sudo nvidia-smi mig"
         " -cgi SIZE -C` to create instances, or `sudo nvidia-smi -mig 0` to turn MIG off.",
-        "fabric": "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`;"
-        " its version must be that of the driver.",
+        "fabric": (
+            "On the machine itself, run `sudo systemctl enable --now nvidia-fabricmanager`. Its"
+            " version must match the driver's."
+        ),
         "unsupported": f"{tables.JETSON_TORCH[0].upper()}{tables.JETSON_TORCH[1:]}.",
-        "driver-unread": "See `nvidia-smi`, as a user who can read /sys and /proc/driver.",
+        "driver-unread": "Run `nvidia-smi` as a user who can read /sys and /proc/driver.",
     }
 
 
@@ -532,7 +543,7 @@ def _library(gpu: Gpu, host: Host) -> str:
         return "Restart the machine."
     if "not found" in gpu.detail.lower() and host.container:
         return "Start the container with --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility."
-    return "See what `nvidia-smi` reports; `sudo dmesg | grep NVRM` shows the kernel's messages."
+    return "Run `nvidia-smi`. `sudo dmesg | grep NVRM` shows the kernel's messages."
 
 
 def _missing(gpu: Gpu, host: Host) -> str:
@@ -541,8 +552,8 @@ def _missing(gpu: Gpu, host: Host) -> str:
     if not host.container:
         return f"Run {_node_commands(gpu, host)}, or restart."
     start = (
-        "Start the container with --gpus all; podman, or Docker with CDI: `sudo nvidia-ctk cdi"
-        f" generate --output={CDI_FILE}`, then --device nvidia.com/gpu=all."
+        "Start the container with --gpus all. For podman, or Docker with CDI, run `sudo"
+        f" nvidia-ctk cdi generate --output={CDI_FILE}`, then --device nvidia.com/gpu=all."
     )
     if not _lacks_memory_node(gpu):
         return start

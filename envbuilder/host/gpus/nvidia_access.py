@@ -134,7 +134,9 @@ def _of_unnamed(
         return _closed(closed[0])
     if not closed and paths and (len(paths) >= cards or by_nvml):
         return pci.USABLE
-    return pci.Access("unknown", "Which /dev/nvidia* is its node could not be read.", "node-unread")
+    return pci.Access(
+        "unknown", "The number of its /dev/nvidia* node could not be read.", "node-unread"
+    )
 
 
 def _node(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access | None:
@@ -200,7 +202,7 @@ def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> pci.
         )
     return pci.Access(
         "usable",
-        "It is split into MIG instances: a process gets one of them, not all of its memory.",
+        "It is split into MIG instances: a process gets one instance, not all of its memory.",
     )
 
 

@@ -177,7 +177,7 @@ def join_group(gpu: Gpu, host: Host, node: str) -> str:
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
     if group not in _GPU_GROUPS:
-        return f"Its group is {group}: udev should give it to render; see `ls -l {node}`."
+        return f"Its group is {group}, but udev should set it to render: see `ls -l {node}`."
     return f"Run `sudo usermod -aG {group} $USER`, then log in again."
 
 
@@ -201,7 +201,9 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
         return Access("unknown", "Its kernel driver could not be read.", "driver-unread")
     if device.driver not in names:
         return Access(
-            "present", f"The kernel driver {device.driver} is bound to it; {needs}.", "driver-other"
+            "present",
+            f"The kernel driver {device.driver} is bound to it, but {needs}.",
+            "driver-other",
         )
     return None
 
@@ -210,7 +212,7 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
     """Return the problem with a GPU's render node, such as /dev/dri/renderD128, or None."""
     if node is None:
         return Access(
-            "unknown", "Which node in /dev/dri is its render node could not be read.", "node-unread"
+            "unknown", "The name of its render node in /dev/dri could not be read.", "node-unread"
         )
     is_missing = "dev/dri" in snapshot.folders or snapshot.has("dev/dri") is False
     return opened(snapshot, node, "--device /dev/dri", is_missing=is_missing)

@@ -190,7 +190,7 @@ def test_a_lock_of_the_users_own_that_hides_a_shipped_one(project: Path, check: 
     assert check() == (0, "✓ default.cpu              claimed    2.13.0 (cpu), Python 3.11\n", "")
     own.write_text(profile_lock.dump(replace(LOCK, reason="made by hand")))
     printed = check().out
-    assert f"note: {own} is used instead of the shipped lock" in printed
+    assert f"note: {own} replaces the shipped lock" in printed
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ def plant(tmp_path: Path, name: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--model", "huge"], "write parameters as"),
-        (["--model", "7B", "--quant", "q99"], "known: "),
-        (["--quant", "q4_k"], "is not a known weight format"),
+        (["--model", "huge"], "Write the number of parameters as"),
+        (["--model", "7B", "--quant", "q99"], "Known formats: "),
+        (["--quant", "q4_k"], "is an unknown weight format"),
     ],
 )
 def test_what_is_no_model_is_refused_with_a_hint(
@@ -321,7 +321,7 @@ def test_a_driver_too_old_for_all_releases_is_told_the_oldest_that_would_do(
 ) -> None:
     show(monkeypatch, with_gpu(changed(ADA, driver_version="390.1")))
     out = " ".join(detected().out.split())
-    assert "The oldest driver that would do is 450.80.02, for PyTorch 2.7.1 (cu118)." in out
+    assert "Driver 450.80.02 or newer is sufficient, for PyTorch 2.7.1 (cu118)." in out
     assert "releases of PyTorch that" not in out
 
 

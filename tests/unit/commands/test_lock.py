@@ -137,7 +137,7 @@ def test_a_lock_that_hides_a_shipped_one_says_so(
     assert profile_lock.load(own) == other
     assert "this lock replaces the shipped one" in out
     assert "  leaf 1.0 → 0.9\n" in out
-    assert f"{own} is used instead of the shipped lock" in envbuilder("profiles", "tiny").out
+    assert f"{own} replaces the shipped lock" in envbuilder("profiles", "tiny").out
 
 
 @pytest.fixture

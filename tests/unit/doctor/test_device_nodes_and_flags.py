@@ -82,7 +82,8 @@ NVIDIA: dict[str, tuple[str, tuple[str, ...], dict[str, str], dict[str, bool], s
         "rtx3090-two-without-p2p", ("dev/nvidia0",), INSIDE, {}, "no", "/dev/nvidia0 is missing",
     ),
     "container with two cards, one node, NVML silent": (
-        "rtx3090-two-without-p2p", ("nvml.json",), INSIDE, {}, "warnings", "Which /dev/nvidia*",
+        "rtx3090-two-without-p2p", ("nvml.json",), INSIDE, {}, "warnings",
+        "The number of its /dev/nvidia*",
     ),
     "machine before the first use of uvm": (
         "rtx4090", (UVM,), MODPROBE, {}, "warnings", "CUDA creates it on first use",

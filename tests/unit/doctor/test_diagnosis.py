@@ -129,7 +129,7 @@ def test_another_release_is_named_once() -> None:
     ("release", "needed", "said"),
     [
         ("Ubuntu 24.04.3 LTS", "580", "sudo ubuntu-drivers install"),
-        ("Debian GNU/Linux 12 (bookworm)", "580", "Debian 12 has 535, and 580 or newer"),
+        ("Debian GNU/Linux 12 (bookworm)", "580", "Debian 12 has driver 535, but 580 or newer"),
         ("Debian GNU/Linux 13 (trixie)", "525", "sudo apt install nvidia-driver"),
         ("Debian GNU/Linux forky/sid", "580", "580 or newer (your distribution's package"),
         ("Fedora Linux 43 (Workstation Edition)", "580", "akmod-nvidia"),
@@ -173,7 +173,11 @@ def test_inside_wsl_and_containers_no_driver_is_installed() -> None:
 @pytest.mark.parametrize(
     ("kernel", "family", "said"),
     [
-        ("6.11.0-29-generic", "Arc B (BMG)", "Update Linux: 6.12 is the first"),
+        (
+            "6.11.0-29-generic",
+            "Arc B (BMG)",
+            "Update Linux from 6.11.0-29-generic to 6.12 or later",
+        ),
         ("6.12.1", "Arc B (BMG)", "sudo modprobe xe"),
         ("6.8.0", "Arc A (DG2)", "sudo modprobe i915"),
         ("6.8.0", "Data Center GPU Max (PVC)", "intel-i915-dkms"),
@@ -192,7 +196,7 @@ def test_intels_kernel_driver_depends_on_family_and_kernel(
     [
         ("Ubuntu 24.04.3 LTS", "ppa:kobuk-team/intel-graphics"),
         ("Ubuntu 25.10", "Run `sudo apt install libze1 libze-intel-gpu1`"),
-        ("Debian GNU/Linux 12 (bookworm)", "no package of the driver"),
+        ("Debian GNU/Linux 12 (bookworm)", "no package for the driver"),
         ("Debian GNU/Linux 14 (forky)", "Run `sudo apt install"),
         ("Fedora Linux 43", "dnf install intel-compute-runtime intel-level-zero oneapi-level-zero"),
         (None, "github.com/intel/compute-runtime"),
@@ -267,13 +271,13 @@ def test_a_display_gpu_beside_an_accelerator_is_not_mentioned() -> None:
     ("gfx", "fix"),
     [
         ("gfx1032", "AMD's own index has wheels for gfx1032"),
-        ("gfx906", "AMD's own index has wheels that it does not call tested for gfx906"),
-        ("gfx90c", "No wheel that envbuilder knows of has kernels for it"),
+        ("gfx906", "AMD's own index has wheels, listed there as untested, for gfx906"),
+        ("gfx90c", "Use --profile cpu: neither PyTorch's nor AMD's wheels have kernels"),
     ],
 )
 def test_where_pytorchs_wheels_do_not_serve_an_amd_gpu_amds_may(gfx: str, fix: str) -> None:
     found = only(diagnose(with_gpu(changed(RAPHAEL, family=gfx)), asked="rocm"), "kernels")
-    assert f"is {gfx}; the wheels serve gfx90a, " in found.text
+    assert f"is {gfx}, but the wheels only support gfx90a, " in found.text
     assert found.fix.startswith(fix)
 
 

@@ -200,7 +200,7 @@ def test_an_installed_one_of_another_version_beats_asking_uv(machine: Machine) -
 def test_an_answer_that_is_none(machine: Machine, out: str) -> None:
     file = machine.add("first/bin/python3.11", "3.11.7")
     machine.outputs[str(file)] = (0, out, "")
-    with pytest.raises(ToolError, match="like a Python interpreter"):
+    with pytest.raises(ToolError, match="not a Python interpreter"):
         machine.find()
 
 

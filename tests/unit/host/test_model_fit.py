@@ -54,7 +54,7 @@ def test_sizes_of_models(text: str, parameters: int, active: int) -> None:
         ("0.9M", "900,000 parameters are out of range", "1M"),
         ("100.000001T", "out of range", "100T"),
         ("7B-A0.5M", "500,000 parameters are out of range", "1M"),
-        ("3B-A30B", "more parameters are active", "30B-A3B"),
+        ("3B-A30B", "more active parameters", "30B-A3B"),
     ],
 )
 def test_what_is_no_size_is_refused(text: str, message: str, hint: str) -> None:

@@ -110,14 +110,14 @@ def test_gpus_that_do_not_work_are_hidden(gpus: tuple[Gpu, ...]) -> None:
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert fits["cuda"].environment == {**order, "CUDA_VISIBLE_DEVICES": "1"}
     assert fits["cuda-legacy"].environment == {**order, "CUDA_VISIBLE_DEVICES": "0"}
-    assert "Tesla P100 at 0000:02:00.0 left out" in choice.reason
+    assert "Tesla P100 at 0000:02:00.0 not used" in choice.reason
 
 
 def test_numbers_are_those_of_the_gpus_that_the_driver_gives() -> None:
     away = changed(ADA, state="present", obstacle="driver-other", detail="vfio-pci.")
     fit = judge(BY_NAME["cuda"], with_gpu(away, P100, RTX_5090))
     assert fit.environment["CUDA_VISIBLE_DEVICES"] == "1"
-    assert "left out" in fit.reasons[-1]
+    assert "not used" in fit.reasons[-1]
     nowhere = changed(P100, bus=None)
     unsure = judge(BY_NAME["cuda"], with_gpu(nowhere, RTX_5090))
     assert (unsure.verdict, unsure.environment) == ("warnings", {})
@@ -185,16 +185,14 @@ def test_a_refusal_names_all_reasons_and_what_would_fit() -> None:
     assert "is SM 6.0" in error.message
     assert error.hint.startswith("`--profile cuda-legacy` fits")
     nothing = refused("mps", Host(os="other", machine="riscv64"))
-    assert nothing.hint == "See what was found: envbuilder detect"
+    assert nothing.hint == "To see what was found: envbuilder detect"
 
 
 def test_the_reason_says_what_may_work_too(tmp_path: Path) -> None:
     unlisted = best(PROFILES, host_trees.probed(tmp_path / "a", "nvidia-unlisted"))
-    assert "cuda may run too" in unlisted.reason
+    assert "cuda may work too" in unlisted.reason
     vm = best(PROFILES, host_trees.probed(tmp_path / "b", "epyc-vm"))
-    assert vm.reason == (
-        "no GPU was found; zendnn fits too, which speeds up inference, not training"
-    )
+    assert vm.reason == ("no GPU was found; zendnn fits too, but only speeds up inference")
 
 
 def test_opt_in_profiles_and_the_order_of_a_users_own() -> None:

@@ -58,6 +58,6 @@ def test_a_package_for_other_gpus_is_named(
         (sentence,) = said
         own = gpu if gpu and gpu.startswith("gfx") else f"SM {gpu}"
         assert sentence.startswith(f"x 1.0 has no kernels for a GPU ({own}), only for ")
-        assert sentence.endswith(f"{others}: lock another version of it, or leave it out")
+        assert sentence.endswith(f"{others}: lock another version of it, or remove it")
     else:
         assert said == []

@@ -50,30 +50,35 @@ ROSETTA = "this is x86_64 Linux translated by Rosetta, which is slow"
     [
         (LINUX, "venv", {}, []),
         (LINUX, "docker", {}, []),
-        (LINUX, "conda", {"backends": ("venv",)}, [("impossible", "it has no backend conda")]),
+        (LINUX, "conda", {"backends": ("venv",)}, [
+            ("impossible", "it does not support the backend conda"),
+        ]),
         (LINUX, "venv", {"platforms": ("linux/arm64", "macos/arm64")}, [
-            ("impossible", "it is for linux/arm64 and macos/arm64; this host is linux/amd64"),
+            ("impossible", "it is for linux/arm64 and macos/arm64, but this host is linux/amd64"),
         ]),
         # An image for another platform can be built here; it is not for this host.
         (LINUX, "docker", {"platforms": ("linux/arm64", "macos/arm64")}, [
-            ("no", "it is for linux/arm64; this host is linux/amd64"),
+            ("no", "it is for linux/arm64, but this host is linux/amd64"),
         ]),
         (MAC, "docker", {"platforms": ("macos/arm64",)}, [
-            ("impossible", "it is for macos/arm64; containers here are linux/arm64"),
+            ("impossible", "it is for macos/arm64, but containers here are linux/arm64"),
         ]),
         (MAC, "venv", {"platforms": ON_MACS}, [("note", "macOS 14.5")]),
         (changed(LINUX, machine="riscv64", platform=None), "venv", {}, [
-            ("impossible", "it is for linux/amd64 and linux/arm64; this host is linux on riscv64"),
+            (
+                "impossible",
+                "it is for linux/amd64 and linux/arm64, but this host is linux on riscv64",
+            ),
         ]),
         # What cannot be read does not exclude anything that the rest allows.
         (UNREAD, "venv", {}, [
             ("warning", "this machine's architecture could not be read"),
         ]),
         (UNREAD, "venv", {"platforms": ("macos/arm64",)}, [
-            ("impossible", "it is for macos/arm64; this host is linux on unknown"),
+            ("impossible", "it is for macos/arm64, but this host is linux on unknown"),
         ]),
         (Host(os="other", machine="x86_64"), "docker", {}, [
-            ("no", "it is for linux/amd64 and linux/arm64; this host is other on x86_64"),
+            ("no", "it is for linux/amd64 and linux/arm64, but this host is other on x86_64"),
         ]),
     ],
 )  # fmt: skip
@@ -106,7 +111,7 @@ OLD = "is older than 2.28, which the wheels need"
         ("musl 1.2.4", None, [(
             "impossible",
             "libc-other",
-            "the C library is musl, and the wheels need glibc: use --backend docker",
+            "the C library is musl, but the wheels need glibc: use --backend docker",
         )]),
     ],
 )  # fmt: skip
@@ -152,7 +157,7 @@ def test_the_version_of_macos(actual: str | None, minimum: str, expected: Said) 
             (
                 "no",
                 "rosetta",
-                "Python is x86_64 under Rosetta; run envbuilder with an arm64 Python",
+                "Python is x86_64 under Rosetta: run envbuilder with an arm64 Python",
             ),
         ]),
         (changed(MAC, rosetta=None), "venv", [

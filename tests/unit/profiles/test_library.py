@@ -76,7 +76,7 @@ def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path) -> None:
 
 CPU_LOCK = shipped_lock("cpu")
 CPU = load_profile("cpu", (SHIPPED,))
-WAY_BACK = "to return to that one, remove the file"
+WAY_BACK = "remove the file to return to it"
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_which_lock_hides_which(own: Path) -> None:
     folders = (own.parent.parent, SHIPPED)
     hidden = library.hidden_lock(CPU, folders)
     assert hidden == (CPU_LOCK, own)
-    assert hidden.sentence == (f"{own} is used instead of the shipped lock; {WAY_BACK}")
+    assert hidden.sentence == (f"{own} replaces the shipped lock; {WAY_BACK}")
     assert library.hidden_lock(CPU, (SHIPPED,)) is None
     assert library.hidden_lock(load_profile("mps", (SHIPPED,)), folders) is None
 

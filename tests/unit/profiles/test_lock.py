@@ -165,7 +165,7 @@ def test_damaged_locks_are_refused(tmp_path: Path, text: str, message: str) -> N
         (lock(file(provenance="claim")), "only claimed"),
         (lock(targets=()), "targets: empty"),
         (lock(targets=lock().targets * 2), "appear twice"),
-        (lock(deb(role="base")), "a base made of packages and its files belong together"),
+        (lock(deb(role="base")), "a base made of packages must have files"),
         (lock(tools={**tools(), "macos/arm64": tools("0.14.0")["macos/arm64"]}), "one version of"),
         (lock(tools=dict.fromkeys(types.PLATFORMS, file())), "one version of uv, found wheel"),
     ],
@@ -178,7 +178,7 @@ def test_contradictions_are_refused(tmp_path: Path, wrong: Lock, message: str) -
 def test_every_platform_has_its_own_uv_and_another_machine_has_none() -> None:
     made = lock()
     assert [made.tool(p) for p in types.PLATFORMS] == [*tools().values()]
-    with pytest.raises(ToolError, match="but not for this machine") as caught:
+    with pytest.raises(ToolError, match="not for this machine") as caught:
         made.tool(None)
     assert caught.value.exit_code == 4
     with pytest.raises(InvalidError, match="no uv for linux/arm64"):
@@ -439,9 +439,9 @@ def test_one_that_images_get_is_a_file_of_theirs() -> None:
     ("interpreter", "words"),
     [
         (None, "the base image needs it"),
-        (replace(PYTHON, kind="tool"), "no build of Python 3.11"),
-        (replace(PYTHON, version="3.11.15"), "no build of Python 3.11"),
-        (replace(PYTHON, file=PYTHON.file.replace("3.11", "3.12")), "no build of Python 3.11"),
+        (replace(PYTHON, kind="tool"), "not a build of Python 3.11"),
+        (replace(PYTHON, version="3.11.15"), "not a build of Python 3.11"),
+        (replace(PYTHON, file=PYTHON.file.replace("3.11", "3.12")), "not a build of Python 3.11"),
     ],
 )
 def test_a_wrong_interpreter_is_refused(
@@ -484,5 +484,5 @@ def test_an_unlocked_lock_says_why_and_no_other_does(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     path = written(tmp_path, profile_lock.dump(replace(_WHOLE, **changes)))
-    with pytest.raises(InvalidError, match="obstacle: only a lock whose state is unlocked"):
+    with pytest.raises(InvalidError, match="obstacle: required if the state is unlocked"):
         profile_lock.load(path)

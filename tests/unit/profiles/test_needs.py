@@ -76,7 +76,7 @@ def test_a_torch_that_no_table_knows_is_never_promised(files: tuple[File, ...]) 
     here = Host(os="linux", machine="x86_64", platform="linux/amd64", gpus=(gpu,))
     found = judge(mine, here, lock=lock_of(*files))
     assert found.verdict == "warnings"
-    assert "which GPUs its wheels carry kernels for is not known" in found.reasons
+    assert "it is unknown for which GPUs its wheels have kernels" in found.reasons
 
 
 @pytest.mark.parametrize(("cudnn", "verdict"), [("9.10.2.21", "fits"), ("?", "warnings")])
@@ -181,7 +181,7 @@ def test_of_gpus_that_do_not_work_the_most_capable_is_reported() -> None:
     unfit = Needs(kernels=("7.5", "8.0"), driver="580")
     findings = needs.of_gpus(ACCELERATORS["cuda"], PAIR, unfit, native=True)
     sentences = [finding.text for finding in findings if finding.level == "no"]
-    assert sentences == ["GTX 1080 is SM 6.1; the wheels carry kernels for 7.5, 8.0"]
+    assert sentences == ["GTX 1080 is SM 6.1, but the wheels have kernels for 7.5, 8.0"]
 
 
 def test_packages_need_no_kernels_for_a_gpu_that_is_not_used() -> None:

@@ -63,8 +63,8 @@ def test_a_list_that_drops_the_framework_or_its_extension_is_refused(
     name = f"p{len(texts) - 1}"
     line = 3
     assert caught.value.message == (
-        f"{tmp_path}/{name}.yaml:{line}: '{name}' has no {package}: requirements: replaces those of"
-        f" '{parent}'"
+        f"{tmp_path}/{name}.yaml:{line}: '{name}' has no {package}, because requirements: replaces"
+        f" the list of '{parent}'"
     )
     assert f"Repeat {lost}, or use add_requirements:" in caught.value.hint
 
@@ -114,19 +114,19 @@ def test_a_lock_and_what_is_shown_see_the_whole_list_and_no_other_key(tmp_path: 
     [
         (
             f"extends: cpu\nadd_requirements: ['{TORCH}']",
-            "the requirements of 'cpu' already list torch",
+            "the requirements of 'cpu' already contain torch",
         ),
-        ("extends: cpu\nadd_requirements: [torch]", "torch: .* already list torch"),
+        ("extends: cpu\nadd_requirements: [torch]", "torch: .* already contain torch"),
         ("extends: cpu\nadd_requirements: [TORCH==2.14.0]", "TORCH==2.14.0: the requirements of"),
         (
             "extends: zendnn\nadd_requirements: [einops, zentorch>2]",
-            "already list zentorch==2.13.0.2",
+            "already contain zentorch==2.13.0.2",
         ),
         ("extends: cpu\nadd_requirements: [a-b==1, A_b==2]", "A_b==2: the lines above"),
         ("extends: cpu\nadd_requirements: [einops, 'einops[x]']", r"the lines above .* einops"),
         (
             f"extends: cpu\nadd_requirements: [einops]\nrequirements: ['{TORCH}']",
-            "the profile states requirements, too",
+            "the profile also has requirements",
         ),
         ("extends: cpu\nadd_requirements: einops", "add_requirements: expected a list"),
         (
@@ -136,7 +136,7 @@ def test_a_lock_and_what_is_shown_see_the_whole_list_and_no_other_key(tmp_path: 
         ("extends: cpu\nadd_requirements: ['-r x.txt']", "add_requirements"),
         ("extends: cpu\nadd_requirements: ['x; rm']", "add_requirements"),
         ("extends: cpu\nadd_requirements: null", "add_requirements: expected a list"),
-        ("add_requirements: [einops]", "extends no profile"),
+        ("add_requirements: [einops]", "does not extend a profile"),
     ],
 )
 def test_what_cannot_be_added_is_refused_with_its_place(

@@ -16,10 +16,10 @@ from tests.support import host_trees
 from tests.support.shipped import shipped_profile
 from tests.support.tools import lock_of, wheel
 
-OWN = "a profile of your own takes that build (extends: cuda, builds"
+OWN = "to use that build, write your own profile (extends: cuda, builds"
 ASKS = "envbuilder.yaml:1 asks for torch=="
 FIRST = "2.7.0 (cu128) is the first"
-OLDEST = "The oldest driver that would do is"
+OLDEST = "Driver"
 
 
 def library_of(folder: Path, wish: str) -> Library:
@@ -63,15 +63,24 @@ def require_advice(library: Library, name: str, host: Host, verdict: str, advice
         ("torch==2.1.2", "12.0", "580.95", "no", f"{FIRST}.*{ASKS}2.1.2; {OWN}: [cu128]"),
         (
             "torch==2.13.0", "5.0", "470.1", "no",
-            f"2.7.1 (cu118) is the last.*{OWN}: [cu118].*, cuda itself one of 2.0.1.",
+            f"2.7.1 (cu118) is the last.*{OWN}: [cu118].*, or use cuda's build of 2.0.1.",
         ),
         ("torch>=2.12", "6.0", "580.95", "no", f"{OWN}: [cu126], release: 2.13.0)."),
         ("torch==2.1.2", "7.5", "470.1", "no", "2.1.2 (cu118) works here (driver 450.80.02"),
         ("torch>=2.7", "7.5", "550.54", "no", '2.10.0 (cu128).*framework_version: "2.10'),
         # Nothing works with this driver: which one would do, within the project's limits if any.
-        ("torch==2.1.2", "7.5", "390.1", "no", f"{OLDEST} 450.80.02, for PyTorch 2.1.2 (cu118)."),
-        ("einops", "7.5", "390.1", "no", f"{OLDEST} 440.33, for PyTorch 1.12.1 (cu102)."),
-        ("torch==2.4.1", "12.0", "470.1", "no", f"{OLDEST} 525.60.13, for.*; {ASKS}2.4.1."),
+        (
+            "torch==2.1.2", "7.5", "390.1", "no",
+            f"{OLDEST} 450.80.02 or newer is sufficient, for PyTorch 2.1.2 (cu118).",
+        ),
+        (
+            "einops", "7.5", "390.1", "no",
+            f"{OLDEST} 440.33 or newer is sufficient, for PyTorch 1.12.1 (cu102).",
+        ),
+        (
+            "torch==2.4.1", "12.0", "470.1", "no",
+            f"{OLDEST} 525.60.13 or newer is sufficient, for.*; {ASKS}2.4.1.",
+        ),
         # No release serves what is older than all kernels.
         ("torch==2.1.2", "3.0", "470.1", "no", ""),
     ],

@@ -166,7 +166,7 @@ def test_a_machine_without_a_locked_uv_is_refused_before_an_engine_is_asked(
     profile = shipped_profile("cpu")
     here = Host(os="darwin", machine="x86_64", platform=None)
     request = Request(profile="cpu", builder="layers")
-    with pytest.raises(ToolError, match="but not for this machine") as caught:
+    with pytest.raises(ToolError, match="not for this machine") as caught:
         docker.prepare(a_build(found, profile, LOCK, host=here, request=request))
     assert caught.value.exit_code == 4
     assert "--builder buildkit" in caught.value.hint

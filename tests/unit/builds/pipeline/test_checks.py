@@ -219,7 +219,7 @@ def test_what_a_named_host_cannot_run_is_not_built_for_it(found: Settings, tmp_p
     data["host"]["gpus"] = [msgspec.to_builtins(old)]
     path.write_bytes(msgspec.json.encode(data))
     told = fails(found, HostError, running=False, profile="cuda", target_host=path)
-    assert "P100 is SM 6.0; the wheels carry kernels for 7.5" in told
+    assert "P100 is SM 6.0, but the wheels have kernels for 7.5" in told
     assert "--profile cuda-legacy" in told
 
 

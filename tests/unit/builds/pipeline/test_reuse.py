@@ -76,14 +76,14 @@ def test_a_shipped_lock_that_is_newer_than_the_users_own_is_noted(
     data = read_json(SHIPPED[0] / "locks/cpu.json")
     own.write_text(json.dumps(data))
     prepared(found, said, running=True)
-    assert "is used instead of" not in said
+    assert "replaces the shipped lock" not in said
     for file in (f for target in data["targets"] for f in target["files"]):
         if file["name"] == "jinja2":
             file.update(version="1.0", file="jinja2-1.0-py3-none-any.whl")
     own.write_text(json.dumps(data))
     prepared(found, said, running=True)
-    (note,) = [line for line in said.lines if "is used instead of" in line]
-    assert note.startswith(f"note: {own} is used")
+    (note,) = [line for line in said.lines if "replaces the shipped lock" in line]
+    assert note.startswith(f"note: {own} replaces")
 
 
 # ---- built or reused
