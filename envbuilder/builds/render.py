@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from envbuilder.builds.project_layer import ProjectLayer
     from envbuilder.core.settings import Settings
-    from envbuilder.packages.conda.lock import Lock as CondaLock
 
 
 RenderTarget = Literal[
@@ -36,15 +35,12 @@ RenderTarget = Literal[
     "requirements",
     "pylock",
     "conda",
-    "conda-explicit",
 ]
 TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
 IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
     {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
 )
 """Targets with a Dockerfile → the Dockerfile's folder, relative to the output folder."""
-CONDA_TARGETS: tuple[RenderTarget, ...] = ("conda", "conda-explicit")
-"""Targets for conda, mamba and micromamba. `conda-explicit` requires a conda lock."""
 
 MADE = frozenset({BUILT, PRUNED})
 """Sources of wheels that are not published; a rendered Dockerfile builds them."""
@@ -167,15 +163,14 @@ def render(
     target: RenderTarget,
     python: str,
     urls: Mapping[str, str],
-    conda_lock: CondaLock | None = None,
     environment: Environment = _NOTHING,
     project: ProjectLayer | None = None,
     chosen_by: Sequence[str] = (),
 ) -> Iterator[RenderedFile]:
     """Yield the files of one render target, the main file first. Each is rendered on demand.
 
-    `urls` maps the symbolic sources of the locks' files and, for `CONDA_TARGETS`, the profile's
-    channels to URLs. The rendered files contain the URLs without credentials.
+    `urls` maps the symbolic sources of the lock's files and, for `conda`, the profile's channels to
+    URLs. The rendered files contain the URLs without credentials.
 
     `environment` is the project's environment, for the definitions of its containers. `project` is
     the layer of its own files, for the Dockerfile. `chosen_by` are the options that chose the
@@ -204,8 +199,8 @@ def render(
         if _needs_conda(profile):
             require_backend(profile, "venv")
         yield _rendered("setup-venv.sh", "venv/setup-venv.sh.j2", context)
-    if target in CONDA_TARGETS:
-        yield from _conda(profile, target, context, urls, conda_lock)
+    if target == "conda":
+        yield _conda(profile, context, urls)
     if target == "pylock":
         words = ("render", "--profile", profile.name, *chosen_by, "--target", "requirements")
         context["download"] = Hint("", (*words, "--output", "wheels")).command_line()
@@ -226,30 +221,19 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
             )
 
 
-def _conda(
-    profile: Profile,
-    target: RenderTarget,
-    context: Mapping[str, Any],
-    urls: Mapping[str, str],
-    conda_lock: CondaLock | None,
-) -> Iterator[RenderedFile]:
-    """Yield the files of a conda target, except the requirements file of its wheels."""
+def _conda(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> RenderedFile:
+    """Return the file for conda, mamba and micromamba; a requirements file has its wheels."""
     from envbuilder.packages.conda import lock as conda
     from envbuilder.packages.conda.solve import specs
 
     require_backend(profile, "conda")
-    python = context["python"]
-    context = {**context, "conda": conda, "specs": specs(profile, python)}
-    if target == "conda":
-        context["channels"] = conda.channels(profile.conda.channels, urls)
-        yield _rendered("environment.yml", "conda/environment.yml.j2", context)
-        return
-    usable = conda.require_usable(profile, conda_lock)
-    targets = conda.of_python(usable, python)
-    context["channels"] = conda.channels(usable.channels, urls)
-    for conda_target in targets:
-        name = conda.explicit_name(conda_target)
-        yield _rendered(name, "conda/explicit.txt.j2", {**context, "conda_target": conda_target})
+    variables = {
+        **context,
+        "conda": conda,
+        "specs": specs(profile, context["python"]),
+        "channels": conda.channels(profile.conda.channels, urls),
+    }
+    return _rendered("environment.yml", "conda/environment.yml.j2", variables)
 
 
 def _image(

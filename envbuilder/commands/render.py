@@ -92,13 +92,10 @@ def command(
     kind = target or render.default_target(chosen)
     default = chosen.image_python if kind in render.IMAGE_TARGETS else chosen.python.default
     urls = render.source_urls(lock, settings)
-    conda_lock = None
-    if kind in render.CONDA_TARGETS:
+    if kind == "conda":
         from envbuilder.packages.conda import lock as conda
 
-        conda_lock = None if kind == "conda" else conda.find(chosen.name, library)
-        names = (*chosen.conda.channels, *(conda_lock.channels if conda_lock else ()))
-        urls |= conda.channel_urls(names, settings)
+        urls |= conda.channel_urls(chosen.conda.channels, settings)
     project = project_layer.planned(settings) if kind == "dockerfile" else None
     given = {"--environment": settings.environment, "--python-version": python}
     options: list[str] = []
@@ -111,7 +108,6 @@ def command(
         kind,
         python or default,
         urls,
-        conda_lock,
         environment=environments.of(settings),
         project=project,
         chosen_by=options,

@@ -401,10 +401,9 @@ _SYSTEMS = {
 """Virtual package → a name for the systems that have it, and these systems."""
 
 
-# What conda, mamba and micromamba are given: an environment.yml, or the explicit list of a lock.
-# They name channels by URLs that are valid for any reader: the shipped URL, or for a channel of the
-# user's own the configured one, never with credentials. A channel is written as a bare name only if
-# conda resolves that name to the same URL.
+# What conda, mamba and micromamba are given: an environment.yml. It names channels by URLs that are
+# valid for any reader: the shipped URL, or for a channel of the user's own the configured one. They
+# have no credentials. A channel is written as a bare name only if conda resolves it to that URL.
 
 
 ANACONDA = "https://conda.anaconda.org"
@@ -451,58 +450,7 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
     return tuple(result)
 
 
-def of_python(lock: Lock, python: str) -> tuple[Target, ...]:
-    """Return the lock's targets for a Python; raise `InvalidError` if there are none."""
-    selected = tuple(t for t in lock.targets if t.python == python)
-    if not selected:
-        covered = ", ".join(sorted({t.python for t in lock.targets}))
-        raise InvalidError(
-            f"the conda lock of '{lock.profile}' has no Python {python}",
-            f"It covers Python {covered}. {profile_lock.OTHER_PYTHON}",
-        )
-    return selected
-
-
-def virtual_text(virtual: Mapping[str, str]) -> str:
-    """Return virtual packages as one line of text."""
-    return ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
-
-
 def cuda(profile: Profile) -> str:
     """Return the CUDA version that the profile requires of the driver; empty if none."""
     versions = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
     return next(filter(None, versions), "")
-
-
-def explicit_name(target: Target) -> str:
-    """Return the file name of a target's explicit list."""
-    return f"conda-{target.subdir}-py{target.python.replace('.', '')}.txt"
-
-
-def explicit_lines(target: Target, channels: Iterable[Channel]) -> tuple[str, ...]:
-    """Return the URL of each package with the sha256 of its file, dependencies first.
-
-    conda and mamba install such a list in the given order, without solving.
-    """
-    roots = {c.name: c.url for c in channels}
-    return tuple(
-        f"{roots[p.channel]}/{p.as_file.file}#{p.sha256}" for p in _ordered(target.packages)
-    )
-
-
-def _ordered(packages: Iterable[Package]) -> list[Package]:
-    """Sort packages by name, dependencies first; break cycles, like the one of python and pip."""
-    by_name = {p.name: p for p in sorted(packages, key=lambda p: p.name)}
-    ordered: list[Package] = []
-    entered: set[str] = set()
-
-    def enter(name: str) -> None:
-        if name not in entered:
-            entered.add(name)
-            for other in sorted(by_name[name].dependencies & by_name.keys()):
-                enter(other)
-            ordered.append(by_name[name])
-
-    for name in by_name:
-        enter(name)
-    return ordered

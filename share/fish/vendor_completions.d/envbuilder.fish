@@ -206,7 +206,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from build' -l debug -d 'Show 
 complete -c envbuilder -n '__fish_seen_subcommand_from build' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from render' -l profile -x -a '(__envbuilder_profiles)' -d 'Profiles to use. Without it, this machine\'s hardware decides.'
 complete -c envbuilder -n '__fish_seen_subcommand_from render' -l environment -x -d 'Name of the project\'s environment in envbuilder.yaml. Without it, `default`.'
-complete -c envbuilder -n '__fish_seen_subcommand_from render' -l target -x -a 'dockerfile compose devcontainer script requirements pylock conda conda-explicit bake' -d 'What to write: dockerfile, compose, devcontainer, script, requirements, pylock, conda, conda-explicit, bake. Without it, a Dockerfile, or a script for profiles without one.'
+complete -c envbuilder -n '__fish_seen_subcommand_from render' -l target -x -a 'dockerfile compose devcontainer script requirements pylock conda bake' -d 'What to write: dockerfile, compose, devcontainer, script, requirements, pylock, conda, bake. Without it, a Dockerfile, or a script for profiles without one.'
 complete -c envbuilder -n '__fish_seen_subcommand_from render' -l python-version -x -d 'Python of the environment.'
 complete -c envbuilder -n '__fish_seen_subcommand_from render' -s o -l output -r -F -d 'Folder to write to. Without it, the main file is printed.'
 complete -c envbuilder -n '__fish_seen_subcommand_from render' -l target-host -r -F -d 'Decide for this host (written by `detect --json`) instead of this machine.'

@@ -51,8 +51,6 @@ def test_rendered_files_are_the_golden_ones(
     try:
         files = rendered(name, target, found)
     except InvalidError:
-        if target == "conda-explicit":
-            return  # no shipped profile has a conda lock
         backend = "conda" if target == "conda" else "docker"
         assert backend not in shipped_profile(name).backends
         return
