@@ -10,6 +10,7 @@ the differing facts where it does not lead to the decisions that the machine its
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import json
 import re
@@ -82,6 +83,15 @@ def judged(host: Host) -> tuple[Choice, dict[str, Any]]:
     return choice, facts
 
 
+def differences(
+    live: dict[str, Any], replayed: dict[str, Any], scrubber: record.Scrubber
+) -> list[str]:
+    """Return the lines in which a host and its recording are judged differently, as a diff."""
+    here = scrubber.public(json.dumps(live, indent=1)).splitlines()
+    there = json.dumps(replayed, indent=1).splitlines()
+    return [*difflib.unified_diff(here, there, "here", "recording", lineterm="")]
+
+
 def main(arguments: list[str]) -> int:
     """Write the archive; 1 where its replay leads to other decisions."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -95,9 +105,9 @@ def main(arguments: list[str]) -> int:
         tree = record.plant(Path(folder), data)
         choice, replayed = judged(probe.host(tree))
         options.archive.write_bytes(archive(tree, as_yaml(data, choice)))
-    found = record.differences(live, replayed, scrubber)
+    found = differences(live, replayed, scrubber)
     for line in found:
-        sys.stderr.write(f"differs: {line}\n")
+        sys.stderr.write(f"{line}\n")
     sys.stdout.write(json.dumps({"profile": choice.profile, "differences": found}) + "\n")
     return 1 if found else 0
 

@@ -180,38 +180,17 @@ def _releases(
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
-    """Write a recording of this machine.
-
-    Then compare the decisions made from the recording with the decisions made on the machine
-    itself.
-    """
-    taken = probe.fetch(Path("/"), full=full)
-    scrubber = recorder.this_machine()
-    files = recorder.write(folder, taken, scrubber)
-    library = variants.library(load_settings())
-    candidates = library.candidates()
-    choices = [
-        choose_best(candidates, host, locks=library.locks(candidates))
-        for host in (probe.decide(taken, {}), probe.host(folder))
-    ]
-    live, replayed = map(msgspec.to_builtins, choices)
-    differences = recorder.differences(live, replayed, scrubber)
+    """Write a recording of this machine."""
+    files = recorder.write(folder, probe.fetch(Path("/"), full=full), recorder.this_machine())
     if as_json:
-        console.data(
-            {"schema": 1, "recording": str(folder), "files": files, "differences": differences}
-        )
+        console.data({"schema": 1, "recording": str(folder), "files": files})
         return
     console.result(f"{folder}: recorded {files} files of /proc, /sys, /dev and drivers' answers")
     console.result(
         "Left out or replaced: serial numbers, UUIDs, MAC addresses, names of the machine and of"
         " users. Check the files before you send them."
     )
-    for line in differences:
-        console.message(f"differs: {line}")
-    if not differences:
-        console.hints(
-            [Hint("To get the same decision from the recording", ("detect", "--root", str(folder)))]
-        )
+    console.hints([Hint("To decide from the recording", ("detect", "--root", str(folder)))])
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:

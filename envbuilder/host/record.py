@@ -206,27 +206,3 @@ def plant(root: Path, data: dict[str, Any]) -> Path:
 def _at(root: Path, path: str) -> Path:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     return root / path
-
-
-def differences(live: Any, replayed: Any, scrubber: Scrubber) -> list[str]:
-    """Return the facts in which two judged hosts differ, without identifying values."""
-    recorded = _facts(replayed)
-    lines = []
-    for path, value in (dict.fromkeys(recorded) | _facts(live)).items():
-        public = scrubber.public(str(value))
-        other = recorded.get(path)
-        if value != other and public != str(other):
-            lines.append(f"{path}: {public} here, {other} in the recording")
-    return lines
-
-
-def _facts(value: Any, path: str = "") -> dict[str, Any]:
-    """Return the values in nested data, by their paths."""
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return {path: value}
-    facts: dict[str, Any] = {}
-    for name, item in value.items():
-        facts |= _facts(item, f"{path}.{name}".lstrip("."))
-    return facts

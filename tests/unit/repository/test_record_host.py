@@ -53,4 +53,14 @@ def test_that_buildx_is_not_there_is_known_of_the_live_machine_alone() -> None:
     hosts = [probe.decide(replace(live, live=is_live), {}) for is_live in (True, False)]
     assert [host.containers.buildx for host in hosts] == [False, None]
     facts = [record_host.judged(host)[1] for host in hosts]
-    assert record.differences(*facts, record.Scrubber()) == []
+    assert record_host.differences(*facts, record.Scrubber()) == []
+
+
+def test_differences_are_named_and_public() -> None:
+    scrubber = record.Scrubber(names=("alice",), home="/home/alice")
+    live = {"host": {"gpu": "H100", "engines": ["/home/alice/x", "alice's"]}}
+    replayed = {"host": {"gpu": "H200", "engines": ["/home/user/x", "name's"]}}
+    changed = [
+        line for line in record_host.differences(live, replayed, scrubber)[2:] if line[0] in "+-"
+    ]
+    assert changed == ['-  "gpu": "H100",', '+  "gpu": "H200",']
