@@ -510,15 +510,6 @@ class Draft(Struct, frozen=True, kw_only=True):
     """A remark to show next to the path."""
 
 
-class LockDifference(Struct, frozen=True, kw_only=True):
-    """A lock in the bundle that the project lacks, or that differs from the project's lock."""
-
-    path: str
-    """The path relative to the project."""
-    state: str
-    """The state of the project's lock: `missing` or `different`."""
-
-
 class Image(Struct, frozen=True, kw_only=True):
     """A base image for this machine that was unpacked from a bundle."""
 
@@ -545,8 +536,9 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     """The base images for this machine."""
     signed: signatures.Signed | None
     """The accepted signature, or None if no signature is required."""
-    differences: tuple[LockDifference, ...]
-    """The project's locks that differ from the bundle's. Builds use the locks of the project."""
+    differences: tuple[str, ...]
+    """The paths of the bundle's locks that the project lacks or has otherwise. Builds use the
+    project's locks."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
@@ -779,10 +771,10 @@ def write(changes: Iterable[Draft]) -> None:
         files.save(draft.path, draft.content, BuildError, hint)
 
 
-def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDifference, ...]:
-    """Return the bundle's locks that are missing or different in the current project.
+def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[str, ...]:
+    """Return the paths of the bundle's locks that are missing or different in the current project.
 
-    Builds use the locks of the project. The result is empty outside of a project.
+    The result is empty outside of a project.
     """
     if settings.project is None or settings.definition is None:
         return ()
@@ -790,12 +782,11 @@ def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[LockDi
     for path, content in texts.items():
         relative = path.removeprefix(f"{PROJECT}/")
         if path.startswith(f"{PROJECT}/{LOCKS}/") and path.endswith(".json"):
-            state = "missing"
+            present = None
             with suppress(InvalidError):
                 present = read_bytes(settings.project, relative, LARGEST_TEXT)
-                state = "" if present == content else "different"
-            if state:
-                result.append(LockDifference(path=relative, state=state))
+            if present != content:
+                result.append(relative)
     return tuple(result)
 
 

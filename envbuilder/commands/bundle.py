@@ -26,8 +26,6 @@ from envbuilder.profiles import choice
 from envbuilder.project import variants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from envbuilder.bundle.contents import Unpacked
 
 
@@ -217,8 +215,11 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
         console.result(f"base image {image.name or '(without a name)'}: {location}")
     for lack in manifest.lacks:
         console.result(f"not in the bundle: {lack}")
-    for line in _differences(taken, file, settings):
-        console.result(line)
+    for path in taken.differences:
+        console.result(f"the bundle's {path} is not this project's: builds use the project's own")
+    if taken.differences:
+        console.result("To use the bundle's locks:")
+        console.result(f"  {shlex.join(_extraction(file, settings))}")
     console.result("Next:" if manifest.environment is None else "Next, in the project's folder:")
     console.hints(commands)
 
@@ -247,16 +248,7 @@ def _next(taken: Unpacked) -> tuple[Hint, ...]:
     return tuple(Hint("", command) for command in commands)
 
 
-def _differences(taken: Unpacked, file: Path, settings: Settings) -> Iterator[str]:
-    """Yield notes on the project's locks that differ from those in the bundle."""
-    words = {
-        "missing": "is missing from this project and cannot be built",
-        "different": "differs from this project's lock, which builds use",
-    }
-    for difference in taken.differences:
-        yield f"the bundle's {difference.path} {words[difference.state]}"
-    if taken.differences:
-        source = shlex.quote(str(file))
-        target = shlex.quote(str(settings.project))
-        yield "To use the bundle's locks:"
-        yield f"  tar -xf {source} -C {target} --strip-components=1 project/{LOCKS}"
+def _extraction(file: Path, settings: Settings) -> tuple[str, ...]:
+    """Return the command that extracts a bundle's locks to the project."""
+    folder = str(settings.project)
+    return ("tar", "-xf", str(file), "-C", folder, "--strip-components=1", f"project/{LOCKS}")

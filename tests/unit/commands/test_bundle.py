@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.bundle.contents import Image, LockDifference, Unpacked
+from envbuilder.bundle.contents import Image, Unpacked
 from envbuilder.bundle.format import KINDS
 from envbuilder.commands import bundle
 from envbuilder.core.settings import Settings
 from tests.support.bundles import made_of
 
 
-def taken(environment: str | None, *differences: LockDifference) -> Unpacked:
+def taken(environment: str | None) -> Unpacked:
     manifest = made_of((), environment=environment, profiles=("cpu",))
     nothing: dict[str, Any] = {"new": 0, "present": 0, "written": (), "bases": (), "signed": None}
-    return Unpacked(manifest=manifest, digest="0" * 64, differences=differences, **nothing)
+    return Unpacked(manifest=manifest, digest="0" * 64, differences=(), **nothing)
 
 
 @pytest.mark.parametrize(
@@ -48,36 +48,11 @@ def test_commands_with_spaces_in_names_are_quoted(tmp_path: Path) -> None:
     assert f"oci:{tmp_path / 'my bases'}" in shlex.split(last.command_line())
 
 
-def test_a_lock_that_is_not_the_bundles_can_be_taken_from_it(
-    found: Settings, tmp_path: Path
-) -> None:
+def test_the_locks_are_extracted_to_the_project(found: Settings, tmp_path: Path) -> None:
     settings = replace(found, project=tmp_path / "my project")
-    assert list(bundle._differences(taken("default"), Path("x.tar"), settings)) == []
-    lines = list(
-        bundle._differences(
-            taken(
-                "default",
-                LockDifference(path="envbuilder.lock/default.cpu.json", state="different"),
-                LockDifference(path="envbuilder.lock/default.cpu.conda.json", state="missing"),
-            ),
-            Path("my bundle.tar"),
-            settings,
-        )
-    )
-    wheels, packages = lines[:2]
-    assert wheels.endswith("default.cpu.json differs from this project's lock, which builds use")
-    assert packages.endswith(
-        "default.cpu.conda.json is missing from this project and cannot be built"
-    )
-    assert shlex.split(lines[-1]) == [
-        "tar",
-        "-xf",
-        "my bundle.tar",
-        "-C",
-        str(tmp_path / "my project"),
-        "--strip-components=1",
-        "project/envbuilder.lock",
-    ]
+    words = bundle._extraction(Path("my bundle.tar"), settings)
+    assert words[2:5] == ("my bundle.tar", "-C", str(tmp_path / "my project"))
+    assert words[-1] == "project/envbuilder.lock"
 
 
 def test_members_are_counted_in_the_plural_if_needed() -> None:
