@@ -68,7 +68,7 @@ LIMITS = {"cpu": Limits(1e-4, 5e-6)}
 ELSEWHERE = Limits(1e-3, 5e-5)
 """Limits for devices on which the errors of honest runs were not measured."""
 _OF_IMAGE = 10
-MOST_ERROR = 2e-2
+MOST_ERROR = 5e-2
 MOST_LOSS_ERROR = 1e-4
 """Largest allowed errors of any single step and of its loss."""
 
