@@ -312,7 +312,7 @@ def tried(
             if written.is_file():
                 lock = [program, "lock", "--profile"]
                 code, printed, seconds = ran([*lock, profile], folder, environment)
-                if code and profile == "mps" and "has PyTorch, and the project is" in printed:
+                if code and profile == "mps" and "has PyTorch, but the project uses" in printed:
                     code, printed, seconds = ran([*lock, "cpu"], folder, environment)
                 why = (
                     lacking(folder, primary, profile)

@@ -85,7 +85,7 @@ def _places(_environment: frozenset[tuple[str, str]]) -> tuple[Place, ...]:
     done, printed = compiled("", "places.txt", variables, options, seconds=60)
     if done.returncode != 0:
         raise ToolError(
-            f"uv does not report which indexes it uses (exit {done.returncode})",
+            f"uv did not report its indexes (exit {done.returncode})",
             "Check uv's settings: python -m uv pip compile --emit-index-url requirements.txt",
         )
     no_index = variables.get("UV_NO_INDEX") or os.environ.get("UV_NO_INDEX")
@@ -172,7 +172,7 @@ def fetch(
     remaining = [f for f in missing if not _take_local(f, store, folders)]
     if remaining:
         try:
-            with progress.task(f"look for {len(remaining)} files"):
+            with progress.task(f"locate {len(remaining)} files"):
                 urls = _locate(target, remaining, settings)
             session = open_session()
             require_rooms([download_room(remaining, settings)])
@@ -240,8 +240,8 @@ def _locate(
     return urls
 
 
-_ELSEWHERE = "Wheels of your own: put them into a folder and name it in PIP_FIND_LINKS."
-_AGAIN = (Hint("To lock what it has now", ("lock",)), Hint(_ELSEWHERE))
+_ELSEWHERE = "To use your own wheels, put them into a folder and name it in PIP_FIND_LINKS."
+_AGAIN = (Hint("To lock the files that it has now", ("lock",)), Hint(_ELSEWHERE))
 
 
 def _is_lacking(file: File, words: str) -> bool:
@@ -305,7 +305,8 @@ def _ask_uv(
         raise BuildError(
             f"cannot find {counted(len(files), 'file')} of the lock ({names}) at '{source}':\n"
             f"{done.last_words}",
-            f"Check the network. {_ELSEWHERE} A mirror: {indexes.mirror_setting(source)}.",
+            f"Check the network. {_ELSEWHERE} To use a mirror, set"
+            f" {indexes.mirror_setting(source)}.",
         )
     logins = {**os.environ, **variables}
     urls = {}
@@ -394,8 +395,8 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
         f" {file.sha256}{size}, but {finding}",
         (
             Hint(
-                "It was replaced upstream, or a mirror or proxy replaces it. Nothing was kept."
-                " Another source may still have the locked file: set"
+                "The file was replaced upstream, or by a mirror or proxy. Nothing was kept. If"
+                " another source still has the locked file, set"
                 f" {indexes.mirror_setting(file.source)}, or put the file into a folder named in"
                 " PIP_FIND_LINKS."
             ),
@@ -414,7 +415,7 @@ def _bring(
 
     source = Path(unquote(urlsplit(url).path))
     if not source.is_file():
-        raise UnavailableError("the file is gone")
+        raise UnavailableError("the file no longer exists")
     try:
         shutil.copyfile(source, part)
     except OSError as error:

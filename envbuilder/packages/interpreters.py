@@ -52,8 +52,8 @@ def require_interpreter(profile: Profile, target: Target) -> File:
     if not target.interpreter:
         raise InvalidError(
             f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
-            f" {target.python}, and python: is managed",
-            Hint("There are interpreters of Python 3.8 to 3.14. Make the lock again", ("lock",)),
+            f" {target.python}, but python: is managed",
+            Hint("Interpreters exist for Python 3.8 to 3.14. Make the lock again", ("lock",)),
         )
     return target.interpreter
 
@@ -72,7 +72,7 @@ def unpack(file: File, path: Path, folder: Path) -> None:
         unpacked = Path(name)
         archives.unpack(path, unpacked, partial(_refused, file))
         if [p.name for p in unpacked.iterdir()] != [_TOP]:
-            raise _refused(file, f"it has other content than the folder {_TOP}")
+            raise _refused(file, f"it contains more than the folder {_TOP}")
         (unpacked / _TOP).rename(folder)
     root = folder.resolve()
     for link in filter(Path.is_symlink, root.rglob("*")):
@@ -87,6 +87,6 @@ def _refused(file: File, reason: str) -> BuildError:
     """Return the error for an archive that cannot be used."""
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
-        "The file matches the lock. Choose another Python, or install this one and use that"
-        " (without `managed`).",
+        "The file matches the lock, so the archive itself is at fault. Choose another Python, or"
+        " install this version and write python: without `managed`.",
     )

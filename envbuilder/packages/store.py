@@ -109,8 +109,8 @@ class Store:
                 f"{file.basename} from {origin}: wrong hash:"
                 f" expected sha256 {file.sha256}, got {actual}",
                 Hint(
-                    "The file changed upstream, or a proxy changes it. Nothing was kept. If the new"
-                    " bytes are right, make the lock again",
+                    "The file changed upstream, or a proxy changes it. Nothing was kept. If the"
+                    " new file is the right one, make the lock again",
                     ("lock",),
                 ),
                 actual=actual,
@@ -214,10 +214,10 @@ class Store:
         return BuildError(
             f"{file.basename}: damaged in the {'shared ' if shared else ''}store ({source}):"
             f" expected sha256 {file.sha256}, found {actual}",
-            "Report it to the administrator of the shared store. To fetch the file yourself until"
-            " then, run the same command with ENVBUILDER_SHARED_STORE= (empty)."
+            "Report this to the administrator of the shared store. To fetch the file yourself"
+            " until then, run the same command with ENVBUILDER_SHARED_STORE= (empty)."
             if shared
-            else "The damaged file was removed; run the same command again to fetch it again.",
+            else "The damaged file was removed. Run the same command again to fetch a new copy.",
         )
 
 
@@ -258,7 +258,7 @@ def objection(root: Path) -> str:
     except OSError as error:
         return f"the shared store cannot be used: {error.filename}: {error.strerror}"
     if not folders:
-        return f"the shared store cannot be used: {root}: holds no {NAME}/"
+        return f"the shared store cannot be used: {root} does not contain {NAME}/"
     return ""
 
 
@@ -309,8 +309,8 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
         if disk.needed > disk.free:
             more = f" (and {unknown} files of unknown size)" if unknown else ""
             raise BuildError(
-                f"not enough space in {disk.folder}: {gigabytes(disk.needed)} are needed{more},"
-                f" {gigabytes(disk.free)} are free",
+                f"not enough space in {disk.folder}: {gigabytes(disk.needed)} needed{more},"
+                f" {gigabytes(disk.free)} free",
                 make_room("ENVBUILDER_CACHE_DIR and ENVBUILDER_DATA_DIR"),
             )
 

@@ -380,8 +380,8 @@ def merge(
             continue
         if claim and claim.sha256 != offer.sha256:
             notes.append(
-                f"{offer.file}: the index {source} states a different hash than public locks do; "
-                "taken from the index"
+                f"{offer.file}: using the hash of the index {source}, which differs from public"
+                " locks"
             )
         if not offer.core_metadata and claim:
             offer = replace(offer, requires_dist=claim.requires_dist)  # noqa: PLW2901
@@ -394,7 +394,7 @@ def merge(
             raise InvalidError(
                 f"{offer.location}: sha256 is {offer.sha256},"
                 f" but {existing.by} states {existing.sha256}",
-                "Remove the file, or take it from its index again.",
+                "Remove the file, or download it again from its index.",
             )
         by = offer.by
         if existing and existing.provenance == "read":
@@ -441,11 +441,16 @@ def offers(
             except OSError as error:
                 if not _is_missing(error):
                     silent.add(source)
-                    on_progress(f"{source}: unreachable ({http.reason(error)}); using claims")
+                    on_progress(
+                        f"{source}: unreachable ({http.reason(error)}), so hashes from public"
+                        " locks are used"
+                    )
                 elif source in answering:
                     claimed = ()
                 elif claimed:
-                    on_progress(f"{source}: has no page of {distribution}; using claims")
+                    on_progress(
+                        f"{source}: no page of {distribution}, so hashes from public locks are used"
+                    )
         merged, notes = merge(page, local_wheels(find_links, distribution, store), claimed, source)
         for note in notes:
             on_progress(note)
@@ -548,8 +553,8 @@ class Index:
                         late.append(link.upload_time[:10] or "9")
             if late and not every:
                 first = min(late)
-                self.too_late[name] = f"no release of {self._as_of} or before is known" + (
-                    f"; the first is of {first}" if first != "9" else ""
+                self.too_late[name] = f"no release from {self._as_of} or before is known" + (
+                    f", the first is from {first}" if first != "9" else ""
                 )
             self._yanked[name] = self._grouped(pair for pair in every if pair[1].yanked)
             self._releases[name] = self._grouped(pair for pair in every if not pair[1].yanked)

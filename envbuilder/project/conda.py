@@ -97,7 +97,7 @@ def parse(text: str, where: str) -> Spec:
     match = _SPEC.match(text.strip())
     if match is None or len(text) > LONGEST:
         raise InvalidError(
-            f"{subject}: not a conda package",
+            f"{subject} is not a conda package",
             "Write a name and perhaps versions, such as numpy=1.26 or numpy>=1.26,<2.",
         )
     versions, build = _versions_and_build(match["rest"], subject)
@@ -123,8 +123,8 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
         versions = "" if rest == "*" else re.sub(r"==(?=[^,|]*\*)", "", rest)
     if versions and not re.match(_VERSIONS, versions):
         raise InvalidError(
-            f"{subject}: not a range of versions",
-            "Write it like this: numpy=1.26, numpy==1.26.4, numpy>=1.26,<2.",
+            f"{subject} is not a range of versions",
+            "Write, for example, numpy=1.26, numpy==1.26.4 or numpy>=1.26,<2.",
         )
     return versions, build
 
@@ -265,9 +265,9 @@ class Packages:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
         changed = {
-            "the list for pip counts, as it comes later": self._replaced,
+            "the list for pip takes precedence, as it comes later": self._replaced,
             "taken by their names on the package index": self._renamed,
-            "taken in any version, since the package index cannot have these": self._any_version,
+            "taken in any version, since the index cannot have these versions": self._any_version,
         }
         for sentence, names in changed.items():
             if names:
@@ -275,7 +275,7 @@ class Packages:
         yield from _of_programs(self._programs)
         dropped = {
             "the profile decides on CUDA:": self._cuda,
-            "other packages bring such libraries along:": self._libraries,
+            "other packages contain such libraries:": self._libraries,
             "the profile decides where the framework comes from: the channels": [
                 channel for channel in self._every if channel in _FRAMEWORK_CHANNELS
             ],
@@ -285,7 +285,7 @@ class Packages:
                 yield lines.Dropped(f"left out, since {reason} {_joined(names)}")
         if self._built:
             yield (
-                "builds are left out, since each is for one platform; versions stay:"
+                "builds are left out, since each is for one platform, and versions are kept:"
                 f" {_joined(self._built)}"
             )
         if _DEFAULTS in self._every and self._conda:
@@ -301,7 +301,7 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
     if of_debian := {name: package for name, package in debian.items() if package}:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
         instead = f"Use system_packages: [{packages}], or --backend conda"
-        yield f"no Python packages: {_joined(of_debian)}. {instead}"
+        yield f"not Python packages: {_joined(of_debian)}. {instead}"
     others = []
     for name, package in debian.items():
         several = _joined(distributions_of(name))
@@ -309,9 +309,8 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
             others.append(f"{name} ({several})" if several else name)
     if others:
         yield lines.Needed(
-            f"no Python package of this name: {_joined(others)}. Use --backend conda; if the"
-            " package"
-            " index has the same, list it under requirements:"
+            f"no Python package of this name: {_joined(others)}. Use --backend conda or, if the"
+            " package index has the same package, list it under requirements:"
         )
 
 
@@ -377,8 +376,8 @@ class _Reader:
                 names = _joined(escaped(str(name), 60) for name in value)
                 self._notes.append(
                     lines.Needed(
-                        f"{self._place(key)}: variables are not read: {names}. Write those that"
-                        " are needed under environment: in envbuilder.yaml."
+                        f"{self._place(key)}: variables are not read: {names}. Write the ones you"
+                        " need under environment: in envbuilder.yaml."
                     )
                 )
             elif key not in _KEYS and value:
@@ -409,8 +408,8 @@ class _Reader:
             lines.require_public(str(channel), place)
             self._notes.append(
                 lines.Dropped(
-                    f"{place}: {shown(str(channel))}: left out: channels are listed by name, and"
-                    " each machine's settings say where they are."
+                    f"{place}: {shown(str(channel))}: left out, since channels are listed by"
+                    " name, and each machine's settings have their URLs."
                 )
             )
         return channels

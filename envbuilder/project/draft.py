@@ -72,7 +72,7 @@ IMPORTED = "imported by "
 OF_CONDA = " (conda)"
 """Suffix of a package's place if a text installs the package with conda."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
-_INSTEAD = "the nearest to what files say that there is"
+_INSTEAD = "the nearest existing release to the one in files"
 _TAIL = {
     "framework": "# framework: jax  # or tensorflow; by default what the packages require, else"
     " torch\n",
@@ -431,8 +431,8 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
                     brought.intersection(li.name for li in requirements.requirements)
                 ):
                     yield (
-                        f"code also imports {first(shared, 8)}: {kind} `{name}` of {main.file} has"
-                        f" it. To take it: requirements_from: [{_entry(more)}]"
+                        f"code also imports {first(shared, 8)}: {kind} `{name}` of {main.file}"
+                        f" lists it. To use it: requirements_from: [{_entry(more)}]"
                     )
 
 
@@ -447,7 +447,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     framework: types.Framework | None = None
     """The framework to use if there are several."""
     framework_version: str | None = None
-    version_why: str = "instead of what files say"
+    version_why: str = "differs from the one in files"
     """Why the release differs from the release in files; `python_why` says the same for Python."""
     python: str | None = None
     python_why: str = _INSTEAD

@@ -114,7 +114,7 @@ def added(
         if name == "python":
             version = re.search(r"3\.[0-9]+", line)
             raise InvalidError(
-                f"{_ADD}: {shown(requirement)}: Python is not among the packages",
+                f"{_ADD}: {shown(requirement)}: Python is not listed as a package",
                 f'Write python: "{version[0] if version else "3.12"}" into {PROJECT_FILE}.',
             )
         places = file.places(name)
@@ -123,10 +123,10 @@ def added(
         if not places:
             if not exact and (other := mistaken(name)):
                 raise InvalidError(
-                    f"{_ADD}: {name}: more likely {other} is meant, which many use",
+                    f"{_ADD}: {name}: this is probably a misspelling of {other}, which many use",
                     (
                         Hint("Run", ("add", other)),
-                        Hint(f"If you mean {name}", ("add", "--exact", name)),
+                        Hint(f"If you really mean {name}", ("add", "--exact", name)),
                     ),
                 )
             file.change(f"added {line}", line)
@@ -156,8 +156,8 @@ def changed_file(change: Change) -> dict[Path, bytes]:
     path = change.path
     if read_text(path) != change.before:
         raise InvalidError(
-            f"{path}: was edited meanwhile, and was not changed",
-            "Run the command again.",
+            f"{path} was edited in the meantime, so it was not changed",
+            "Run the same command again.",
         )
     return {path.resolve(): change.text.encode()}
 
@@ -183,20 +183,20 @@ def _of_profile(name: str, line: str, definition: Definition) -> str:
     if row is None or key is None:
         return ""
     if name not in row.names:
-        return f"{name}: each hardware has its own build, and its release follows {row.title}'s"
+        return (
+            f"{name}: each kind of hardware has its own build, whose release follows {row.title}'s"
+        )
     if key != (definition.framework or frameworks.DEFAULT):
         raise InvalidError(
             f"{_ADD}: {shown(line)}: {_from_profile(name)}",
-            f"Write framework: {key} into {PROJECT_FILE}: then it is in every environment.",
+            f"Write framework: {key} into {PROJECT_FILE}, so that every environment contains it.",
         )
-    choose = f"To choose its release: framework_version: in {PROJECT_FILE}"
+    choose = f"To choose its release, set framework_version: in {PROJECT_FILE}"
     if line == name:
-        return f"{_from_profile(name)}, and every environment has it. {choose}"
-    hint = f"Leave it out: it is in every environment. {choose}"
+        return f"{_from_profile(name)}, and every environment contains it. {choose}"
+    hint = f"Remove it, since every environment contains it. {choose}"
     if version := re.search(r"[0-9]+\.[0-9]+(\.[0-9]+)?", line):
-        hint = (
-            f'Write framework_version: "{version[0]}" into {PROJECT_FILE}, and leave it out here.'
-        )
+        hint = f'Write framework_version: "{version[0]}" into {PROJECT_FILE} instead.'
     raise InvalidError(f"{_ADD}: {shown(line)}: {_from_profile(name)}", hint)
 
 
@@ -219,14 +219,14 @@ def removed(
 
 
 def _from_profile(name: str) -> str:
-    return f"{name} comes from the profile of the hardware: each has its own build"
+    return f"{name} comes from the profile, since each kind of hardware has its own build"
 
 
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
     """Raise `InvalidError` for a package that the edited list does not contain."""
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
-            f"envbuilder remove: {_from_profile(name)}", "It is in every environment."
+            f"envbuilder remove: {_from_profile(name)}", "Every environment contains it."
         )
     for other in names(file.definition):
         if name in map(_name, _part(file.definition, other).requirements):

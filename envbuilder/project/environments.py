@@ -125,7 +125,8 @@ def contents(
             for line in merged_lists.pythons:
                 if not release.allowed([version], [line]):
                     notes.append(
-                        f"{line.where} asks for Python {line.text}; {where} decides: {version}"
+                        f"{line.where} asks for Python {line.text}, but {where} takes precedence:"
+                        f" {version}"
                     )
     lines = merged_lists.requirements
     replacing = _overrides(definition, project)
@@ -133,7 +134,10 @@ def contents(
     resolution = _resolution(definition, lines, overrides)
     left = tuple(_replaced(lines, overrides, resolution.exclude))
     same = _doubled(left)
-    notes += [Dropped(f"{other} is left out: {of} has all of it") for other, of in same.items()]
+    notes += [
+        Dropped(f"{other} is left out, because {of} contains all of it")
+        for other, of in same.items()
+    ]
     return Contents(
         environment=merged(definition, name),
         resolution=resolution,
@@ -218,7 +222,7 @@ def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]
     for name in overrides.keys() - {line.name for line in lines}:
         if _marker(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
-            yield f"{where}: no file lists {name}, so with a marker nothing is replaced"
+            yield f"{where}: no file lists {name}, so an override with a marker has no effect"
 
 
 def _resolution(
@@ -273,8 +277,8 @@ def of_framework(
     if framework in contents.resolution.exclude:
         raise InvalidError(
             f"{place_of_exclusion(definition, project, framework)}: {framework} comes from the"
-            " profile of the hardware, and every environment has it",
-            "Remove the line. To choose its release: framework_version.",
+            " profile, and every environment contains it",
+            "Remove the line. To choose its release, set framework_version.",
         )
     if not override or any(line.name == framework for line in contents.requirements):
         return contents
@@ -298,7 +302,9 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
     for line in contents.requirements:
         requirement = parse(line.text, line.where)
         if (line.name in brought or row.is_library(line.name)) and requirement.specifier:
-            notes.append(f"{line.where} asks for {line.text}; framework_version decides")
+            notes.append(
+                f"{line.where} asks for {line.text}, but framework_version takes precedence"
+            )
             requirement.specifier = type(requirement.specifier)()
             lines.append(replace(line, text=str(requirement)))
         else:
@@ -346,8 +352,8 @@ def paths(definition: Definition, name: str, project: Path, key: str) -> Iterato
         if not (path.is_dir() if key == "python_path" else path.exists()):
             kind = "folder" if key == "python_path" else "file or folder"
             raise InvalidError(
-                f"{where}: {key}: {shown(text)} is not a {kind} of the project",
-                "Write its path from the folder of envbuilder.yaml, or remove it.",
+                f"{where}: {key}: {shown(text)} is not a {kind} in the project",
+                "Write the path relative to envbuilder.yaml, or remove the entry.",
             )
         yield path
 

@@ -211,8 +211,9 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
     if data.get("version") != _UV_VERSION:
         raise InvalidError(
             f"{name}: version {escaped(str(data.get('version')), 20)} of uv's lock format is not"
-            f" supported; {_UV_VERSION} is",
-            "Run uv lock with a uv that writes this version, or list pyproject.toml instead.",
+            f" supported (supported: {_UV_VERSION})",
+            "Run uv lock with a uv that writes the supported version, or list pyproject.toml"
+            " instead.",
         )
     lock = decode(data, _UvLock, name)
     if len(lock.package) > MOST:
@@ -263,13 +264,14 @@ class _UvLockReader:
             if package.source in _UV_ITSELF:
                 if package.dependencies and not package.metadata.requires_dist:
                     raise InvalidError(
-                        f"{self._file}: does not state what {escaped(package.name, 60)} requires",
-                        "An old uv wrote it: run uv lock.",
+                        f"{self._file} does not state what {escaped(package.name, 60)} requires",
+                        "An old uv wrote the lock: run uv lock.",
                     )
                 return package
         raise InvalidError(
-            f"{self._file}: no package is the project itself, as in a workspace without one",
-            "List the pyproject.toml of the packages to use instead.",
+            f"{self._file}: the lock does not contain the project itself (it may be a workspace"
+            " root)",
+            "List the packages' own pyproject.toml files instead.",
         )
 
     def _where(self, name: str) -> str:
@@ -373,7 +375,8 @@ class _UvLockReader:
             ]
             if not targets:
                 raise InvalidError(
-                    f"{where}: packages depend on it, but the lock does not hold it", "Run uv lock."
+                    f"{where}: other packages depend on it, but the lock does not contain it",
+                    "Run uv lock.",
                 )
             for target in targets:
                 for extra in ("", *edge.extra):
@@ -415,12 +418,12 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
         lock = Pylock.from_dict(data)
     except PylockUnsupportedVersionError as error:
         raise InvalidError(
-            f"{name}: {escaped(str(error), 100)}", "Write it in version 1.0 (PEP 751)."
+            f"{name}: {escaped(str(error), 100)}", "Write the lock in version 1.0 (PEP 751)."
         ) from error
     except (PylockValidationError, RecursionError) as error:
         raise InvalidError(
             f"{name}: not a valid pylock.toml (PEP 751): {escaped(str(error), 200)}",
-            "Write it again with the tool that wrote it.",
+            "Write the lock again with the tool that made it.",
         ) from error
     if len(lock.packages) > MOST:
         raise InvalidError(f"{name}: more than {MOST} packages")
@@ -432,10 +435,10 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
     notes = list[str]()
     if itself := next(filter(_is_itself, lock.packages), None):
         its = escaped(itself.name, 60)
-        notes.append(Dropped(f"{name}: {its} is left out: it is the project itself."))
+        notes.append(Dropped(f"{name}: {its} is left out, because it is the project itself."))
     if lock.environments:
         environments = escaped(" | ".join(map(str, lock.environments)), 200)
-        notes.append(f"{name}: locked for some environments only: {environments}.")
+        notes.append(f"{name}: only locked for some environments: {environments}.")
     return Listed(
         requirements=tuple(
             filter(None, (_of_pylock(p, name, chosen, notes) for p in lock.packages))
@@ -465,7 +468,8 @@ def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) ->
     if package.version is None:
         raise InvalidError(
             f"{where}: the lock does not state its version",
-            "Write the lock with a tool that does, such as uv export --format pylock.toml.",
+            "Write the lock with a tool that states versions, such as uv export --format"
+            " pylock.toml.",
         )
     version = "" if frameworks.of_build(package.name) else f"=={package.version}"
     return line(parse(with_marker(f"{package.name}{version}", marker), where), where)

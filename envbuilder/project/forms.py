@@ -143,7 +143,7 @@ def read(
         or requirements.notes
     ):
         return replace(
-            requirements, notes=(Dropped(f"{escaped(file)}: it lists no requirements."),)
+            requirements, notes=(Dropped(f"{escaped(file)}: the file lists no requirements."),)
         )
     return requirements
 
@@ -155,7 +155,7 @@ def _with_own(project: Path, requirements: Listed) -> Listed:
             try:
                 more = _read(project, name, requirements.itself or (), ())
             except InvalidError as error:
-                note = f"{error.message}, so what the project itself requires is left out."
+                note = f"{error.message}, so the project's own requirements are left out."
                 return replace(requirements, notes=(*requirements.notes, Needed(note)))
             more = Listed(
                 requirements=more.requirements,
@@ -171,7 +171,7 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
     form = form_of(name)
     if form is None:
         raise InvalidError(
-            f"{escaped(file)}: not a kind of file that requirements are read from",
+            f"{escaped(file)}: envbuilder does not read requirements from this kind of file",
             _INSTEAD.get(name, f"Supported are {supported()}."),
         )
     if form.has_extras:
@@ -179,7 +179,7 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
     for kind, names in (("extras", extras), ("groups", groups)):
         if names:
             raise InvalidError(
-                f"{escaped(file)}: a file of this kind has no {kind}",
+                f"{escaped(file)}: this kind of file has no {kind}",
                 f"Remove {kind}: {escaped(', '.join(names), 100)}.",
             )
     return form.read(project, file)
@@ -199,7 +199,7 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
                 yield f"{error.message}. {error.hint}"
             else:
                 if requirements.requirements or requirements.conda:
-                    yield f"{name} lists requirements. Name it: requirements_from: [{name}]"
+                    yield f"{name} lists requirements. To use it, write requirements_from: [{name}]"
 
 
 class InstallHints(NamedTuple):

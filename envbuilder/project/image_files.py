@@ -23,7 +23,7 @@ _DEEPEST = 40
 """Limits on an image's files from an untrusted repository: number of files, their total bytes, and
 levels of folders."""
 _HEAD = 1 << 16
-_LESS = "List the folders that the program needs; put data in volumes:."
+_LESS = "List only the folders that the program needs, and put data under volumes:."
 _KEY_TEXT = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----(\\n|\s)"
     rb"|^AGE-SECRET-KEY-1|^PuTTY-User-Key-File-",
@@ -97,14 +97,15 @@ def collect(
 
 def _require_few(files: Collection[str]) -> None:
     if len(files) > MOST_FILES:
-        raise InvalidError(f"more than {MOST_FILES} files would be in the image", _LESS)
+        raise InvalidError(f"the image would contain more than {MOST_FILES} files", _LESS)
 
 
 def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterator[Path]:
     """Yield the files at or below a path; append files that are never copied to `omitted`."""
     if not os.path.lexists(project / path):
         raise InvalidError(
-            f"{shown(path.as_posix())} does not exist", "Write its path from envbuilder.yaml."
+            f"{shown(path.as_posix())} does not exist",
+            "Write the path relative to envbuilder.yaml.",
         )
     pending = [path]
     while pending:
@@ -138,16 +139,23 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
     name = shown(path.as_posix())
     if wrong := path_objection(path.as_posix()):
-        raise InvalidError(wrong, "Rename it, or leave it out.")
+        raise InvalidError(wrong, "Rename the file, or remove it from the list.")
     try:
         target = place.resolve(strict=True)
         is_file = stat.S_ISREG(target.stat().st_mode)
     except (OSError, RuntimeError) as error:
-        raise InvalidError(f"{name} leads nowhere", "Remove the link, or leave it out.") from error
+        raise InvalidError(
+            f"{name} is a link to a missing file", "Remove the link, or its entry in the list."
+        ) from error
     if not target.is_relative_to(root):
-        raise InvalidError(f"{name} is outside the project", "Copy the file, or leave it out.")
+        raise InvalidError(
+            f"{name} is outside the project",
+            "Copy the file into the project, or remove it from the list.",
+        )
     if not is_file:
-        raise InvalidError(f"{name} is not a file", "List what it leads to, or leave it out.")
+        raise InvalidError(
+            f"{name} is not a file", "List files instead, or remove it from the list."
+        )
 
 
 def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
@@ -168,12 +176,13 @@ def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile
                 size += len(piece)
                 if size > limit:
                     raise InvalidError(
-                        f"more than {binary_size(MOST_BYTES)} would be in the image", _LESS
+                        f"the image would be larger than {binary_size(MOST_BYTES)}", _LESS
                     )
                 digest.update(piece)
     except OSError as error:
         raise InvalidError(
-            f"{shown(name)} cannot be read: {error.strerror}", "Leave it out, or change its mode."
+            f"{shown(name)} cannot be read: {error.strerror}",
+            "Remove the file from the list, or change its mode.",
         ) from error
     if _KEY_TEXT.search(head):
         omitted.append(name)

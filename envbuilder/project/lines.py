@@ -145,7 +145,7 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         files.require_own(project / file)
         content = files.read(path, limit) if inside else b""
     except FileNotFoundError as error:
-        hint = "Write its path from the folder of the file that names it."
+        hint = "Write the path relative to the file that names it."
         raise InvalidError(f"{name}: no such file", hint) from error
     except OSError as error:
         raise InvalidError(f"{name}: cannot be read: {error.strerror or error}") from error
@@ -153,7 +153,7 @@ def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
         raise InvalidError(f"{name}: cannot be read: not a valid path") from error
     if not inside:
         raise InvalidError(
-            f"{name}: is outside the project", "Copy the file into the project and name the copy."
+            f"{name} is outside the project", "Copy the file into the project, and name the copy."
         )
     _READ.get(set()).add(posixpath.normpath(file))
     return content
@@ -290,9 +290,10 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
     if re.match(_URL, location) and not location.lower().startswith("file:"):
         kind = "a version control repository" if re.match(_VCS, location) else "a URL"
     raise InvalidError(
-        f"{where}: {escaped(text, SHOWN)}: {kind}; here, only packages of an index are named",
-        "Name a released version instead, or write the line into a requirements.txt and list that"
-        " under requirements_from:.",
+        f"{where}: {escaped(text, SHOWN)}: {kind}, but only packages of an index may be listed"
+        " here",
+        "Name a released version instead, or move the line to a requirements.txt, and list that"
+        " file under requirements_from:.",
     )
 
 
@@ -338,11 +339,14 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
         plain = f"{known}=={of_conda[2]}{'' if of_conda[3] else '.*'}"
         notes.append(f"{shown}: conda's spelling: taken as {plain}.")
     elif (bounded := re.sub(_ANY_PATCH, r"\1", plain)) != plain:
-        notes.append(f"{shown}: taken as {bounded}, since only == and != have a star.")
+        notes.append(f"{shown}: taken as {bounded}, since only == and != allow a star.")
         plain = bounded
     parsed = parse(plain, where)
     if build := re.search(_BUILD, text):
-        notes.append(f"{shown}: the version counts; the build {build[0][1:]} is the hardware's.")
+        notes.append(
+            f"{shown}: only the version is used, since the hardware determines the build"
+            f" {build[0][1:]}."
+        )
     notes += rename(parsed, shown)
     return line(parsed, where), " ".join(notes)
 
@@ -382,10 +386,10 @@ def _distribution_of_conda(name: str, shown: str) -> str:
     if known:
         return known
     raise InvalidError(
-        f"{shown}: conda's spelling, but no table knows conda's {escaped(name, SHOWN)} as a package"
-        " of the index, where a stranger's may have that name",
-        f"If the package of the index is meant, write {name}==VERSION. List programs of conda's in"
-        " an environment.yml.",
+        f"{shown}: conda's spelling, but conda's {escaped(name, SHOWN)} is unknown on the index,"
+        " which may have an unrelated package of this name",
+        f"If you mean the package on the index, write {name}==VERSION. List conda programs in an"
+        " environment.yml.",
     )
 
 
@@ -421,10 +425,10 @@ def sourced(
         if bare == location:
             return required, ""
         return required, (
-            f"{where}: {required.name}: its URL has a login, which is left out: git asks its"
+            f"{where}: {required.name}: the login in its URL is left out, since git asks its"
             " credential helper for one."
         )
-    reason = profile_decides(framework) if framework else "its location is of another machine"
+    reason = profile_decides(framework) if framework else "its location belongs to another machine"
     if version := of_file(location)[1]:
         name, _, marker = required.text.partition(";")
         exact = re.sub(_BUILD, "", f"{name}=={version}")
@@ -465,8 +469,8 @@ def require_public(location: str, where: str) -> None:
     """
     if re.search(r"://(?!git@)[^/]*@", re.sub(_LOGIN, r"\1", location)):
         raise InvalidError(
-            f"{where}: a URL with credentials, which a project's files must not have",
-            "Write it without user and password, and set those up on each machine.",
+            f"{where}: a project's files must not contain URLs with credentials",
+            "Remove user and password from the URL, and configure them on each machine.",
         )
 
 
@@ -521,12 +525,13 @@ def _source(location: str, shown: str, folder: str) -> str:
         address = f"./{path}"
         end = ""
     elif not re.match(r"https?:", address, re.IGNORECASE):
-        raise InvalidError(f"{shown}: not a URL of https", "Name a released version instead.")
+        raise InvalidError(f"{shown}: not an https URL", "Name a released version instead.")
     try:
         return decoding.convert(address + end, types.SourceLocation)
     except msgspec.ValidationError as error:
         raise InvalidError(
-            f"{shown}: not a location that can be locked", "Write it as git+https://HOST/PATH@REF."
+            f"{shown}: this location cannot be locked",
+            "Write the location as git+https://HOST/PATH@REF.",
         ) from error
 
 
@@ -540,7 +545,7 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
         raise InvalidError(
             f"{escaped(file)}: requires-python: {escaped(specifier, SHOWN)!r} is not a range of"
             " versions",
-            "Write it like this: >=3.10",
+            "Write, for example, >=3.10",
         ) from error
 
 
@@ -562,7 +567,7 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
         elif not frameworks.of_build(types.canonical(need.name)):
             lines.append(Line(str(need), escaped(file)))
     note = (
-        f"{escaped(file)}: tool.uv.{kind}-dependencies is not passed on:"
+        f"{escaped(file)}: tool.uv.{kind}-dependencies is not used:"
         f" {escaped(', '.join(left), SHOWN)}."
     )
     return tuple(lines), (note,) if left else ()
@@ -580,7 +585,7 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
         if name == line.name:
             result.append(line)
             continue
-        notes.append(f"{line.where}: {line.name} is for other hardware: {name or 'left out'} here")
+        notes.append(f"{line.where}: {line.name} is for other hardware, here {name or 'left out'}")
         if name:
             versions, *marker = line.text[len(line.name) :].partition(";")
             later = re.sub(r"===?([^,*]+?)(\.\*)?(?=,|\s*\Z)", r">=\1", versions)

@@ -133,7 +133,7 @@ def read(project: Path) -> Package:
                 odd.append(escaped(entry, 60))
     folders = list(dict.fromkeys(folders)) or [_usual_folder(project)]
     versions = (_version(project, folders, value.version) for value in values)
-    notes = [f"cannot make a command of {first(odd, 3)}"] if odd else []
+    notes = [f"commands that cannot be made: {first(odd, 3)}"] if odd else []
     if any(value.has_extensions for value in values):
         notes.append("extensions of the project are not built")
     return Package(

@@ -308,8 +308,8 @@ def impossible(profile: Profile, limits: Limits) -> InvalidError:
     profile_has = f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title} {has}"
     return InvalidError(
         f"{', '.join(dict.fromkeys(pythons_stated))}: {profile_has}{for_pythons}",
-        "Allow one of these. To support only profiles that fit, list them, as in profiles:"
-        " [cpu, cuda]",
+        "Allow one of these versions. To support only profiles that fit, list them, as in"
+        " profiles: [cpu, cuda]",
     )
 
 
@@ -381,8 +381,8 @@ class _Options(Struct, frozen=True):
     def why_not(self, common: str) -> str:
         """Return why the profile does not use the common release."""
         if common not in self.chosen:
-            return f"there is no {common} for it"
-        return f"no reachable source has a hash of {self.chosen[common].title}"
+            return f"{common} does not exist for this profile"
+        return f"no reachable index or public lock has a hash of {self.chosen[common].title}"
 
 
 def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:

@@ -61,13 +61,13 @@ _PUBLIC = r"https://pypi(\.python)?\.org(/simple)?/?\Z"
 """Pattern of the public index, which every list uses by default."""
 _WITHOUT_EFFECT = {
     "--require-hashes": "",
-    "--pre": "a pre-release is taken where a line names one, such as name>=2.0rc1",
+    "--pre": "a pre-release is used if a line names one, such as name>=2.0rc1",
     "--prefer-binary": "packages are installed from wheels anyway",
     "--only-binary": "packages are installed from wheels anyway",
-    "--no-binary": "packages are installed from wheels; build_from_source: names what is built",
-    "--trusted-host": "a machine's own settings of pip or uv say which hosts it trusts",
-    "--use-feature": "an option of pip's own",
-    "--use-pep517": "an option of pip's own",
+    "--no-binary": "packages are installed from wheels, unless build_from_source: lists them",
+    "--trusted-host": "each machine's settings of pip or uv say which hosts it trusts",
+    "--use-feature": "it only concerns pip",
+    "--use-pep517": "it only concerns pip",
 }
 """Options → the reason why they are ignored; empty for options that hold for every lock anyway."""
 _EGG_VERSION = r"-[0-9]+\.[0-9][\w.]*\Z"
@@ -107,7 +107,7 @@ def read_cog(project: Path, file: str) -> Listed:
     for key in ("run", "pre_install"):
         if build.get(key):
             place = decoding.place(where, text, ["build", key])
-            notes.append(Dropped(f"{place}: {key}: left out: nothing is run."))
+            notes.append(Dropped(f"{place}: {key}: left out, since nothing is run."))
     version = build.get("python_version")
     about = Listed(
         pythons=python_versions(f"=={version}.*" if version else "", where),
@@ -148,7 +148,8 @@ class _Reader:
             )
         if len(self._open) >= DEEPEST:
             raise InvalidError(
-                f"{where}: {escaped(file)}: files include each other more than {DEEPEST} deep",
+                f"{where}: {escaped(file)}: files include each other to a depth of more than"
+                f" {DEEPEST}",
                 "List the files directly.",
             )
         if (file, constrains) in self._finished:
@@ -167,9 +168,9 @@ class _Reader:
                 continue
             if re.search(_VARIABLE, text):
                 raise InvalidError(
-                    f"{where}: {escaped(text, SHOWN)}: variables are not expanded: a lock must not"
-                    " depend on the machine that wrote it",
-                    "Write the value out.",
+                    f"{where}: {escaped(text, SHOWN)}: variables are not expanded, since a lock"
+                    " must not depend on the machine that made it",
+                    "Write the value instead of the variable.",
                 )
             if command := re.match(_COMMAND, text):
                 parts = re.split(r"(?<!-r)\s+(?!-|\S+://)", text[command.end() :])
@@ -203,7 +204,7 @@ class _Reader:
         if required and required.name == "python" and not required.source:
             version = required.text.removeprefix("python").partition(";")[0]
             self._pythons += python_versions(version, where)
-            self._notes.append(f"{where}: {required.text}: taken as the Python that it needs.")
+            self._notes.append(f"{where}: {required.text}: taken as the required Python.")
         elif required:
             self._requirements.append(required)
 
@@ -230,12 +231,12 @@ class _Reader:
                 self._itself = [*(self._itself or ()), *filter(None, extras)]
                 return None, (
                     f"{where}: {escaped(text, SHOWN)}: the project itself, whose requirements are"
-                    " read; install_project: true makes it importable everywhere."
+                    " used. To make it importable everywhere, write install_project: true."
                 )
             if not (name or any(exists(self._project, f"{location}/{each}") for each in _STATED)):
                 note = Needed(
-                    f"{where}: {escaped(text, SHOWN)}: no package is in this folder. If it is a"
-                    " submodule: git submodule update --init --recursive"
+                    f"{where}: {escaped(text, SHOWN)}: this folder contains no package. If it is"
+                    " a submodule, run git submodule update --init --recursive"
                 )
             name_of_folder = self._name(location)  # always: a bundle then has a file there, too
             name = name or name_of_folder
@@ -243,8 +244,8 @@ class _Reader:
             note = f"{where}: {escaped(text, SHOWN)}: taken as {name}, by its location."
         if not name:
             raise InvalidError(
-                f"{where}: {escaped(text, SHOWN)}: a location that names no package",
-                "Name the package: name @ URL, or a released version.",
+                f"{where}: {escaped(text, SHOWN)}: the location does not name a package",
+                "Write name @ URL, or a released version.",
             )
         required, other = sourced(f"{name}{brackets}{marker}", location, text, where)
         return required, other or note
@@ -324,12 +325,12 @@ def _beside(file: str, target: str, where: str) -> str:
     if len(words) != 1:
         raise InvalidError(
             f"{where}: {escaped(target, SHOWN) or 'nothing'}: expected the path of one file",
-            "Name the file: -r other.txt",
+            "Write, for example, -r other.txt",
         )
     if "://" in words[0]:
         raise InvalidError(
-            f"{where}: {escaped(words[0], SHOWN)}: a URL; only files of the project are read",
-            "Save the file in the project and name it here.",
+            f"{where}: {escaped(words[0], SHOWN)}: a URL, but only files of the project are read",
+            "Save the file in the project, and name it here.",
         )
     return posixpath.normpath(posixpath.join(posixpath.dirname(file), words[0]))
 
@@ -350,6 +351,6 @@ def _of_option(option: str, value: str, text: str, where: str) -> str:
     if re.match(_PUBLIC, value):
         return ""  # what pip and uv are set up with is that one, or stands for it
     return Dropped(
-        f"{shown}: left out: each machine's settings of pip or uv say where packages come from, for"
-        " example pip config set global.index-url URL."
+        f"{shown}: left out, since each machine's settings of pip or uv say where packages come"
+        " from, for example pip config set global.index-url URL."
     )

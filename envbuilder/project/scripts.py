@@ -26,8 +26,8 @@ def _stated(project: Path, file: str) -> str:
     block = _BLOCK.search(text)
     if block is None:
         raise InvalidError(
-            f"{escaped(file)}: it has no requirements; they belong below `# /// script`",
-            "List another file, or write them under requirements: in envbuilder.yaml.",
+            f"{escaped(file)}: the script lists no requirements, which belong below `# /// script`",
+            "List another file, or write the requirements under requirements: in envbuilder.yaml.",
         )
     above = "\n" * text.count("\n", 0, block.start())
     return f"{above}[project]\n{re.sub('(?m)^# ?', '', block[1])}"

@@ -232,15 +232,15 @@ class StaticReader:
         """Raise `ComputedError` for a value that cannot be read without running the file."""
         raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
-            "Write what it requires under requirements: in envbuilder.yaml, or list another file"
-            " that says so under requirements_from:.",
+            "Write the requirements under requirements: in envbuilder.yaml, or list another file"
+            " that has them under requirements_from:.",
         )
 
     def _step(self, count: int) -> None:
         """Count the evaluated expressions. Raise `ComputedError` if there are too many."""
         self._steps += count
         if self._steps > _MOST_STEPS:
-            self.refuse(1, "computes too much to be evaluated")
+            self.refuse(1, "the file computes too much to be evaluated")
 
     def read(self, body: Iterable[ast.stmt]) -> None:
         """Read the statements, and store the values that they assign in `names`."""
@@ -272,7 +272,7 @@ class StaticReader:
                     self.read(inner)
                 case ast.Expr(value=ast.Call(func=func) as call) if _name(func) == "setup":
                     if self.setup is not None:
-                        self.refuse(call.lineno, "setup() is called in a second place")
+                        self.refuse(call.lineno, "setup() is called a second time")
                     self.setup = self._keywords(call)
                 case _:
                     _forget(statement, self.names)
@@ -497,7 +497,7 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
     reader = read_python(project, file)
     keywords = reader.setup
     if keywords is None:
-        reader.refuse(1, "no call of setup() is found")
+        reader.refuse(1, "there is no call of setup()")
     rest = keywords.get(REST)
     requires = keywords.get("install_requires", rest)
     of_extras = keywords.get("extras_require", rest or {})
@@ -540,7 +540,7 @@ def _python_lines(
         else:
             notes.append(
                 Needed(
-                    f"{where}: a requirement that is computed at run time is left out. Write it"
+                    f"{where}: left out a requirement that is computed at run time. Write it"
                     " under requirements: in envbuilder.yaml."
                 )
             )

@@ -40,8 +40,8 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
             continue
         if any(first.serves(*target) and second.serves(*target) for target in TARGETS):
             raise InvalidError(
-                f"{second.where}: {second.name} is from {second.location}, but from"
-                f" {first.location} in {first.where}",
+                f"{second.where}: {second.name} comes from {second.location}, but in"
+                f" {first.where} from {first.location}",
                 "Remove one of the two, or give each a marker, such as ; sys_platform == 'linux'.",
             )
     return tuple(sources.values())

@@ -56,7 +56,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 
     if key := _LONG_KEY.search(text):
         number = text.count("\n", 0, key.end()) + 1
-        raise InvalidError(f"{escaped(file)}:{number}: a key of more than {_MOST_PARTS} parts")
+        raise InvalidError(f"{escaped(file)}:{number}: the key has more than {_MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
@@ -264,16 +264,17 @@ def _require_static(
     if tables.project is None:
         if not groups or extras:
             raise InvalidError(
-                f"{name}: no table [project], so no dependencies",
-                "List them under [project] dependencies, or name dependency groups of the file.",
+                f"{name}: there is no table [project], so there are no dependencies",
+                "List the dependencies in [project], or name dependency groups of the file.",
             )
         return
     for key in ("dependencies", "optional-dependencies"):
         if key in tables.project.dynamic and (extras or key == "dependencies"):
             raise InvalidError(
-                f"{name}: project.dynamic: a build computes {key}, so the file does not state them",
-                f"Write them under [project] {key}, or list the file that they are read from, such"
-                " as requirements.txt, instead of this one.",
+                f"{name}: project.dynamic: only a build can compute {key}, so the file does not"
+                " contain them",
+                f"Write them under [project] {key}, or instead of this file list the one they"
+                " come from, such as requirements.txt.",
             )
 
 
@@ -370,7 +371,7 @@ def _from_sources(
             if not path:
                 yield (
                     required,
-                    f"{where}: {required.name}: no member of the workspace has this name.",
+                    f"{where}: {required.name}: the workspace has no member of this name.",
                 )
                 return
             location = posixpath.relpath(path, folder or ".")
@@ -383,8 +384,8 @@ def _from_sources(
     note = ""
     if not frameworks.of_build(required.name) and any("index" in table for table in tables):
         note = Dropped(
-            f"{where}: {required.name}: tool.uv.sources names an index for it, which is left out:"
-            " each machine's settings of pip or uv say where packages come from."
+            f"{where}: {required.name}: its index in tool.uv.sources is left out, since each"
+            " machine's settings of pip or uv say where packages come from."
         )
     yield required, note
 
@@ -455,7 +456,7 @@ def translated(
         if not isinstance(table, dict):
             raise InvalidError(
                 f"{where}: {escaped(name, 60)}: expected versions or a table",
-                "Write it like this: >=1.2",
+                "Write, for example, >=1.2",
             )
         extras = ",".join(filter(None, texts_of(table.get("extras"))))
         requirement = f"{name}[{extras}]" if extras else name
@@ -538,8 +539,8 @@ class RequirementTables(Struct):
             elif spec.get("path") in {".", "./"}:
                 self.itself = [*(self.itself or ()), *texts_of(spec.get("extras"))]
                 self.notes.append(
-                    f"{where}: the project itself, whose requirements are read; install_project:"
-                    " true makes it importable everywhere."
+                    f"{where}: the project itself, whose requirements are used. To make it"
+                    " importable everywhere, write install_project: true."
                 )
             else:
                 for required, note in translated(name, value, where, folder, self.marker):
@@ -552,7 +553,10 @@ class RequirementTables(Struct):
         """Add a file's limits on Python; ignore alternatives with a note."""
         if "|" in constraint:
             self.notes.append(
-                Dropped(f"{where}: python {escaped(constraint, 60)}: alternatives: left out.")
+                Dropped(
+                    f"{where}: python {escaped(constraint, 60)}: left out, since alternatives are"
+                    " not supported."
+                )
             )
         else:
             self.pythons += python_versions(specifier(constraint), where)

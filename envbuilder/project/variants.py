@@ -142,14 +142,14 @@ class ProjectProfiles:
         if profiles is not None and profile.name not in profiles:
             raise InvalidError(
                 f"the project does not support profile '{profile.name}'",
-                f"Add it to profiles: in {PROJECT_FILE}, which has {', '.join(profiles)}.",
+                f"Add it to profiles: in {PROJECT_FILE}, which lists {', '.join(profiles)}.",
             )
         name, reason = self.framework
         if profile.framework != name:
             because = f" ({reason})" if reason else ""
             raise OtherFrameworkError(
-                f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title}, and the"
-                f" project is for {FRAMEWORKS[name].title}{because}",
+                f"profile '{profile.name}' has {FRAMEWORKS[profile.framework].title}, but the"
+                f" project uses {FRAMEWORKS[name].title}{because}",
                 f"Name another profile, or write framework: {profile.framework} into"
                 f" {PROJECT_FILE}.",
             )
@@ -158,7 +158,7 @@ class ProjectProfiles:
                 where = environments.place_of_exclusion(self._definition, self._project, package)
                 raise InvalidError(
                     f"{where}: {package} comes from profile '{profile.name}', and all its"
-                    " environments have it",
+                    " environments contain it",
                     "Remove the line. To support only profiles that fit, list them, as in"
                     " profiles: [cpu, cuda]",
                 )
@@ -287,7 +287,7 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
         if settings.environment != DEFAULT:
             raise InvalidError(
                 f"there is no environment '{settings.environment}'",
-                f"Environments are defined in {PROJECT_FILE}; this folder has none.",
+                f"Environments are defined in {PROJECT_FILE}, which this folder does not have.",
             )
         return None
     definition = settings.definition
@@ -328,11 +328,11 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
             (chosen, line), (other, second) = [*first.items()][:2]
             raise InvalidError(
                 f"the project requires {FRAMEWORKS[chosen].title} ({line.name}, {line.where}) and"
-                f" {FRAMEWORKS[other].title} ({second.name}, {second.where}), and a profile has one"
-                " framework",
-                f"Write framework: {chosen} or framework: {other} into {PROJECT_FILE}; what is left"
-                " is then an ordinary package from the index. Or list each in an environment of its"
-                " own (environments:).",
+                f" {FRAMEWORKS[other].title} ({second.name}, {second.where}), but a profile has"
+                " only one framework",
+                f"Write framework: {chosen} or framework: {other} into {PROJECT_FILE}, which"
+                " makes the other an ordinary package from the index. Or list each in its own"
+                " environment (environments:).",
             )
         for framework, line in first.items():
             return framework, f"{line.where} requires {line.name}"
@@ -370,8 +370,8 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
     packages = [p for p in environment.system_packages if p not in profile.system_packages]
     if packages and profile.base and not profile.debian_suite:
         raise InvalidError(
-            f"system_packages: profile '{profile.name}' does not say which Debian suite its base"
-            " images are",
+            f"system_packages: profile '{profile.name}' does not name the Debian suite of its"
+            " base images",
             "Set debian_suite in the profile.",
         )
     of_conda = (*profile.conda.packages, *(line.text for line in contents.conda))
@@ -457,7 +457,7 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
         if version and not release.without_build(requirement.specifier).contains(version, True):
             raise InvalidError(
                 f"{line.where}: {line.text}: profile '{profile.name}' has {need.name} {version}",
-                "Allow that version, or leave the line out: each profile has its own. To"
+                "Allow that version, or remove the line, since each profile has its own. To"
                 " support only profiles that fit, list them, as in profiles: [cpu, cuda]",
             )
         if extras or (not version and requirement.specifier):
@@ -512,10 +512,10 @@ def _python(profile: Profile, contents: Contents) -> Python:
     if not allowed:
         limits = ", ".join(f"{line.text} ({line.where})" for line in contents.pythons)
         raise InvalidError(
-            f"the project needs Python {limits}; profile '{profile.name}' has"
+            f"the project needs Python {limits}, but profile '{profile.name}' has"
             f" {', '.join(profile.python.supported)}",
-            "Change these limits so that one of its versions fits all, or leave the profile"
-            " out of profiles:.",
+            "Change these limits so that one of the profile's versions fits all, or remove the"
+            " profile from profiles:.",
         )
     default = profile.python.default if profile.python.default in allowed else allowed[-1]
     return release.also_for_images(profile, default, allowed)
@@ -529,7 +529,7 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
         reasons = dict.fromkeys(objections.values())
         raise InvalidError(
             f"profile '{profile.name}' has no backend for this project: {'; '.join(reasons)}",
-            "Leave the profile out of profiles:.",
+            "Remove the profile from profiles:.",
         )
     return possible
 
@@ -541,7 +541,7 @@ def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> 
         from envbuilder.project import conda
 
         if line := conda.first_missing(contents.conda, have):
-            return f"{line.where} needs {line.name} of conda"
+            return f"{line.where} needs {line.name} from conda"
     if backends.makes_image(backend) and not profile.image_pythons:
-        return f"no base image with Python {profile.python.default} is known"
+        return f"it has no base image with Python {profile.python.default}"
     return ""

@@ -53,62 +53,62 @@ class _Step(Struct, frozen=True):
 _REBUILD = ("build", "--rebuild")
 _OTHER_PACKAGES = (
     _Step(
-        "This interpreter does not have the packages that the profile needs. Install what the"
+        "This interpreter lacks packages that the profile needs. Install the packages that the"
         " check names, or let envbuilder build an environment.",
         ("build",),
         external=True,
     ),
-    _Step("The environment does not hold what its lock names. Rebuild it.", _REBUILD, False),
+    _Step("The environment does not match its lock. Rebuild it.", _REBUILD, False),
 )
 _WRONG_NUMBERS = (
     _Step(
         "The numbers are wrong: do not train with this combination of device, driver and"
-        " {framework}. See whether its driver is known to be too old.",
+        " {framework}. Check whether the driver is too old.",
         ("doctor",),
     ),
     _Step(
-        "Rule out a damaged environment by rebuilding it. If the fault remains, it is"
-        " {framework}'s or the driver's; this report is the evidence.",
+        "Rule out a damaged environment by rebuilding it. If the fault remains, it is in"
+        " {framework} or the driver, and this report is the evidence.",
         _REBUILD,
         external=False,
     ),
 )
 _NOT_LEARNED = (
     _Step(
-        "The network did not learn well enough. The seed is fixed: the same figure a second time"
-        " means that chance is not the reason.",
+        "The network did not learn well enough. The seed is fixed, so the same result a second"
+        " time rules out chance.",
         ("verify",),
     ),
 )
 _FOREIGN_CODE = (
     _Step(
-        "Code from outside the interpreter's environment took part. Unset what the check names, or"
-        " declare it intended.",
+        "Code from outside the interpreter's environment took part. Unset the variables that the"
+        " check names, or declare them intended.",
         ("verify", "--inherit-environment"),
         external=True,
     ),
     _Step(
-        "Code from outside the environment took part. Remove what the check names, or rebuild the"
-        " environment.",
+        "Code from outside the environment took part. Remove the files that the check names, or"
+        " rebuild the environment.",
         _REBUILD,
         external=False,
     ),
 )
 _CHANGED = _Step(
-    "Files of the environment were changed, added or removed after the build. Rebuild it: that"
-    " removes what was added by hand.",
+    "Files of the environment were changed, added or removed after the build. Rebuild it, which"
+    " removes files added by hand.",
     _REBUILD,
 )
 _OUT_OF_MEMORY = _Step(
-    "Memory ran out: end other programs that use the device, or raise the limit of the container,"
-    " and try again."
+    "Memory ran out. End other programs that use the device, or raise the container's limit, and"
+    " try again."
 )
 _STEPS: dict[str, tuple[_Step, ...]] = {
     "accuracy": _NOT_LEARNED,
     "against": (
         _Step(
-            "See what is new: other programs on this machine, its driver, the packages. Then"
-            " compare again, on a quiet machine.",
+            "Check what changed: other programs on this machine, its driver, the packages. Then"
+            " compare again on a quiet machine.",
             ("verify", "--against", "last"),
         ),
     ),
@@ -117,32 +117,32 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "build": _OTHER_PACKAGES,
     "clock": (
         _Step(
-            "The clock was changed during the run, or it is wrong: no time in this report counts.",
+            "The clock was wrong or changed during the run, so no time in this report counts.",
             ("verify",),
         ),
     ),
     "dataset": (
         _Step(
-            "The images are not MNIST's. Leave out `--data`: MNIST is then downloaded and checked"
-            " against its published hashes.",
+            "The images are not MNIST's. Remove `--data` to download MNIST and check it against"
+            " its published hashes.",
             ("verify",),
         ),
     ),
     "device": (
         _Step(
-            "Find out why {framework} cannot use {device}: a driver, a permission, or the hardware"
-            " itself.",
+            "Find out whether the driver, a permission or the hardware keeps {framework} from"
+            " using {device}.",
             ("doctor",),
         ),
         _Step(
-            "See which profile fits this machine. Without `--force`, verify checks this before it"
-            " starts.",
+            "Check which profile fits this machine. Without `--force`, verify checks this before"
+            " it starts.",
             ("detect",),
         ),
     ),
     "device used": (
         _Step(
-            "The work was not done on {device}: do not take these times for its speed.", ("doctor",)
+            "The work was not done on {device}, so these times do not show its speed.", ("doctor",)
         ),
     ),
     "extension": _OTHER_PACKAGES,
@@ -151,23 +151,27 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "kernels": (
         _Step(
             "The extension was installed, but its kernels did not run: this environment is no"
-            " faster than plain {framework}. `doctor` shows whether this CPU has what they need.",
+            " faster than plain {framework}. `doctor` shows whether this CPU has the instructions"
+            " that they need.",
             ("doctor",),
         ),
     ),
     MATMUL_RATE: (
-        _Step("Times of this report cannot be trusted: verify on a quiet machine.", ("verify",)),
+        _Step(
+            "The times in this report cannot be trusted. Verify again on a quiet machine.",
+            ("verify",),
+        ),
     ),
     "origins": _FOREIGN_CODE,
     "precision": (
         _Step(
-            "Something lowers the precision. Unset the variable or the setting that the check"
-            " names, or use a profile that states that precision."
+            "A setting lowers the precision. Unset the variable or setting that the check names,"
+            " or use a profile with that precision."
         ),
     ),
     "run": (
         _Step(
-            "The verification did not finish. Try it again; if it fails twice, report it{end}.",
+            "The verification did not finish. Try again, and if it fails twice, report it{end}.",
             ("verify",),
         ),
     ),
@@ -180,8 +184,8 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     ),
     "shared memory": (
         _Step(
-            "Workers of a DataLoader need shared memory: give containers more of it, such as"
-            " `--shm-size=2g` of `docker run`, or load without workers."
+            "DataLoader workers need more shared memory. Give the container more, such as `docker"
+            " run --shm-size=2g`, or load without workers."
         ),
     ),
     "step": _WRONG_NUMBERS,
@@ -191,9 +195,9 @@ _EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
 artifact, and a placeholder for its path if that does not match the safe pattern."""
 _ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
 _NO_CHECK = _Step(
-    "Run the verification again; this report does not say which check failed.", ("verify",)
+    "Run the verification again, since this report does not say which check failed.", ("verify",)
 )
-_AGAIN = _Step("Then verify again: only a new report counts.", ("verify",))
+_AGAIN = _Step("Then verify again, since only a new report counts.", ("verify",))
 
 
 def advise(report: Report) -> tuple[Advice, ...]:
@@ -241,7 +245,7 @@ def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
         sound = not failed & {*_CAUSES, "accuracy"}
         eager = ""
         if sound:
-            eager = " Without `torch.compile` the results were right."
+            eager = " Without `torch.compile`, the results were right."
         verb = f"{'must' if fails else 'should'} not use `torch.compile` with {named}"
         steps = (_Step(f"You {verb} in this environment.{eager}"),)
     elif not (fails or check.name in _ALSO_OF_WARNINGS) or (
@@ -253,18 +257,18 @@ def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
 
 def _after_success(report: Report) -> Iterator[_Step]:
     if report.quick:
-        yield _Step("This was a quick look. The full verification uses all of MNIST.", ("verify",))
+        yield _Step("This was a quick verification. The full one uses all of MNIST.", ("verify",))
     elif len(report.epochs) == 1:
         yield _Step(
-            "One epoch was trained. With more, warm epochs are timed separately from the first,"
-            " which includes start-up.",
+            "Only one epoch was trained. With more epochs, warm ones are timed separately from"
+            " the first, which includes start-up.",
             ("verify", "--epochs", "3"),
         )
     if report.backend in _EXISTING:
         thing = "image"
         if report.backend == "external":
             thing = "interpreter"
-        yield _Step(f"The {thing} works as it is: use it.")
+        yield _Step(f"The {thing} works. Use it as it is.")
     elif _name(report.profile):
         yield _Step("Work in this environment.", ("run", "--", "python", "train.py"))
 

@@ -130,14 +130,14 @@ class BlindTest:
     def _wrong(self, event: dict[str, Any]) -> str:
         """Return what is wrong with the answers in an event; empty if nothing is."""
         if not self.requested:
-            return "the payload answered before it had the images"
+            return "the payload answered before it got the images"
         first, classes, scores = map(event.get, ("first", "classes", "scores"))
         if first != len(self._scores):
             return "the answers are not in order"
         if not isinstance(classes, list) or not isinstance(scores, list):
-            return "an answer has no classes or no scores"
+            return "an answer lacks classes or scores"
         if len(classes) != len(scores) or first + len(scores) > self._split.count:
-            return "the number of answers is not the number of images"
+            return "the number of answers differs from the number of images"
         rows = zip(classes, scores, strict=True)
         return next((problem for pair in rows if (problem := _wrong_row(*pair))), "")
 
@@ -172,7 +172,7 @@ def require(score: Score, reported: float, gates: Gates) -> None:
         problem = f"at most {gates.blind_loss:.2f} is allowed"
     else:
         return
-    raise VerifyError(f"the blind test failed: {summary}, and {problem}")
+    raise VerifyError(f"the blind test failed: {summary}, but {problem}")
 
 
 def _wrong_row(answer: Any, row: Any) -> str:

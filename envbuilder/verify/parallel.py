@@ -37,7 +37,8 @@ def require(devices: str | None, accelerator: str) -> None:
     except shares.ChoiceError as error:
         raise InvalidError(
             f"--devices {printable(devices, 60)}: {error}",
-            "Give `all`, or numbers from 0 such as 0,1; on the CPU, a number of processes.",
+            "Write `all`, or device numbers from 0, such as 0,1. For the CPU, write the number of"
+            " processes.",
         ) from error
 
 
@@ -131,7 +132,9 @@ def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scalin
         _require_checks(scaling)
         devices = tuple(device.index for device in scaling.devices)
         if requested not in (None, devices):
-            raise VerifyError(f"the report is about the devices {devices}, not {requested}")
+            raise VerifyError(
+                f"the report covers devices {devices}, but {requested} were requested"
+            )
     return scaling
 
 
@@ -143,7 +146,9 @@ def _require_checks(scaling: model.Scaling) -> None:
         names = model.absent(REQUIRED_ALONE, device.checks)
         absent += [f"device {device.index}: {name}" for name in names]
     if absent:
-        raise VerifyError(f"the payload reported passed without these checks: {', '.join(absent)}")
+        raise VerifyError(
+            f"the payload reported success without running these checks: {', '.join(absent)}"
+        )
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +172,7 @@ def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
 def _sentence(scaling: dict[str, Any]) -> str:
     if scaling["ranks"] == 1:
         device = scaling["devices"][0]
-        return f"device {device['index']} alone; nothing to run in parallel"
+        return f"device {device['index']} alone, with nothing to run in parallel"
     return (
         f"{scaling['ranks']} ranks ({scaling.get('backend')}) have equal gradients, the same as one"
         f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"

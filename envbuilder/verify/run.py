@@ -108,8 +108,8 @@ class Timeline:
             late = self._latest(phase)
             if late > _LATEST:
                 return (
-                    f"{phase} was not timed from outside: envbuilder itself stood still for"
-                    f" {late:.1f} s"
+                    f"{phase} was not timed from outside, because envbuilder itself was stopped"
+                    f" for {late:.1f} s"
                 )
         return ""
 
@@ -134,8 +134,8 @@ class Timeline:
         if abs(elapsed - seconds) <= _SLACK + _SLACK_SHARE * elapsed + excused:
             return ""
         return (
-            f"{phase} took {seconds:.2f} s by the report, but measured from outside it took"
-            f" {elapsed:.2f} s"
+            f"{phase} took {seconds:.2f} s according to the report, but measured from outside it"
+            f" took {elapsed:.2f} s"
         )
 
 
@@ -335,7 +335,7 @@ def run_payload(
         return data
     problem = _incomplete(measured)
     if problem:
-        raise VerifyError(f"the payload reported passed {problem}: not to be trusted", hint)
+        raise VerifyError(f"the payload reported success {problem}, which cannot be trusted", hint)
     passes = _passes(measured)
     problems = [
         *consistency.contradictions(request, measured, done.seconds),
@@ -343,7 +343,7 @@ def run_payload(
     ]
     if problems:
         raise VerifyError(
-            f"the payload reported passed, not to be trusted: {printable('; '.join(problems))}",
+            f"the payload's report of success cannot be trusted: {printable('; '.join(problems))}",
             hint,
         )
     score = test.score()
@@ -422,7 +422,7 @@ def follow(
         is_stuck = events.phase == PHASE and HUNG in done.stderr
         raise VerifyError(_STUCK if is_stuck else _ended(done), hint)
     if events.run_id != run_id:
-        raise VerifyError("the report belongs to another run: not to be trusted", hint)
+        raise VerifyError("the report belongs to another run and cannot be trusted", hint)
     return done, events.report, hint
 
 
@@ -430,7 +430,9 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
     """Raise `VerifyError` if the payload's exit code contradicts its report."""
     if done.returncode not in {0, 5} or (done.returncode == 0) != (status != "failed"):
         # The payload's last line goes to the end: it may be as long as a report.
-        raise VerifyError(f"the payload reported {status}, not to be trusted: {_ended(done)}", hint)
+        raise VerifyError(
+            f"the payload's report ({status}) cannot be trusted: {_ended(done)}", hint
+        )
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
@@ -475,12 +477,12 @@ def as_stored(report: Any, hint: str) -> Any:
     try:
         return model.restored(redacted_values(report))
     except (ValueError, TypeError, RecursionError) as error:
-        raise VerifyError(f"the payload's report cannot be stored: {error}", hint) from error
+        raise VerifyError(f"cannot store the payload's report: {error}", hint) from error
 
 
 _STUCK = (
-    f"the framework's import did not end within {SECONDS} s and was stopped: its build or the GPU's"
-    " driver hangs"
+    f"the framework's import was stopped after {SECONDS} s, because its build or the GPU's driver"
+    " hangs"
 )
 
 
@@ -488,7 +490,7 @@ def _ended(done: Completed) -> str:
     """Describe how a payload ended unexpectedly."""
     code = done.returncode
     if code in {-9, 137}:
-        return "the payload was killed (signal 9): most often by the kernel, out of memory"
+        return "the payload was killed (signal 9), most likely by the kernel because memory ran out"
     if code < 0 or 128 < code <= 128 + _MOST_SIGNALS:
         return f"the payload was ended by signal {-code if code < 0 else code - 128}"
     last = done.last_words.splitlines()

@@ -201,7 +201,7 @@ def _work(report: Report) -> Iterator[Fact]:
     images = f"{data.train or 0:,} images to train on, {data.test or 0:,} to test"
     small = ""
     if data.subset:
-        small = "a subset: no verdict on full accuracy"
+        small = "a subset, which does not show the full accuracy"
     yield Fact("Data", data.name or "", _listed(images, small))
     if training:
         note = _listed(
@@ -268,7 +268,7 @@ def _training(report: Report) -> Iterator[str]:
             " epochs no longer include start-up."
         )
     elif report.device.requested == "cpu":
-        yield "The CPU itself was verified, so there is nothing to compare it with."
+        yield "The CPU itself was verified, so there is no other device to compare it with."
     else:
         yield "The same epoch was not run on the CPU, so there is no speed-up to report."
 
@@ -353,7 +353,7 @@ def _compiled(report: Report) -> Section:
             if entry.gradients.passed:
                 gradients = "right"
         rows.append((entry.backend, gradients, _speed(entry.inference), _speed(entry.training)))
-    note = "Speed as a multiple of eager mode. It counts only where the results were right."
+    note = "Speed as a multiple of eager mode, which only counts if the results were right."
     return Section(
         title="torch.compile",
         header=("compiled with", "gradients", "inference", "training"),
@@ -412,8 +412,8 @@ def _together(scaling: Scaling) -> Iterator[str]:
         yield f"All {scaling.ranks} together{through}: {speed}{share}."
     if scaling.gradients_equal:
         yield (
-            "Gradients were equal on all ranks, and those of one process over the joined batch."
-            " Each rank adds 64 images to a step."
+            "Gradients were equal on all ranks, and equal to those of one process over the joined"
+            " batch. Each rank adds 64 images to a step."
         )
 
 
@@ -448,7 +448,7 @@ def as_found(report: Report) -> str:
     The note is empty for reports that are not "as found".
     """
     if report.origins is None and report.status == "passed":
-        return "as found: nothing says where its code came from"
+        return "as found: the report does not state where its code came from"
     if report.origins is None or not report.origins.as_found:
         return ""
     pairs = sorted(report.origins.variables.items())
@@ -518,7 +518,7 @@ def render(data: Mapping[str, Any]) -> str:
             heading=heading,
             title=f"{heading}: {profile} on {device}",
             verdict="passed" if report.status == "passed" else "failed",
-            tag="quick look" if report.partial else "",
+            tag="quick verification" if report.partial else "",
             sentence=sentence,
             reasons=reasons,
             warnings=[f"Warning: {warning}" for warning in report.warnings],
@@ -585,10 +585,13 @@ def _failed(report: model.Report) -> str:
     if used != requested:
         return f"The work did not run on {requested}, but on {used}."
     if report.status == "unproven":
-        return f"The work ran on {requested}, but nothing outside repeated a step of the training."
+        return (
+            f"The work ran on {requested}, but is not proven: no step of the training was"
+            " repeated outside."
+        )
     if {check.name for check in report.checks if check.status == "failed"} == {"against"}:
         return f"The work ran on {requested} as requested, but slower or less accurate than before."
     return (
-        f"The work ran on {requested}, but something is wrong with it: do not rely on this"
-        " environment on this machine."
+        f"The work ran on {requested}, but a check failed: do not rely on this environment on"
+        " this machine."
     )

@@ -111,14 +111,18 @@ def prepare(
     Apptainer image. Raise `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
-        raise InvalidError("--python checks an interpreter as it is; leave out the build options")
+        raise InvalidError(
+            "--python checks an existing interpreter and cannot be combined with build options"
+        )
     if inherit and executable is None:
         raise InvalidError(
-            "--inherit-environment needs --python: it passes your variables to that interpreter",
+            "--inherit-environment requires --python, whose interpreter gets your variables",
             "Add --python.",
         )
     if image is not None and (request.backend or executable is not None):
-        raise InvalidError("--sif is an image that is there: leave out --backend and --python")
+        raise InvalidError(
+            "--sif runs an existing image and cannot be combined with --backend or --python"
+        )
     if image is not None:
         return prepare_image(image, request, settings, progress)
     if executable is not None:
@@ -148,7 +152,7 @@ def require_torch(what: str, profile: str, expected: Expected) -> None:
     """
     if expected.framework != "torch":
         raise InvalidError(
-            f"{what} measures PyTorch alone, and profile '{profile}' has"
+            f"{what} only supports PyTorch, but profile '{profile}' has"
             f" {FRAMEWORKS[expected.framework].title}",
             Hint("Name a profile with PyTorch", ("profiles",)),
         )
@@ -266,7 +270,8 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
         if done.returncode == apptainer.FAILED:
             raise VerifyError(
                 f"the container cannot be started: {apptainer.reason(done.stderr)}",
-                f"Try: {process.quoted((apptainer.PROGRAM, 'exec', str(image), 'true'))}",
+                "To see why, run:"
+                f" {process.quoted((apptainer.PROGRAM, 'exec', str(image), 'true'))}",
             )
         return done
 
@@ -280,21 +285,21 @@ def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: 
     """
     stated = {key: labels.get(LABEL + key, "") for key in ("fingerprint", "profile", "lock")}
     again = Hint(
-        "Build it",
+        "Build an image",
         ("build", "--profile", profile, "--backend", "docker", "--output", "oci:FOLDER"),
     )
     if not all(stated.values()) or not _SHA256.fullmatch(stated["fingerprint"]):
         raise InvalidError(
-            f"{image}: not an image that envbuilder built: it has no label {LABEL}profile", again
+            f"{image}: envbuilder did not build this image: it has no label {LABEL}profile", again
         )
     if stated["profile"] != profile:
         raise InvalidError(
-            f"{image}: an image of the profile {printable(stated['profile'], 60)}, not {profile}",
-            f"Name its profile, or another image.\n{again}",
+            f"{image}: the image is for profile {printable(stated['profile'], 60)}, not {profile}",
+            f"Name its profile, or use another image.\n{again}",
         )
     if stated["lock"] != locked:
         raise InvalidError(
-            f"{image}: built from another lock of {profile} than the one here"
+            f"{image}: not built from the current lock of {profile}"
             f" ({printable(stated['lock'][:12])} instead of {locked[:12]})",
             again,
         )

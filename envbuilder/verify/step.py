@@ -219,14 +219,13 @@ def _start(record: _Record, images: int) -> Iterator[str]:
             and abs(numpy.square(scaled).mean() - 1 / 3) <= apart * math.sqrt(4 / 45)
         ):
             yield (
-                f"the training did not start from scratch: {name} is not as its initialiser draws"
-                " it"
+                f"the training did not start from scratch: {name} does not look freshly initialized"
             )
     loss, _ = record.step(0, min(BATCH, images))
     if not abs(loss - math.log(CLASSES)) <= _UNTRAINED:
         yield (
-            f"the training did not start from scratch: its first loss is {loss:.2f}, that of an"
-            " untrained network about 2.30"
+            f"the training did not start from scratch: its first loss is {loss:.2f}, but that of"
+            " an untrained network is about 2.30"
         )
 
 
@@ -374,7 +373,7 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
         for kept, effective in of_layer:
             dropped = kept[effective] == 0
             if not dropped.size:
-                yield f"{name} had nothing to drop: the network is dead"
+                yield f"{name} had nothing to drop, so the network is dead"
             elif not _by_chance(dropped, share):
                 yield f"{name} dropped {dropped.mean():.1%}, not {share:.0%}"
         pairs = [((k[1:], e[1:]), (k[:-1], e[:-1])) for k, e in of_layer]
@@ -382,7 +381,7 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
             count = min(len(mask), len(other))
             both = first[:count] & second[:count]
             if not _by_chance(mask[:count][both] == other[:count][both], alike):
-                yield f"{name} drops the same again and again"
+                yield f"{name} always drops the same units"
 
 
 def _by_chance(events: Any, probability: float) -> bool:
@@ -459,7 +458,9 @@ class _Record:
         content = self._read(f"step-{number}", 8 + sum(sizes))
         values = self.numpy.frombuffer(content, "u1", offset=8)
         if values.max() > 1:
-            raise _unproven(f"the recorded step {number + 1} is damaged: a mask is no mask")
+            raise _unproven(
+                f"the recorded step {number + 1} is damaged: a mask has other values than 0 and 1"
+            )
         rows, columns, channels = model.DROPPED[0]
         first = values[: sizes[0]]
         second = values[sizes[0] :].reshape(images, -1)
@@ -482,14 +483,17 @@ class _Record:
         except OSError as error:
             raise _unproven(f"{name}: {error.strerror}") from error
         if state.st_size != size or len(content) != size:
-            raise _unproven(f"{name} has {state.st_size} bytes, not {size}")
+            raise _unproven(f"{name} has {state.st_size} bytes, expected {size}")
         return content
 
 
 def _unproven(why: str) -> VerifyError:
     return VerifyError(
-        f"the step is not proven: {why}",
-        Hint("Verify again, with room on the disk of the cache folder. To see it", ("doctor",)),
+        f"the training step is not proven: {why}",
+        Hint(
+            "Verify again, with enough free space in the cache folder. To check the space",
+            ("doctor",),
+        ),
     )
 
 

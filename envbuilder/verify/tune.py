@@ -156,7 +156,9 @@ def read(report: object, kind: type[_T]) -> _T:
     try:
         return decoding.convert(report, kind)
     except msgspec.ValidationError as error:
-        raise VerifyError(f"not a {kind.__name__.lower()}'s report: {error}") from error
+        raise VerifyError(
+            f"this is not the report of a {kind.__name__.lower()}: {error}"
+        ) from error
 
 
 def _check_compilers(
@@ -229,7 +231,7 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
         # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
         listed = isinstance(reported, list) and expected in reported
         if not listed and reported != expected:
-            return f"it did not take effect: {key} was {reported!r}, not {expected!r}"
+            return f"the setting did not take effect: {key} was {reported!r}, not {expected!r}"
     return ""
 
 
@@ -248,7 +250,10 @@ def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_js
     if text:
         name = f"{facts['profile']}-tuned"
         console.document(f"\n{text}\n")
-        use = f"To use it, save this as profiles/{name}.yaml beside envbuilder.yaml, then run"
+        use = (
+            f"To use these settings, save this as profiles/{name}.yaml next to envbuilder.yaml,"
+            " then run"
+        )
         console.hints([Hint(use, ("lock", "--profile", name))])
 
 
@@ -332,8 +337,8 @@ def _sentences(outcome: Outcome) -> Iterator[str]:
     yield f"\nDefaults: {speed} images a second; their trials differ by {outcome.noise:.0%}."
     if outcome.busy:
         yield (
-            f"The machine was busy during {outcome.busy} of the settings:"
-            " nothing is decided about these. Measure again on a quiet machine."
+            f"The machine was busy during {outcome.busy} of the settings, so these were not"
+            " judged. Measure again on a quiet machine."
         )
     policy = outcome.survey.wait_policy or ""
     if policy.lower() == "active":
@@ -352,7 +357,7 @@ def advice(findings: Sequence[Finding]) -> Iterator[str]:
         which = "the settings that were judged"
         if judged:
             which = "these settings"
-        yield f"None of {which} helps on this machine: keep the defaults."
+        yield f"None of {which} helps on this machine, so keep the defaults."
     for finding in helpful:
         how = "; ".join(filter(None, (finding.setting.advice, finding.setting.caution)))
         yield f"Helps: {finding.setting.name}, {finding.gain:.2f}×: {how}"

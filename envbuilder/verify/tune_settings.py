@@ -33,8 +33,8 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 UNSHARED = (
-    "only for machines that nobody shares: waiting threads keep their cores busy, and with another"
-    " job on them training took several times as long"
+    "only for machines without other jobs: waiting threads keep their cores busy, and next to"
+    " another job training took several times as long"
 )
 """A warning about machines on which threads should not wait actively (OMP_WAIT_POLICY=active, or a
 long KMP_BLOCKTIME)."""
@@ -111,7 +111,7 @@ def _threads(limits: Limits) -> Iterator[Setting]:
         )
 
 
-IN_A_PROFILE = "in a profile of your own"
+IN_A_PROFILE = "in your own profile"
 
 
 def _allocators(survey: Survey) -> Iterator[Setting]:
@@ -141,7 +141,7 @@ def _allocators(survey: Survey) -> Iterator[Setting]:
         for more, suffix in (({}, ""), (advised, ", as advised"))[: 2 if advised else 1]:
             exports = " ".join(f"{k}={v}" for k, v in {"LD_PRELOAD": path, **more}.items())
             # The library belongs to the host and is not a locked file: a profile cannot name it.
-            advice = f"export {exports}; or your own profile, which locks and preloads it"
+            advice = f"export {exports}, or write your own profile, which locks and preloads it"
             yield allocator(name + suffix, advice, path, more)
 
 
@@ -184,7 +184,7 @@ def _workloads(device: str) -> tuple[Setting, ...]:
             arguments=("--batch", str(size)),
             effect={"batch": size},
             kind="batch",
-            advice=f"batch_size={size}; it needs another learning rate",
+            advice=f"batch_size={size}, with an adapted learning rate",
         )
         for size in sizes
     )
@@ -323,7 +323,7 @@ def judge(
         detail = f"{accuracy:.1%} instead of {usual:.1%}"
     elif busy:
         verdict = "machine busy"
-        detail = f"{busy}; measure again on a quiet machine"
+        detail = f"{busy}: measure again on a quiet machine"
     elif gain < LEAST_GAIN:
         verdict = "no gain"
         detail = ""

@@ -81,7 +81,7 @@ def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
     drawn = curve(losses)
     wrong = []
     if drawn and drawn.missing:
-        wrong.append(f"At {drawn.missing} of the recorded steps the loss was not a finite number.")
+        wrong.append(f"At {drawn.missing} of the recorded steps, the loss was not a finite number.")
     return Section(title="Training loss", loss=drawn, wrong=wrong)
 
 

@@ -252,7 +252,7 @@ def _idle_ranks(run: Run) -> Iterator[Finding]:
             "idle rank",
             f"Rank {first([str(p.rank) for p in idle], 4)} took {least:,} steps, others up to"
             f" {most[0]:,}.",
-            "Give every rank the same number of batches (`DistributedSampler`), and look at what"
+            "Give every rank the same number of batches (`DistributedSampler`), and check what"
             " this rank waits for or skips.",
             1 - least / most[0],
         )
@@ -279,7 +279,7 @@ def _load(run: Run) -> Iterator[Finding]:
         yield finding(
             "load",
             f"Other programs used {percent(run.others, 0)} of this machine's CPUs.",
-            "Measure again on a quiet machine before the rate is compared.",
+            "Measure again on a quiet machine before you compare the rate.",
             run.others / 2,
         )
 
@@ -290,8 +290,8 @@ def _environment(run: Run) -> Iterator[Finding]:
         yield finding(
             "environment",
             f"The training ran in another environment, {other}.",
-            "Run it with the `python` of the profile's environment: a script that activates"
-            " another one, or names its own Python, leaves it.",
+            "Run it with the `python` of the profile's environment. Scripts leave it if they"
+            " activate another one or name their own Python.",
             1.0,
         )
 

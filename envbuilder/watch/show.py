@@ -15,7 +15,7 @@ from envbuilder.verify.view import Fact
 from envbuilder.watch import judge, model
 from envbuilder.watch.training import WAITING, WAITING_TOTAL, totals
 
-ADVICE = "This is advice and no proof: it is what a hook saw in the script, which could lie."
+ADVICE = "This is advice, not proof: it is what a hook saw in the script, which could lie."
 MOST_SHOWN = 6
 """Maximum number of findings, shares and sentences that are shown."""
 
@@ -25,7 +25,7 @@ def verdict(watched: model.Watched) -> str:
     where = judge.device(watched)
     if watched.on_device is None:
         if judge.training(watched):
-            return "NOT SEEN: where the work was is not known"
+            return "NOT SEEN: it is unknown where the work ran"
         return "NOT SEEN: no training was seen"
     rate = judge.speed(watched)
     speed = ""
@@ -91,7 +91,7 @@ def unseen(watched: model.Watched) -> list[str]:
     """Return distinct sentences on what could not be observed."""
     sentences = list(chain.from_iterable(p.unseen for p in watched.processes))
     if watched.left_out:
-        sentences.append(f"{counted(watched.left_out, 'process')} left out")
+        sentences.append(f"{counted(watched.left_out, 'process')} not included")
     return list(dict.fromkeys(sentences))[:MOST_SHOWN]
 
 

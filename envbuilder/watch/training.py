@@ -91,10 +91,14 @@ _USELESS = 1.0
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
     ' `batch = batch.to("{torch}")`.',
-    "jax": "See what `python -c 'import jax; print(jax.devices())'` prints in this environment: it"
-    " must name {requested}; neither set `JAX_PLATFORMS` nor put arrays on the CPU.",
-    "tensorflow": 'See whether `tf.config.list_physical_devices("GPU")` names the device in this'
-    ' environment, and remove `tf.device("/CPU:0")` from the script.',
+    "jax": (
+        "Check that `python -c 'import jax; print(jax.devices())'` names {requested} in this"
+        " environment. Do not set `JAX_PLATFORMS`, and do not put arrays on the CPU."
+    ),
+    "tensorflow": (
+        'Check whether `tf.config.list_physical_devices("GPU")` names the device in this'
+        ' environment, and remove `tf.device("/CPU:0")` from the script.'
+    ),
 }
 """Framework → advice on how to put the work on the device."""
 _LOADING = (
@@ -226,8 +230,8 @@ def devices(process: Observed, run: Run) -> Iterator[Finding]:
         yield finding(
             "split",
             f"{says}.",
-            f'Move the whole model once all its layers exist, `model.to("{_torch(requested)}")`,'
-            " before the optimizer is made, and no layer elsewhere after it.",
+            f'Once all layers exist, move the whole model, `model.to("{_torch(requested)}")`,'
+            " before the optimizer is made. Move no layer elsewhere after that.",
             max(work, parameters),
         )
 
@@ -259,8 +263,8 @@ def doubles(process: Observed, _: Run) -> Iterator[Finding]:
         "float64",
         f"{percent(share, 0)} of the {what} in float64{_in_steps(process)}: twice the time and"
         " memory of float32, and on most GPUs far more.",
-        "Unless this precision is needed, convert data from NumPy, `.astype(np.float32)` or"
-        " `tensor.float()`, and use no `model.double()` and no default dtype of float64.",
+        "Unless you need this precision, convert data from NumPy, `.astype(np.float32)` or"
+        " `tensor.float()`, and avoid `model.double()` and a default dtype of float64.",
         share * DOUBLE_LOST,
     )
 
@@ -288,7 +292,7 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
     yield finding(
         "autocast",
         f"{percent(share, 0)} of the matrix work stayed in float32{_in_steps(process)}, although"
-        f" the script uses autocast or a scaler of gradients.",
+        " the script uses autocast or a gradient scaler.",
         f'Compute the model and the loss inside `with torch.autocast("{name}",'
         " dtype=torch.bfloat16):`, on the device of the model.",
         share * AUTOCAST_LOST,
@@ -366,10 +370,10 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
     yield finding(
         "gradients",
         f"{without:,} of {trainable:,} trainable parameter tensors had no gradient in"
-        f" {counted(looks, 'step')} that were looked at.",
+        f" {counted(looks, 'examined step')}.",
         "Look for `.detach()`, `.data`, `.item()` or `torch.no_grad()` between them and the loss,"
-        " and for another model's parameters in the optimizer. What the task does not use, or uses"
-        " later, needs none.",
+        " and for another model's parameters in the optimizer. Parameters that the task does not"
+        " use, or uses later, need no gradient.",
         without / trainable,
     )
 
@@ -389,10 +393,9 @@ def updates(process: Observed, _: Run) -> Iterator[Finding]:
         none = f"After step {process.changed_at:,}, none"
     yield finding(
         "no update",
-        f"{none} of {still:,} compared steps of the optimizer changed any of the parameters"
-        " that were looked at.",
-        "Look at `optimizer.param_groups`: a learning rate that is zero or too small for the dtype,"
-        " or the parameters of another model.",
+        f"{none} of {still:,} compared optimizer steps changed any of the examined parameters.",
+        "Check `optimizer.param_groups` for a learning rate that is zero or too small for the"
+        " dtype, or for the parameters of another model.",
         share,
     )
 
@@ -407,9 +410,9 @@ def modules(process: Observed, _: Run) -> Iterator[Finding]:
     if process.evaluating == windows >= LEAST_WINDOWS:
         yield finding(
             "eval mode",
-            f"The model was trained after `eval()`{_in_steps(process)}: without dropout, and with"
-            " the stored means of its batch norms.",
-            "Unless that is meant, call `model.train()` before each epoch, and after each"
+            f"The model was trained after `eval()`{_in_steps(process)}, so without dropout, and"
+            " with the stored means of its batch norms.",
+            "Unless you intend this, call `model.train()` before each epoch, and after each"
             " evaluation.",
             EVALUATING_LOST,
         )
@@ -420,7 +423,7 @@ def modules(process: Observed, _: Run) -> Iterator[Finding]:
         yield finding(
             "single sample",
             f"Each of {steps:,} steps had one sample, and took {duration(length)}.",
-            "Unless that is meant, give `DataLoader` a `batch_size`: without, it is 1.",
+            "Unless you intend this, give `DataLoader` a `batch_size`, which is 1 by default.",
             SINGLE_LOST,
         )
 
@@ -435,8 +438,9 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
         "fallback",
         f"{first(process.fallbacks, 4)} ran on the CPU, because {run.requested} has no such"
         f" operator: {duration(seconds)} there{_in_steps(process)}.",
-        f"Write this part with other operators, move it out of the step, or try a newer"
-        f" {process.framework}: each such call waits for the device and copies forth and back.",
+        "Write this part with other operators, move it out of the step, or try a newer"
+        f" {process.framework}: each such call waits for the device and copies data back and"
+        " forth.",
         seconds / (process.window_seconds or math.inf),
     )
 
@@ -479,9 +483,9 @@ def losses(process: Observed, _: Run) -> Iterator[Finding]:
     if pairs[-1][0] >= LEAST_STEPS and is_chance and is_steady and not fell:
         yield finding(
             "not learning",
-            f"The loss stands still at {amount(end)} in {pairs[-1][0]:,} steps, about that of"
+            f"The loss stayed at {amount(end)} over {pairs[-1][0]:,} steps, about the loss of"
             f" guessing one of {classes:,} classes, {amount(guessing)}.",
-            "If this is not a run that goes on from an earlier one: look at the learning rate, at"
-            " the labels, and whether the loss gets logits.",
+            "Unless this run continues an earlier one, check the learning rate, the labels, and"
+            " whether the loss gets logits.",
             STANDING_STILL_LOST,
         )

@@ -112,7 +112,7 @@ def test_a_branch_that_moved_and_a_rewritten_history(
     with pytest.raises(BuildError, match="history was rewritten"):
         source.obtain("tiny", recipe, replace(found, cache_dir=tmp_path / "third"))
     wrong = replace(recipe, commit=repository.git("rev-parse", "HEAD"), sha256="0" * 64)
-    with pytest.raises(BuildError, match="not those that were locked"):
+    with pytest.raises(BuildError, match="differ from the locked ones"):
         source.obtain("tiny", wrong, found)
 
 
@@ -208,7 +208,7 @@ def test_a_host_that_cannot_be_reached_is_no_matter_of_logins(
 ) -> None:
     with pytest.raises(BuildError, match="git clone failed") as caught:
         read("git+http://127.0.0.1:9/x", found, tmp_path)
-    assert caught.value.hint == "Check the network: its host cannot be reached."
+    assert caught.value.hint == "Check the network: the repository's host cannot be reached."
 
 
 def test_a_repository_over_ssh(

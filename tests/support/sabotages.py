@@ -109,7 +109,7 @@ STEPS = (
     # Ten more.
     Sabotage("updates_lost_from_step_50", "step wrong", "step", ", in epoch 2, changes", True),
     Sabotage("the_same_order_in_each_epoch", "other data", "step", "took images in a similar"),
-    Sabotage("one_dropout_mask", "dropout off", "step", "drops the same again and again"),
+    Sabotage("one_dropout_mask", "dropout off", "step", "always drops the same units"),
     Sabotage("averages_in_bfloat16", "step wrong", "step", "wrong"),
     Sabotage("another_decay_of_averages", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("weights_that_decay", "step wrong", "step", "step 1, in epoch 1, changes"),
@@ -117,8 +117,14 @@ STEPS = (
     Sabotage("smoothed_labels", "step wrong", "run", "the training loss is"),
     Sabotage("bfloat16_in_training_alone", "step wrong", "step", "wrong"),
     Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
-    Sabotage("trained_before_it_starts", "trained before", "step", "not as its initialiser", True),
-    Sabotage("masks_of_the_epoch_before", "dropout off", "step", "drops the same again and again"),
+    Sabotage(
+        "trained_before_it_starts",
+        "trained before",
+        "step",
+        "does not look freshly initialized",
+        True,
+    ),
+    Sabotage("masks_of_the_epoch_before", "dropout off", "step", "always drops the same units"),
     Sabotage("answers_in_float16", "answers wrong", "step", "not answered by the trained", True),
     Sabotage("answers_of_stale_weights", "answers wrong", "step", "not answered by the trained"),
     Sabotage("answers_of_a_leaky_relu", "answers wrong", "step", "not answered by the trained"),
@@ -126,7 +132,12 @@ STEPS = (
     Sabotage("answers_looked_up", "answers wrong", "step", "not answered by the trained"),
     # 24 more.
     Sabotage("biases_of_zero", "trained before", "step", "scratch: conv1.bias is"),
-    Sabotage("weights_of_another_initialiser", "trained before", "step", "not as its initialiser"),
+    Sabotage(
+        "weights_of_another_initialiser",
+        "trained before",
+        "step",
+        "does not look freshly initialized",
+    ),
     Sabotage("images_mirrored_in_training", "other data", "accuracy", "is needed"),
     Sabotage("images_of_few_grey_levels", "other data", "step", "reports a loss that is wrong"),
     Sabotage("noise_in_training", "other data", "step", "step 1, in epoch 1, changes"),
@@ -253,7 +264,7 @@ FORGED = (
     _forged("without a blind test", "without these checks: blind", checks=ALL_CHECKS[1:]),
     _forged(
         "a check that is skipped",
-        "arithmetic: this check was requested, and it did not run",
+        "arithmetic: this check was requested, but did not run",
         checks=_with({"name": "arithmetic", "status": "skipped", "seconds": 0.0, "detail": ""}),
     ),
     _forged(
@@ -274,15 +285,15 @@ FORGED = (
     _forged("work of another device", "passed on cuda", device__used="cuda"),
     _forged(
         "another device altogether",
-        "device: cpu was requested, cuda is reported",
+        "device: cpu was requested, but cuda is reported",
         device={"requested": "cuda", "used": "cuda"},
     ),
     _forged(
-        "sums that do not add up", "and its parts", training__epochs=[{**PASS, "seconds": 0.001}]
+        "sums that do not add up", "but its parts", training__epochs=[{**PASS, "seconds": 0.001}]
     ),
     _forged(
         "negative parts of an epoch",
-        "and its parts",
+        "but its parts",
         training__epochs=[{**PASS, "data_seconds": -1.0, "compute_seconds": 1.4}],
     ),
     _forged("more epochs than requested", "epochs: 1 was requested", training__epochs=[PASS, PASS]),
@@ -292,13 +303,17 @@ FORGED = (
         training__epochs=[{**PASS, "seconds": -0.4}, PASS],
     ),
     _forged("images that it had not", "training images: 3000 was", dataset__train=60_000),
-    _forged("a full run", "quick: True was requested, False", quick=False),
+    _forged("a full run", "quick: True was requested, but False", quick=False),
     _forged("other data", "the data's sha256", dataset__sha256={}),
     _forged("another name of the data", "data: MNIST subset", dataset__name="MNIST"),
     _forged("another precision", "precision: float32 was requested", precision__dtype="bfloat16"),
     _forged("another batch", "batch: 64 was requested", training__batch=640),
     _forged("a lower threshold", "minimum accuracy: ", training__min_accuracy=0.1),
-    _forged("an accuracy too low", "accuracy 50.00%; at least", training__epochs=[epoch(0.4, 0.5)]),
+    _forged(
+        "an accuracy too low",
+        "accuracy 50.00%, but the minimum",
+        training__epochs=[epoch(0.4, 0.5)],
+    ),
     _forged(
         "a loss of nothing learned",
         "the training loss is 2.313",
@@ -306,14 +321,16 @@ FORGED = (
     ),
     _forged(
         "a loss curve of another training",
-        "that of the loss curve 2.300",
+        "that of the loss curve is 2.300",
         training__losses=[[n, 2.3] for n in range(1, 48)],
     ),
     _forged(
-        "longer than it lived", "took 9999999.00 s, in a", training__epochs=[epoch(9_999_999.0)]
+        "longer than it lived",
+        "took 9999999.00 s, but its process",
+        training__epochs=[epoch(9_999_999.0)],
     ),
     _forged("a negative cold start", "starting took -3.00 s", training__cold_start_seconds=-3.0),
-    _forged("a speed-up of no baseline", "the speed-up 3.00 is not", speedup=3.0),
+    _forged("a speed-up of no baseline", "the speed-up 3.00 does not match", speedup=3.0),
     _forged(
         "several devices",
         "several devices: not requested",

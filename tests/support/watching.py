@@ -30,7 +30,7 @@ FAULTS = [
     ("one sample", "cpu", ["single sample"], "batch_size"),
     ("fallback", "cpu", ["fallback"], "linalg_qr"),
     ("not a number", "cpu", ["not finite"], "at step 3"),
-    ("random labels", "cpu", ["not learning"], "stands still"),
+    ("random labels", "cpu", ["not learning"], "The loss stayed"),
     ("slow reading", "cpu", ["data"], "num_workers=2"),
     ("slow workers", "cpu", ["data"], "more workers"),
 ]

@@ -174,7 +174,7 @@ def _check(lock: Lock, path: Path) -> None:
     """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if not pairs or len(set(pairs)) != len(pairs):
-        raise InvalidError(f"{path}: targets: none, or a platform and Python twice")
+        raise InvalidError(f"{path}: targets: empty, or a platform and Python appear twice")
     for target in lock.targets:
         label = f"{path}: {target.platform} Python {target.python}"
         names = Counter(p.name for p in target.packages)
@@ -191,7 +191,9 @@ def _check(lock: Lock, path: Path) -> None:
                 raise InvalidError(f"{label}: {package.file} is a package for {package.subdir}")
         python = next((p.version for p in target.packages if p.name == "python"), "")
         if not python.startswith(f"{target.python}."):
-            raise InvalidError(f"{label}: its Python is {python or 'missing'}")
+            raise InvalidError(
+                f"{label}: expected Python {target.python}, found {python or 'none'}"
+            )
 
 
 def dump(lock: Lock) -> str:
@@ -220,10 +222,9 @@ def require_usable(profile: Profile, lock: Lock | None) -> Lock:
     problem = (
         f"the conda lock of '{profile.name}' is stale: the profile changed after it was made"
         if lock
-        else f"profile '{profile.name}' has no conda lock: it can only be made where its channels"
-        " can be read"
+        else f"profile '{profile.name}' has no conda lock: make it where the channels can be read"
     )
-    raise InvalidError(problem, Hint("Make it", (*_COMMAND, "--profile", profile.name)))
+    raise InvalidError(problem, Hint("Make the lock", (*_COMMAND, "--profile", profile.name)))
 
 
 # The steps that make a conda environment
@@ -297,7 +298,7 @@ def findings(target: Target, host: Host) -> Iterator[Finding]:
         needed, systems = _SYSTEMS.get(name, ("", {host.os}))
         if host.os not in systems:
             text = (
-                f"the conda packages are for {needed}, and this host is {host.os} on {host.machine}"
+                f"the conda packages are for {needed}, but this host is {host.os} on {host.machine}"
             )
             yield Finding("impossible", text, "platform")
             continue
@@ -315,7 +316,7 @@ def _at_least(name: str, actual: str | None, required: str) -> Finding | None:
     if current < least:
         return Finding(
             "impossible",
-            f"{name} {actual} is older than {required}, which its conda packages are locked for",
+            f"{name} {actual} is older than {required}, for which the conda packages are locked",
             "system-old",
         )
     return None
@@ -326,7 +327,7 @@ def _glibc(host: Host, required: str) -> Finding | None:
     if name != "glibc":
         return Finding(
             "impossible",
-            f"the C library is {name}, and the conda packages need glibc",
+            f"the C library is {name}, but the conda packages need glibc",
             "libc-other",
         )
     return _at_least("glibc", number, required)
@@ -344,13 +345,13 @@ def _archspec(host: Host, wanted: str) -> Finding | None:
         return None
     if flags is None or host.cpu.flags is None:
         return Finding(
-            "warning", f"whether the CPU can do what {required} can is not known", "unread"
+            "warning", f"it is unknown whether the CPU has all features of {required}", "unread"
         )
     missing = sorted(flags - set(host.cpu.flags))
     if missing:
         return Finding(
             "no",
-            f"the CPU is not {required}, which the conda packages are locked for: no {missing[0]}",
+            f"the conda packages are locked for {required}, but the CPU has no {missing[0]}",
             "cpu-flags",
         )
     return None
@@ -361,7 +362,7 @@ def _cuda(host: Host, required: str) -> Finding | None:
     if not gpus:
         return Finding(
             "no",
-            f"no NVIDIA GPU was found, and the conda packages are locked for CUDA {required}",
+            f"no NVIDIA GPU was found, but the conda packages are locked for CUDA {required}",
             "no-gpu",
         )
     major = required.partition(".")[0]
@@ -442,8 +443,8 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
         url = urls[name]
         if urlsplit(url).scheme == "file":
             raise InvalidError(
-                f"the channel '{name}' is a folder on this machine,"
-                " which a file for other machines cannot name",
+                f"the channel '{name}' is a folder of this machine, which files for other"
+                " machines cannot name",
                 f"Serve it over http, and set its URL in {indexes.variable(name)}.",
             )
         result.append(Channel(name=name, url=public(url).rstrip("/"), private=not is_public(url)))

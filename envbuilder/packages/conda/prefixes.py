@@ -39,7 +39,7 @@ def require_rattler() -> str:
         return metadata.version("py-rattler")
     except metadata.PackageNotFoundError:
         raise ToolError(
-            "conda packages are solved and installed with py-rattler, which is not installed",
+            "conda packages need py-rattler, which is not installed",
             "Run: pip install 'envbuilder-ml[conda]'",
         ) from None
 
@@ -134,7 +134,7 @@ def read(prefix: Path) -> list[Installed]:
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error
         if not isinstance(data, dict):
-            raise BuildError(f"{path}: is not the record of a package")
+            raise BuildError(f"{path} is not the record of a package")
         records.append(Installed(path.name, data))
     return records
 
@@ -224,7 +224,7 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
     for package in step.packages:
         if package.subdir not in {step.subdir, "noarch"}:
             raise BuildError(
-                f"{package.file}: is a package for {package.subdir}, not for {step.subdir}"
+                f"{package.file} is a package for {package.subdir}, not for {step.subdir}"
             )
         _require_contained(package, archive(step, package), step.prefix)
     asyncio.run(_install(step))
@@ -235,15 +235,18 @@ def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
         raise BuildError(
             f"the conda packages {winner} and {loser} both install {path}, with different content",
             Hint(
-                "Leave one of them out, or pin another version of it in the profile's"
-                " conda.packages, and make the lock again",
+                "Remove one of them, or pin another version in the profile's conda.packages. Then"
+                " make the lock again",
                 ("lock", "--backend", "conda"),
             ),
         )
     write(env, installed, step.packages, step.channels)
     unrun = sorted(scripted(installed))
     if unrun:
-        note(f"note: post-link scripts are not run, they could do anything: {first(unrun, _SHOWN)}")
+        note(
+            "note: post-link scripts are not run, because they could do anything:"
+            f" {first(unrun, _SHOWN)}"
+        )
     return tuple(placed(installed))
 
 
@@ -287,8 +290,8 @@ async def _install(step: InstallConda) -> None:
         raise BuildError(
             f"conda packages cannot be installed: {_plain(str(error), step)}",
             Hint(
-                "If a package is at fault, leave it out or pin another version of it in the"
-                " profile's conda.packages, and make the lock again",
+                "If a package causes this, remove it or pin another version in the profile's"
+                " conda.packages. Then make the lock again",
                 ("lock", "--backend", "conda"),
             ),
         ) from error
@@ -317,14 +320,14 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
             raise BuildError(f"{package.file}: the path {relative} leads outside its environment")
         plain = str(relative)
         if wrong := path_objection(plain) or reserved_objection(plain, with_python=False):
-            raise BuildError(f"{package.file}: {wrong}", "Leave the package out of the profile.")
+            raise BuildError(f"{package.file}: {wrong}", "Remove the package from the profile.")
         if entry.prefix_placeholder is None or not entry.prefix_placeholder.file_mode.binary:
             continue
         longest = len(entry.prefix_placeholder.placeholder.encode())
         if len(os.fsencode(prefix)) > longest:
             raise BuildError(
-                f"{package.file}: cannot be installed in {prefix}: a path may have"
-                f" {longest} bytes at most in {relative}",
+                f"{package.file}: cannot be installed in {prefix}: {relative} only allows a path"
+                f" of {longest} bytes",
                 "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
             )
 

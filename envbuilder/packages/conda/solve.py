@@ -180,9 +180,9 @@ class _Solver(NamedTuple):
             requested = clipped(", ".join(self.profile.conda.packages), 300)
             having = ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
             raise UnsolvableError(
-                reason("no choice of packages satisfies it", proof=str(error)),
+                reason("no choice of packages satisfies the requests", proof=str(error)),
                 f"The {who} requests {requested}, for machines with {having or 'anything'}"
-                " (conda.virtual_packages). List packages that are on PyPI under pip: instead.",
+                " (conda.virtual_packages). If a package is on PyPI, list it under pip: instead.",
             ) from error
         packages = [_package(record, self.channels, SUBDIRS[platform]) for record in solution]
         require_no_framework(self.profile, packages)
@@ -243,12 +243,14 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
     pairs = ((n, u) for n, u in channels.items() if record.url.startswith(f"{u}/"))
     name, root = next(pairs, ("", ""))
     if not root:
-        raise BuildError(f"{record.file_name}: is in none of the requested channels")
+        raise BuildError(f"{record.file_name} is in none of the requested channels")
     shown = f"{name}: {record.file_name}"
     if record.subdir not in {subdir, "noarch"}:
-        raise BuildError(f"{shown}: is offered for {subdir}, but its record says {record.subdir}")
+        raise BuildError(
+            f"{shown}: the channel offers it for {subdir}, but its record says {record.subdir}"
+        )
     if record.url != f"{root}/{record.subdir}/{record.file_name}":
-        raise BuildError(f"{shown}: is not in the folder of its platform, {record.subdir}")
+        raise BuildError(f"{shown}: the package is not in its platform's folder, {record.subdir}")
     sha256 = record.sha256.hex() if record.sha256 else ""
     data = prefixes.package(record, name, _hash(record.url, sha256, shown))
     try:
@@ -266,8 +268,8 @@ def _hash(url: str, sha256: str, shown: str) -> str:
     if urlsplit(url).scheme != "file":
         if not sha256:
             raise BuildError(
-                f"{shown}: its channel states no sha256, so it cannot be locked",
-                "Index the channel again, or take the package from another one.",
+                f"{shown}: cannot be locked, because its channel states no sha256",
+                "Index the channel again, or use another channel for the package.",
             )
         return sha256
     try:
@@ -276,7 +278,7 @@ def _hash(url: str, sha256: str, shown: str) -> str:
         raise BuildError(f"{shown}: cannot be read: {error.strerror}") from error
     if sha256 and sha256 != actual:
         raise BuildError(
-            f"{shown}: has the sha256 {actual}, and its channel states {sha256}",
+            f"{shown}: expected sha256 {sha256} as its channel states, found {actual}",
             "The archive was changed after the channel was indexed.",
         )
     return actual
@@ -287,10 +289,10 @@ def _explained(error: Exception, where: str, channels: Iterable[str]) -> Excepti
     from rattler.exceptions import GatewayError
 
     variables = ", ".join(map(indexes.variable, channels))
-    hint = f"Check the network. A mirror can be set with {variables}."
+    hint = f"Check the network, or set a mirror with {variables}."
     if isinstance(error, TimeoutError):
         seconds = f"{_CHANNEL_SECONDS:g} s"
-        return UnreachableError(f"{where}: the channels could not be read within {seconds}", hint)
+        return UnreachableError(f"{where}: reading the channels took longer than {seconds}", hint)
     if isinstance(error, GatewayError):
         return UnreachableError(f"{where}: a channel cannot be read: {str(error).strip()}", hint)
     return error

@@ -77,7 +77,8 @@ def refused(file: lock.File, reason: str) -> BuildError:
     """Return the error for a package that cannot be used."""
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
-        "The file matches the lock. Leave the package out of the profile, or pin another version.",
+        "The file matches the lock, so the package itself is at fault. Remove it from the"
+        " profile, or pin another version.",
     )
 
 
@@ -208,7 +209,7 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
             if fields.get("Package") and fields.get("Version"):
                 packages[fields["Package"]] = fields["Version"]
     if not packages:
-        raise InvalidError(f"the base's dpkg status lists no installed package for {architecture}")
+        raise InvalidError(f"the base's dpkg status lists no installed packages for {architecture}")
     return packages
 
 

@@ -210,7 +210,7 @@ class _Selection:
                 if not candidates:
                     needs = clipped(" | ".join(a.name for a in group), 300)
                     raise InvalidError(
-                        f"Debian: {clipped(name, 100)} needs {needs}, which the suite lacks"
+                        f"Debian: {clipped(name, 100)} needs {needs}, which is not in the suite"
                     )
                 if self._base.isdisjoint(candidates) and self.chosen.keys().isdisjoint(candidates):
                     queue.append(candidates[0])
@@ -374,7 +374,7 @@ def load(
     for which Debian has no packages.
     """
     if platform not in ARCHITECTURES:
-        raise InvalidError(f"{platform}: Debian packages exist only for Linux")
+        raise InvalidError(f"{platform}: only Linux platforms can have Debian packages")
     architecture = ARCHITECTURES[platform]
     on_progress(f"reading Debian {suite}'s package lists for {platform}")
     universe: Universe = {}
@@ -436,8 +436,8 @@ def _verify(raw: bytes, release: str, path: str, suite: str) -> None:
     if actual != matched[1]:
         raise BuildError(
             f"Debian {suite}: {path} has sha256 {actual}, but the Release file states {matched[1]}",
-            "The mirror may be in the middle of an update, or its files were altered. Try again"
-            " later, or use another mirror.",
+            "The mirror may be updating, or its files were altered. Try again later, or use"
+            " another mirror.",
         )
 
 
@@ -578,7 +578,8 @@ class Debs:
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
             raise InvalidError(
-                f"profile '{self._profile.name}': debian_base.{python}: lacks python{python}",
+                f"profile '{self._profile.name}': debian_base.{python}: the package"
+                f" python{python} is missing",
                 f"Add python{python}, or python3 if that is the suite's own version.",
             )
         names = frozenset(f.name for f in system)

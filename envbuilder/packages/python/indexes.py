@@ -75,8 +75,8 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
         raise InvalidError(
             f"the URL of the source '{name}' ({variable(name)}, or indexes: in envbuilder.yaml)"
             " cannot be used",
-            "It begins with http://, https:// or file:// and holds no space, quote, backslash or"
-            " dollar sign: percent-encode those.",
+            "Begin the URL with http://, https:// or file://, and percent-encode spaces, quotes,"
+            " backslashes and dollar signs.",
         ) from error
 
 
@@ -92,7 +92,7 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) 
     if name not in shipped:
         raise InvalidError(
             f"the source '{name}' has no URL",
-            f"Set it in envbuilder.yaml (indexes: {name}: https://…) or in {variable(name)}.",
+            f"Set the URL in envbuilder.yaml (indexes: {name}: https://…) or in {variable(name)}.",
         )
     return shipped[name].url
 

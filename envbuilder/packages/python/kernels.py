@@ -84,7 +84,7 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
             members = [m for m in wheel.infolist() if _LIBRARY.fullmatch(m.filename)]
             limit = archives.unpacked_limit(path.stat().st_size)
             if sum(member.file_size for member in members) > limit:
-                raise ValueError("its libraries unpack to more than a package's do")
+                raise ValueError("its libraries unpack to more than the limit")
             return {member.filename: read(wheel, member) for member in members}
     except (OSError, struct.error, *archives.BAD_ZIP) as error:
         raise InvalidError(f"{path}: not a readable wheel: {error}") from error
@@ -165,7 +165,7 @@ class _Forward:
     def take(self, size: int) -> bytes:
         """Return the next bytes; raise `EOFError` if there are fewer than `size`."""
         if next(self.reads) >= MOST_READS:
-            raise InvalidError("a wheel has more device code than can be read")
+            raise InvalidError("the wheel has too much device code to read")
         while len(self._data) - self._at < size:
             self._more()
         self._at += size

@@ -149,7 +149,7 @@ def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: b
         text += f"\n  system_packages: [{', '.join(debian)}]"
     for name in _OPENCV:
         if name in packages and system_libraries().opencv.issuperset(libraries):
-            text += f"\nOr take OpenCV without windows:\n  overrides: {{{name}: {name}-headless}}"
+            text += f"\nOr use OpenCV without windows:\n  overrides: {{{name}: {name}-headless}}"
     return text
 
 

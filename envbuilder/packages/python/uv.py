@@ -198,7 +198,7 @@ def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Whee
     try:
         return tuple(_wheel(p, accepted) for p in tomllib.loads(text).get("packages", []))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise BuildError(f"uv wrote a lock that cannot be read: {error}") from error
+        raise BuildError(f"cannot read the lock that uv wrote: {error}") from error
 
 
 @lru_cache(maxsize=32)
@@ -279,7 +279,7 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
 """Matches URLs of indexes in uv's output, which neither a lock nor a log may contain."""
 _FAILED = re.compile(r"Failed to fetch:?\s+`?(\S+)")
 _CAUSE = re.compile(r"^\s*(Caused by|cause):\s*")
-_CHECK_INDEX = "Check that your package index can be reached: pip download --no-deps six"
+_CHECK_INDEX = "Check whether you can reach your package index: pip download --no-deps six"
 _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 """Matches a line of uv's result: a package, its version, and the packages that require it."""
 
@@ -468,7 +468,7 @@ class Uv(Struct, frozen=True, kw_only=True):
             raise UnresolvableError(
                 reason(
                     "no wheels satisfy all requirements (nothing is built from source;"
-                    " PIP_FIND_LINKS names folders of wheels of your own)",
+                    " PIP_FIND_LINKS may name folders with your own wheels)",
                     proof=_URL.sub("<url>", proof),
                 ),
                 (platform, python),
@@ -516,7 +516,7 @@ class Uv(Struct, frozen=True, kw_only=True):
                 size = path.stat().st_size
         if not sha256:
             raise BuildError(
-                f"{wheel.file}: your package index states no sha256 for it",
+                f"{wheel.file}: your package index states no sha256 for this file",
                 "Use an index that states hashes.",
             )
         return Found(

@@ -86,12 +86,12 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
         return f"{wheel.basename} ({reason})"
 
     why = (
-        f"{named(first)} and {named(second)} both install {path}, with possibly different"
-        " content: which one an environment gets would be chance"
+        f"{named(first)} and {named(second)} both install {path}, perhaps with different content,"
+        " so the result would depend on chance"
     )
     edit = (
-        f"Leave one out: exclude: [{first.name}] or [{second.name}]; or, if one does for both,"
-        f" overrides: {{{first.name}: {second.name}}}; or pin another version of one of them"
+        f"Exclude one (exclude: [{first.name}] or [{second.name}]), replace one by the other"
+        f" (overrides: {{{first.name}: {second.name}}}), or pin another version of one"
     )
     return why, edit
 
@@ -202,7 +202,7 @@ def contents(
         if path.startswith(data):
             kind, _, rest = path.removeprefix(data).partition("/")
             if kind not in places:
-                raise ValueError(f"{path!r} is in none of the folders that wheels install to")
+                raise ValueError(f"{path!r} is outside the folders that wheels install to")
             target = places[kind] + rest
         installed[target] = identifier
     installed |= scripts
@@ -245,10 +245,10 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
     except (*UNREADABLE, OSError) as error:
         store.checked(wheel)
         raise InvalidError(
-            f"{wheel.basename}: not a wheel that installs the same everywhere:"
+            f"{wheel.basename}: the wheel does not install the same files everywhere:"
             f" {str(error)[:_LONGEST_LINE]}",
-            "The file matches the lock: the wheel is malformed. Report it to its project, and pin"
-            f" another version of {wheel.name}.",
+            "The file matches the lock, so the wheel is malformed. Report it to its"
+            f" project, and pin another version of {wheel.name}.",
         ) from error
 
 
@@ -258,7 +258,7 @@ def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
         if len(record_paths) != 1:
-            raise ValueError(f"it has {len(record_paths)} files {_INFO}RECORD, not one")
+            raise ValueError(f"expected one file {_INFO}RECORD, found {len(record_paths)}")
         stem = record_paths[0].removesuffix(f"{_INFO}RECORD")
         record = text(archive, record_paths[0], RECORD_LIMIT)
         scripts = text(archive, f"{stem}{_INFO}entry_points.txt", _SCRIPTS_LIMIT)
@@ -336,7 +336,7 @@ class RemoteFile(io.RawIOBase):
         left = max(self._size - self._at, 0)
         count = left if size < 0 else min(size, left)
         if count > _DIRECTORY:
-            raise zipfile.BadZipFile(f"its directory has {count} bytes; not read")
+            raise zipfile.BadZipFile(f"its directory of {count} bytes is too large")
         return super().read(count) or b""
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
@@ -348,7 +348,7 @@ class RemoteFile(io.RawIOBase):
         begin = self._at - self._begin
         data = self._data[begin : begin + count] if begin >= 0 else b""
         if len(data) < count:
-            raise OSError("the server sends another part than was requested")
+            raise OSError("the server sent a different part than requested")
         buffer[:count] = data
         self._at += count
         return count

@@ -139,8 +139,8 @@ class Scratch:
         if self._sealed and done.returncode == inside.UNSEALED:
             self._sealed = False
             self._notes.append(
-                "this system does not allow sandboxed builds: they could read your files and use"
-                f" the network ({done.last_words.partition(chr(10))[0]})"
+                "this system does not allow sandboxed builds, so the build could read your files"
+                f" and use the network ({done.last_words.partition(chr(10))[0]})"
             )
             done = self._run(backend, source, hook, version)
         result = self.folder / "result.json"
@@ -148,7 +148,7 @@ class Scratch:
             try:
                 return decoding.strict_json(files.read(result, _RESULT))
             except (OSError, ValueError) as error:
-                raise BuildError(f"its build backend returns no JSON: {error}") from error
+                raise BuildError(f"its build backend returned invalid JSON: {error}") from error
         log = done.stdout + done.stderr
         lines = log.strip().splitlines()
         causes = list(filter(_CAUSE.search, lines[:-_LAST]))[-3:]
@@ -196,7 +196,7 @@ class Scratch:
         """Return the path of the wheel that a hook reports; raise `BuildError` without a wheel."""
         path = self.folder / "out" / Path(str(name)).name
         if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
-            raise BuildError(f"its build backend built no wheel, but {shown(str(name))}")
+            raise BuildError(f"its build backend built {shown(str(name))} instead of a wheel")
         return path
 
 
@@ -259,16 +259,19 @@ def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
 def _advice(words: str) -> str:
     """Return advice on a failed build, based on its last lines of output."""
     if "Python.h" in words:
-        return "This Python has no headers (Debian, Ubuntu: sudo apt install python3-dev)."
+        return "Install the headers of this Python (Debian, Ubuntu: sudo apt install python3-dev)."
     if not process.which("cc") and ("cc" in words or "g++" in words):
-        return "It needs a compiler (Debian, Ubuntu: sudo apt install g++)."
+        return "Install a compiler (Debian, Ubuntu: sudo apt install g++)."
     if "urlopen" in words or "resolution" in words or "unreachable" in words:
-        return "It needs the network, which builds do not have: use a release that has a wheel."
+        return "Use a release that has a wheel: the build needs the network, which it does not get."
     if "CUDA_HOME" in words:
-        return "It only compiles for NVIDIA's GPUs: exclude: in envbuilder.yaml leaves it out."
+        return (
+            "To leave the package out, add it to exclude: in envbuilder.yaml: it only compiles"
+            " for NVIDIA's GPUs."
+        )
     return (
-        "Its code may need a program or library of the system, another Python, or another version"
-        " of a build requirement."
+        "The package may need a program or library of the system, another Python, or another"
+        " version of a build requirement."
     )
 
 
@@ -309,7 +312,7 @@ def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile,
             distribution, version, _, _ = parse_wheel_filename(file)
             members = _members(archive)
             if len(members) > _MOST_FILES or sum(i.file_size for i in members.values()) > _LARGEST:
-                raise ValueError("it has too many or too large files")
+                raise ValueError("it has too many files, or they are too large")
             info = _info(members, distribution, version)
             content = archives.zip_content(archive, f"{info}METADATA", _RESULT)
             read = static_metadata.metadata(content.decode("utf-8", "replace"))
@@ -319,7 +322,7 @@ def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile,
             if types.canonical(metadata.name) != distribution or distribution != types.canonical(
                 name
             ):
-                raise ValueError(f"it is of {shown(metadata.name)}, not of {name}")
+                raise ValueError(f"the wheel is for {shown(metadata.name)}, not for {name}")
             yield archive, info, metadata
     except (*wheel_conflicts.UNREADABLE, InvalidWheelFilename, OSError) as error:
         raise BuildError(f"{file}: not an installable wheel: {error}") from error
@@ -336,7 +339,7 @@ def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> s
     (record,) = wheel_conflicts.records(members) or [""]
     stem, dash, version_in_name = record.removesuffix(f"{_INFO}RECORD").partition("-")
     if not dash or types.canonical(stem) != name or Version(version_in_name) != version:
-        raise ValueError(f"its metadata are in {shown(record)}")
+        raise ValueError(f"unexpected place of its metadata: {shown(record)}")
     return record.removesuffix("RECORD")
 
 
@@ -493,8 +496,9 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
     kernels = wished or (row.kernels if row else ())
     if not kernels:
         raise BuildError(
-            f"no table has the GPUs that torch {torch.version} is compiled for",
-            'Name those to compile for: cuda_architectures: ["9.0"] in envbuilder.yaml.',
+            f"it is unknown for which GPUs torch {torch.version} is compiled",
+            "Name the GPUs to compile for in envbuilder.yaml, for example cuda_architectures:"
+            ' ["9.0"].',
         )
     ptx = "+PTX" if row and row.ptx and not wished else ""
     requires: tuple[str, ...] = ()

@@ -108,7 +108,7 @@ def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
     if not files and problems:
         told = (f"{http.host_of(url)}: {http.reason(error)}" for url, error in problems.items())
         raise BuildError(
-            f"{name}: no index lists its sources: {'; '.join(told)}",
+            f"{name}: no index could list its sources: {'; '.join(told)}",
             "Check the network and the index settings.",
         )
     return [*files.values()]
@@ -137,7 +137,7 @@ def newest(
         raise InvalidError(
             f"{name}{specifier}: no source of such a release"
             f"{f' from before {as_of}' if as_of else ''} fits Python {' or '.join(pythons)}",
-            f"There are sources of: {', '.join(map(str, versions[-20:])) or 'no release'}.",
+            f"Sources exist for: {', '.join(map(str, versions[-20:])) or 'no release'}.",
         )
     return str(best), admitted[best]
 
@@ -178,7 +178,10 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
         if sha256 and actual != sha256:
             raise BuildError(
                 f"{file}: expected sha256 {sha256}, but {origin} has {actual}",
-                Hint("It was replaced upstream. If the new file is right, lock again", ("lock",)),
+                Hint(
+                    "The file was replaced upstream. If the new file is the right one, lock again",
+                    ("lock",),
+                ),
             )
         store.take_file(part, actual)
     return actual
@@ -204,16 +207,16 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
             raise BuildError(
                 f"{recipe.location}: cannot be fetched: no index lists it",
                 Hint(
-                    "Check the index settings, or bring it in a bundle",
+                    "Check the index settings, or transfer the file in a bundle",
                     ("bundle", "--output", "FILE.tar"),
                 ),
             )
         actual = downloaded(url, recipe.sha256, recipe.location, settings)
     if actual != recipe.sha256:
         raise BuildError(
-            f"{recipe.location}: its files are not those that were locked: expected sha256"
+            f"{recipe.location}: its files differ from the locked ones: expected sha256"
             f" {recipe.sha256}, got {actual}",
-            Hint("If they are right now, lock again", ("lock",)),
+            Hint("If the new files are the right ones, lock again", ("lock",)),
         )
 
 
@@ -255,7 +258,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
     Folders outside the project, and folders that other users can write to, are rejected.
     """
     if settings.project is None:
-        raise InvalidError(f"{escaped(location.url)}: a folder, but this is not a project")
+        raise InvalidError(f"{escaped(location.url)}: folders can only be used in a project")
     folder = folders.within(settings.project, location.url)
     files.require_own(folder)
     relative = folder.relative_to(settings.project.resolve()).as_posix()
@@ -317,7 +320,8 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
         gone = git.fails("cat-file", "-e", f"{chosen}^{{commit}}")
         if gone and git.fails("fetch", "--quiet", "origin", chosen):
             raise GoneError(
-                f"{location.url}: has no commit {chosen} any more: its history was rewritten",
+                f"{location.url}: commit {chosen} no longer exists, because the history was"
+                " rewritten",
                 Hint("Lock again", ("lock",)),
             )
         git("checkout", "--quiet", "--force", "--detach", chosen)
@@ -386,8 +390,8 @@ class _Git:
             allowed.append("file")
         if parts.scheme not in allowed:
             raise InvalidError(
-                f"{url}: {parts.scheme or 'a path'}: only https:// and ssh:// are read",
-                "Name the repository by its https:// URL.",
+                f"{url}: {parts.scheme or 'a path'}: only https:// and ssh:// are supported",
+                "Use the https:// URL of the repository.",
             )
         self.folder = home
         self._url = url
@@ -436,9 +440,9 @@ class _Git:
             return
         reason = "took too long" if done.timed_out else f"failed:\n{escaped(done.last_words, 2000)}"
         hint = (
-            "Check that git can read it without asking: it needs no login, a credential helper"
-            " has it, or the ssh agent has the key."
+            "Check that git can read the repository without asking: without a login, or with one"
+            " from a credential helper or the ssh agent."
         )
         if "resolve host" in reason or "connect to" in reason:
-            hint = "Check the network: its host cannot be reached."
+            hint = "Check the network: the repository's host cannot be reached."
         raise BuildError(f"{self._url}: git {arguments[0]} {reason}", hint)

@@ -195,8 +195,9 @@ class WheelBuilder:
             if self.has(python):
                 return python
         raise ToolError(
-            f"no Python {' or '.join(pythons)} on this machine, which builds from source need",
-            f"Install one: python -m uv python install {pythons[0]}",
+            f"no Python {' or '.join(pythons)} was found on this machine, but builds from source"
+            " need one",
+            f"To install one: python -m uv python install {pythons[0]}",
         )
 
     def has(self, python: str) -> bool:
@@ -271,7 +272,7 @@ class WheelBuilder:
                 return BuiltWheel(plan=plan, wheel=wheel)
             if plan.with_framework:
                 raise FrameworkError(f"{name}: its build needs the framework")
-        raise failure or BuildError(f"{name}: its build requests more and more requirements")
+        raise failure or BuildError(f"{name}: its build keeps requesting further requirements")
 
     def built(
         self,
@@ -392,15 +393,15 @@ def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
 def _mismatch(name: str, expected: str, actual: str) -> BuildError:
     """Return the error for a build whose wheel differs from the locked wheel."""
     return BuildError(
-        f"{name}: its build gives another result on this machine: expected sha256 {expected}, got"
-        f" {actual}",
+        f"{name}: its build gives a different wheel on this machine: expected sha256 {expected},"
+        f" got {actual}",
         (
             Hint(
-                "Its build depends on more than its source and the locked packages. A bundle"
-                " contains the locked wheel",
+                "The build depends on more than its source and the locked packages. To transfer"
+                " the locked wheel, use a bundle",
                 ("bundle", "--output", "FILE.tar"),
             ),
-            Hint("Or lock again here", ("lock",)),
+            Hint("Or lock again on this machine", ("lock",)),
         ),
     )
 
@@ -504,8 +505,9 @@ class SourceLocker:
         parsed = source.located(location)
         if not self.allows(name) and parsed.kind != "wheel":
             raise InvalidError(
-                f"{name}: has no wheel, and may not be built, since its own code would run",
-                f"To allow it: build_from_source: [{name}] in envbuilder.yaml.",
+                f"{name}: there is no wheel, and building it is not allowed, because that runs"
+                " its own code",
+                f"To allow it, write build_from_source: [{name}] into envbuilder.yaml.",
             )
         earlier = (f for f in self._earlier if f.name == name and parsed.stays(f.recipe))
         locked = next(earlier, None)
@@ -566,11 +568,12 @@ class SourceLocker:
             size = None
         if metadata.name and types.canonical(metadata.name) != name:
             raise InvalidError(
-                f"{name}: its source is of {escaped(metadata.name)}", "Name it by that name."
+                f"{name}: its source belongs to {escaped(metadata.name)}", "Use that name instead."
             )
         if not versions.contains(metadata.version, prereleases=True):
             raise InvalidError(
-                f"{name}: {specifier} is required, but its source is {escaped(metadata.version)}"
+                f"{name}: {specifier} is required, but its source has version"
+                f" {escaped(metadata.version)}"
             )
         return _Prepared(
             candidate=Candidate(
@@ -651,7 +654,10 @@ class SourceLocker:
         """Report a failed build once. It is not an error, since the source is enough to lock."""
         if name not in self._failures:
             self._failures.add(name)
-            self._report(f"note: {name} is locked by its source, which cannot be built here now")
+            self._report(
+                f"note: only the source of {name} is locked, because building it failed on this"
+                " machine"
+            )
             self._report(error.message)
 
     def finish(self, target: Target) -> Target:
@@ -670,7 +676,8 @@ class SourceLocker:
                 programs = (f"bin/{name}" for name in file.recipe.without_programs)
                 less = first([*file.recipe.without, *programs], 2)
                 self._report(
-                    f"note: {file.name} is installed without {less}: another package has it"
+                    f"note: {file.name} is installed without {less}, which another package also"
+                    " installs"
                 )
                 file = _pruned(file, target, self._settings, console.progress())  # noqa: PLW2901
             elif file.source == BUILT and file.recipe is None:
@@ -725,8 +732,8 @@ class SourceLocker:
             return as_source(replace(file, recipe=recipe)), needs
         if wheel.metadata.version != candidate.version:
             raise BuildError(
-                f"{file.name}: its source states version {candidate.version}, but its build is"
-                f" {escaped(wheel.metadata.version)}"
+                f"{file.name}: its source states version {candidate.version}, but its build has"
+                f" version {escaped(wheel.metadata.version)}"
             )
         return _wheel_file(file, wheel, recipe), needs
 
@@ -743,7 +750,7 @@ class SourceLocker:
             except UnresolvableError as error:
                 failure = str(error)
         raise BuildError(
-            f"{name}: its build requirements cannot be installed on that target: {failure}"
+            f"{name}: its build requirements cannot be installed on the target: {failure}"
         )
 
 
@@ -920,10 +927,11 @@ def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
     compiled = file.kind == "source" or not file.file.endswith("-any.whl")
     if builder.platform != target.platform and (compiled or foreign):
         raise BuildError(
-            f"{file.name} {file.version}: has no wheel, and only {target.platform} can build it",
+            f"{file.name} {file.version}: there is no wheel, and only {target.platform} can build"
+            " it",
             Hint(
-                "Build there, render a Dockerfile, which builds it inside, or transfer it in a"
-                " bundle",
+                "Build on that platform, render a Dockerfile, which builds it in the image, or"
+                " transfer the wheel in a bundle",
                 ("bundle", "--output", "FILE.tar"),
             ),
         )

@@ -46,8 +46,11 @@ NUMBERS = COLUMNS[3:12]
 """Names of the right-aligned columns, which hold numbers."""
 _TIMES = slice(3, 8)
 FOOTNOTES = {
-    "*": "not the standard epoch (60,000 images, float32): do not compare its time with the others",
-    "†": "the machine was busy: its speed was not judged",
+    "*": (
+        "not the standard epoch (60,000 images, float32), so its time cannot be compared with the"
+        " others"
+    ),
+    "†": "the machine was busy, so its speed was not judged",
 }
 """Mark after a time → its meaning."""
 

@@ -137,9 +137,11 @@ def matmul_rate(measured: Measured) -> Check | None:
         name=MATMUL_RATE,
         status="warning",
         seconds=0.0,
-        detail=f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it,"
-        " which is not plausible: the machine was busy, or one of the two cannot be trusted;"
-        " measure again on a quiet machine",
+        detail=(
+            f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it,"
+            " which is implausible: the machine was busy, or one of the two measurements is"
+            " wrong. Measure again on a quiet machine"
+        ),
     )
 
 
@@ -161,18 +163,23 @@ def _unlike_request(request: Request, measured: Measured) -> Iterator[str]:
     ]
     for name, expected, reported in pairs:
         if reported != expected:
-            yield f"{name}: {_short(expected)} was requested, {_short(reported)} is reported"
+            yield f"{name}: {_short(expected)} was requested, but {_short(reported)} is reported"
     threshold = training.min_accuracy if training else None
     if threshold not in (None, request.gates.accuracy):
-        yield f"minimum accuracy: {request.gates.accuracy} was requested, {threshold} is reported"
+        yield (
+            f"minimum accuracy: {request.gates.accuracy} was requested, but {threshold} is reported"
+        )
     for name in absent(request.checks, measured.checks):
-        yield f"{name}: this check was requested, and it did not run"
+        yield f"{name}: this check was requested, but did not run"
     if measured.scaling is not None:
         yield "several devices: not requested, but reported"
     version = str(measured.framework.version)
     comparable = version if "+" in request.version else version.partition("+")[0]
     if request.version and comparable != request.version:
-        yield f"{request.framework}: {request.version} was requested, {_short(version)} is reported"
+        yield (
+            f"{request.framework}: {request.version} was requested, but {_short(version)} is"
+            " reported"
+        )
 
 
 def _sums(request: Request, measured: Measured) -> Iterator[str]:
@@ -180,27 +187,27 @@ def _sums(request: Request, measured: Measured) -> Iterator[str]:
         parts = (epoch.data_seconds, epoch.compute_seconds)
         if min(parts) < 0 or not _equal(sum(parts), epoch.seconds):
             yield (
-                f"epoch {number} took {epoch.seconds:.3f} s, and its parts"
+                f"epoch {number} took {epoch.seconds:.3f} s, but its parts took"
                 f" {epoch.data_seconds:.3f} s and {epoch.compute_seconds:.3f} s"
             )
         elif not _equal(epoch.samples_per_second * epoch.seconds, request.train):
             yield (
-                f"epoch {number}: {request.train} images in {epoch.seconds:.3f} s are not"
-                f" {epoch.samples_per_second:.1f} a second"
+                f"epoch {number}: {request.train} images in {epoch.seconds:.3f} s do not give"
+                f" {epoch.samples_per_second:.1f} per second"
             )
         right = (epoch.accuracy or 0) * request.test
         if abs(right - round(right)) > _EXACT * request.test:
             yield f"epoch {number}: {epoch.accuracy} is not a fraction of {request.test} images"
     last = measured.epochs[-1].accuracy
     if last is not None and last < request.gates.accuracy:
-        yield f"accuracy {last:.2%}; at least {request.gates.accuracy:.2%} is needed"
+        yield f"accuracy {last:.2%}, but the minimum is {request.gates.accuracy:.2%}"
     baseline = measured.baseline_seconds()
     if measured.baseline is not None and (baseline is None or baseline <= 0):
         yield "the baseline has no time"
     if measured.speedup is not None:
         ratio = baseline / measured.epochs[0].seconds if baseline is not None else math.nan
         if not _equal(measured.speedup, ratio):
-            yield f"the speed-up {measured.speedup:.2f} is not that of its epochs"
+            yield f"the speed-up {measured.speedup:.2f} does not match its epochs"
 
 
 def _losses(request: Request, measured: Measured) -> Iterator[str]:
@@ -211,12 +218,14 @@ def _losses(request: Request, measured: Measured) -> Iterator[str]:
         return
     finite = [loss for loss in losses if loss is not None]
     if finite[-1] > request.gates.loss:
-        yield f"the training loss is {finite[-1]:.3f}; at most {request.gates.loss:.2f} is allowed"
+        yield (
+            f"the training loss is {finite[-1]:.3f}, but the maximum is {request.gates.loss:.2f}"
+        )
     points = [loss for _, loss in training.losses if loss is not None] if training else []
     mean = sum(finite) / len(finite)
     curve = sum(points) / len(points) if points else mean
     if len(points) >= _LEAST_POINTS and not abs(curve - mean) <= _LOSS_SHARE * mean + _LOSS_APART:
-        yield f"the epochs' mean loss is {mean:.3f}, and that of the loss curve {curve:.3f}"
+        yield f"the epochs' mean loss is {mean:.3f}, but that of the loss curve is {curve:.3f}"
 
 
 def _times(measured: Measured, seconds: float) -> Iterator[str]:
@@ -232,15 +241,15 @@ def _times(measured: Measured, seconds: float) -> Iterator[str]:
         ("training and the checks together", trained + checks),
     ):
         if claimed > seconds:
-            yield f"{name} took {claimed:.2f} s, in a process that lived {seconds:.2f} s"
+            yield f"{name} took {claimed:.2f} s, but its process only ran for {seconds:.2f} s"
 
 
 def _rates(measured: Measured) -> Iterator[str]:
     share = (measured.measurements.matmul_share if measured.measurements else None) or 0.0
     if share > POSSIBLE_MATMUL_SHARE and not speed.disturbance(measured.contention):
         yield (
-            f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it: not"
-            " possible on a machine that was not busy"
+            f"the last epoch reached {percent(share, 0)} of the matmul rate measured after it,"
+            " which is impossible on a machine that was not busy"
         )
 
 

@@ -122,7 +122,7 @@ def keep(report: dict[str, Any], folder: Path) -> Path:
             files.write(path, model.encoded(report).encode(), files.PRIVATE)
     except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
         why = getattr(error, "strerror", None) or error
-        raise BuildError(f"{folder}: the report cannot be stored: {why}", _ELSEWHERE) from error
+        raise BuildError(f"{folder}: cannot store the report: {why}", _ELSEWHERE) from error
     _prune(folder, profile)
     return path
 
@@ -227,11 +227,11 @@ class Yardstick(Struct, frozen=True, kw_only=True):
                 extent = "with --quick"
             device = like.device.name if like else None
             raise InvalidError(
-                f"{self.folder}: no report of a passed verification of profile {profile}, backend"
-                f" {backend}, {extent}"
+                f"{self.folder}: there is no report of a passed verification of profile"
+                f" {profile}, backend {backend}, {extent}"
                 + (f", on {printable(device)}" if device else "")
                 + ", whose speed was judged",
-                "Verify once without --against, or name a report: --against FILE",
+                "Verify once without --against, or name a report with --against FILE",
             )
         if earlier.report.partial != quick:
             raise _other_images(earlier)
@@ -272,7 +272,8 @@ def _require_usable(earlier: StoredReport) -> None:
     """Raise `InvalidError` unless the report passed and its epochs have plausible durations."""
     if earlier.report.status != "passed":
         raise InvalidError(
-            f"{earlier.path}: its verification failed", "Compare with a report that passed."
+            f"{earlier.path}: the verification of this report failed",
+            "Name a report of a passed verification.",
         )
     if earlier.report.epoch_seconds[0] is None:
         raise InvalidError(f"{earlier.path}: damaged: an epoch has an impossible duration")
@@ -307,8 +308,8 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
         raise _other_images(earlier)
     if notes and not named:
         raise InvalidError(
-            f"{earlier.path}: the last report is not of the same kind: {'; '.join(notes)}",
-            f"To compare anyway, name it: --against {earlier.path}",
+            f"{earlier.path}: the last report was made under other conditions: {'; '.join(notes)}",
+            f"To compare anyway, name the report: --against {earlier.path}",
         )
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
@@ -351,8 +352,8 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
 
 def _other_images(earlier: StoredReport) -> InvalidError:
     return InvalidError(
-        f"{earlier.path}: trained on other images (the full MNIST, or a subset of it); its times"
-        " and accuracy do not compare with this run",
+        f"{earlier.path}: not comparable, because it trained on other images (the full MNIST, or"
+        " a subset of it)",
         "Verify both with --quick, or both without.",
     )
 
@@ -487,7 +488,7 @@ def _judge_one(new: StoredReport, earlier: StoredReport | None) -> Judgement:
 
 _WORDS = {
     "passed": "as good",
-    "warning": "as good as can be judged",
+    "warning": "as good, as far as can be judged",
     "failed": "worse",
     "skipped": "not compared",
 }

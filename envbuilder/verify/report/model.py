@@ -291,7 +291,7 @@ def check(data: Any) -> Report:
         if schema < SCHEMA:
             other = "an earlier"
         raise VerifyError(
-            f"the report has schema {schema}, expected {SCHEMA}: {other} envbuilder made it",
+            f"the report of {other} envbuilder has schema {schema}, expected {SCHEMA}",
             "Verify again with this one.",
         )
     measured = _typed(data, Report, "the payload's report")
@@ -346,7 +346,7 @@ def _contradiction(measured: Measured) -> str:
     if measured.scaling is not None:
         problem = _scaling_contradiction(measured.scaling)
         if problem or measured.scaling.status == "failed":
-            return f"passed, although several devices did not: {problem or 'failed'}"
+            return f"passed, although the check of several devices did not: {problem or 'failed'}"
     failed = [c.name for c in measured.checks if c.status == "failed"]
     if failed:
         return f"passed, although these checks failed: {', '.join(failed)}"

@@ -112,9 +112,12 @@ def busy(facts: Contention) -> str:
     share = facts.cpu_seconds / (facts.seconds * usable)
     switches = (facts.involuntary_switches or 0) / facts.seconds
     if pressure is None and share < LEAST_CPU and switches > MOST_SWITCHES:
-        return f"it had {percent(share, 0)} of its CPU time, and was interrupted {switches:.0f}/s"
+        return (
+            f"it got {percent(share, 0)} of its CPU time and was interrupted {switches:.0f} times"
+            " per second"
+        )
     ran = share * max(usable, 1)
-    stopped = f"it ran {_of_time(ran)}: it was stopped, or waited for a disk"
+    stopped = f"it ran for {_of_time(ran)}, so it was stopped or waited for a disk"
     return stopped if ran < LEAST_CPU else ""
 
 

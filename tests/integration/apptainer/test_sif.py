@@ -110,7 +110,7 @@ def test_another_image_is_refused_and_says_what_to_do(person: Person, image: Ima
     other = exited(
         2, person.verify("--profile", "zendnn", "--sif", str(image.path), "--quick", "--force")
     )
-    assert "an image of the profile cpu, not zendnn" in other.stderr
+    assert "the image is for profile cpu, not zendnn" in other.stderr
     assert "envbuilder build --profile zendnn --backend docker" in other.stderr
     text = exited(2, person.verify("--profile", "cpu", "--sif", "/etc/hosts", "--quick"))
     assert "/etc/hosts: Apptainer cannot read this image" in text.stderr

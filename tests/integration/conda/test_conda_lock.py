@@ -181,7 +181,7 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
         (
             "placed",
             lambda channel: conda.claim_subdir(channel, packages.PLACED, "osx-arm64"),
-            "is offered for linux-64, but its record says osx-arm64",
+            "the channel offers it for linux-64, but its record says osx-arm64",
         ),
     ],
 )

@@ -207,7 +207,7 @@ def test_a_wrapper_that_drops_the_options_is_found_out(
     verify: Any, outside: Outside, torch_python: Path
 ) -> None:
     ended = verify(*mine(wrapper(outside, f'shift 3\nexec {torch_python} "$@"')))
-    assert "not to be trusted" in ended.require_failed("run")
+    assert "cannot be trusted" in ended.require_failed("run")
     assert outside.touched == ["sitecustomize-of-modules"]
 
 

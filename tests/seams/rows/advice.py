@@ -175,7 +175,7 @@ def releases_that_differ_are_said_with_the_reason(world: World) -> None:
     # Its made-up files are refused in place of those that are shipped, but not of one's own.
     done(world.envbuilder("lock", "--profile", "cuda", cwd=world.home))
     project(world, "profiles: [cpu, cuda]")
-    why = "no reachable source has a hash of 2.13.0 (cpu)"
+    why = "no reachable index or public lock has a hash of 2.13.0 (cpu)"
     says(done(world.envbuilder("lock")), "2.12.1 (cpu)", "2.13.0 (cu130)", why)
     says(done(world.envbuilder("add", "rich")), "2.12.1 (cpu)", "2.13.0 (cu130)", why)
     says(world.envbuilder("check"), "2.12.1 (cpu)", "2.13.0 (cu130)", why)

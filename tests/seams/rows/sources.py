@@ -249,7 +249,11 @@ def a_release_with_a_build_is_refused_with_its_place(world: World) -> None:
 def a_file_with_an_odd_name_is_meant(world: World) -> None:
     world.write("requirements #1.txt", "six\n")
     done(world.envbuilder("init", "--offline"))
-    says_not(world.envbuilder("check"), "not valid YAML", "not a kind of file")
+    says_not(
+        world.envbuilder("check"),
+        "not valid YAML",
+        "does not read requirements from this kind of file",
+    )
 
 
 @row("4.9", "B")

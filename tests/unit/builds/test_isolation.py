@@ -197,7 +197,7 @@ def test_the_summary_of_what_was_found() -> None:
 
     assert summary() == ""
     unknown = as_found(check(whole(origins=None)))
-    assert unknown == "as found: nothing says where its code came from"
+    assert unknown == "as found: the report does not state where its code came from"
     variables = {"PYTHONPATH": "/modules", "LD_PRELOAD": "/x.so"}
     assert summary(as_found=True, variables=variables) == (
         "as found: the environment's variables decided what ran:"

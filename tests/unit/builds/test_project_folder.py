@@ -214,7 +214,7 @@ MISSING = "cannot open shared object file: No such file or directory"
 @pytest.mark.parametrize(
     ("error", "in_image", "expected"),
     [
-        (ImportError(f"libGL.so.1: {MISSING}"), True, "system_packages: [libgl1]\nOr take OpenCV"),
+        (ImportError(f"libGL.so.1: {MISSING}"), True, "system_packages: [libgl1]\nOr use OpenCV"),
         (OSError(f"/env/lib/libgomp.so.1: {MISSING}"), False, "sudo apt install libgomp1"),
         (RuntimeError("Failed to find C compiler. Please specify"), True, "[g++]"),
         (RuntimeError("No working C++ compiler found in torch"), False, "apt install g++"),

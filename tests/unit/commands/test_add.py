@@ -133,8 +133,8 @@ def test_an_edit_that_is_saved_meanwhile_is_not_lost(
     printed = envbuilder(*arguments, code=2).err
     assert FILE.read_text() == edited
     assert {each: each.read_text() for each in before} == before
-    assert "was edited meanwhile" in printed
-    assert "Run the command again." in printed
+    assert "was edited in the meantime" in printed
+    assert "Run the same command again." in printed
 
 
 def test_what_is_replaced_or_left_out_is_told(envbuilder: Command) -> None:
@@ -198,7 +198,7 @@ def test_check_fails_where_lock_does(envbuilder: Command) -> None:
 @pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])
 def test_a_path_that_does_not_exist_is_2(envbuilder: Command, key: str, kind: str) -> None:
     FILE.write_text(f"{TEXT}{key}: [profiles, missing]\n")
-    wrong = f"envbuilder.yaml:9: {key}: 'missing' is not a {kind} of the project\n"
+    wrong = f"envbuilder.yaml:9: {key}: 'missing' is not a {kind} in the project\n"
     for command in ("check", "build", "lock"):
         assert wrong in envbuilder(command, code=2).err
 
@@ -325,7 +325,7 @@ def test_locks_that_the_project_rules_out_are_removed(project: Path, envbuilder:
 
 def test_what_is_there_already_is_no_change_and_is_locked(envbuilder: Command) -> None:
     out = envbuilder("add", "leaf", "torch").out
-    assert "note: torch comes from the profile of the hardware" in out
+    assert "note: torch comes from the profile" in out
     assert "nothing to change" in out
     assert FILE.read_text() == TEXT
     assert "default.small.json" in locks()
@@ -337,7 +337,7 @@ def test_what_is_there_already_is_no_change_and_is_locked(envbuilder: Command) -
         (("add", "torch==2.6"), 'framework_version: "2.6"'),
         (("add", "einop"), "envbuilder add --exact einop"),
         (("add", "-e", "."), "No such option"),
-        (("add", "a @ file:///a"), "a local path; here, only packages of an index"),
+        (("add", "a @ file:///a"), "a local path, but only packages of an index"),
         (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),
         (("remove", "leav"), "It lists: leaf."),
         (("remove", "lab"), "envbuilder remove --environment notebooks lab"),
@@ -429,6 +429,6 @@ def test_a_lock_of_nothing_beside_a_file_that_is_not_read(envbuilder: Command) -
     assert "setup.py" not in envbuilder("lock").out
     FILE.write_text("requirements: []\nprofiles: [small]\n")
     assert (
-        "note: envbuilder.yaml lists no requirements, but setup.py lists requirements. Name it:"
-        " requirements_from: [setup.py]\n"
+        "note: envbuilder.yaml lists no requirements, but setup.py lists requirements. To use it,"
+        " write requirements_from: [setup.py]\n"
     ) in envbuilder("lock").out

@@ -233,8 +233,8 @@ def test_a_program_of_conda_is_left_to_the_user_only_if_debian_is_not_known_to_h
     lay({"environment.yml": "dependencies: [numpy, ffmpeg, r-ggplot2]\n"})
     (needed,) = report("--offline")["needs_you"]
     assert needed == (
-        "environment.yml: no Python package of this name: r-ggplot2. Use --backend conda; if the"
-        " package index has the same, list it under requirements:."
+        "environment.yml: no Python package of this name: r-ggplot2. Use --backend conda or, if"
+        " the package index has the same package, list it under requirements:."
     )
     assert "system_packages: [ffmpeg]  # in images" in active()
 
@@ -411,7 +411,9 @@ def test_an_extra_that_is_gone_and_a_lock_that_is_not_read_need_the_user(report:
     extra, lock = report("--offline")["needs_you"]
     assert "viz" in extra
     assert ", which the README installs." in extra
-    assert lock.startswith("poetry.lock: not a kind of file that requirements are read from.")
+    assert lock.startswith(
+        "poetry.lock: envbuilder does not read requirements from this kind of file."
+    )
     assert "poetry export" in lock
 
 
@@ -451,7 +453,7 @@ def test_notebooks_alone_are_read_like_texts_and_code(report: Report) -> None:
     ]
     (needed,) = result["needs_you"]
     assert needed.startswith("demo.ipynb: git+https://host.example/x.git: a version control ")
-    assert "write the line into a requirements.txt" in needed
+    assert "move the line to a requirements.txt" in needed
 
 
 @pytest.mark.parametrize(
@@ -681,7 +683,7 @@ def test_pins_that_stand_in_the_way_move_to_the_nearest_versions_that_fit(
     )
     assert active()[2:] == [
         "build_from_source: [of-linux, of-mac]  # their own code runs while they are built",
-        'framework_version: "2.1.2"  # instead of what files say',
+        'framework_version: "2.1.2"  # differs from the one in files',
         'python: "3.10"  # the nearest for which all packages fit together',
         "overrides:  # whatever packages require of each other",
         f'  torchtext: "torchtext==0.16.2"  # {nearest}',

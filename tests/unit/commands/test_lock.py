@@ -160,7 +160,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
     return locked
 
 
-WHY = "no reachable source has a hash of 2.13.0 (rocm7.2)\n"
+WHY = "no reachable index or public lock has a hash of 2.13.0 (rocm7.2)\n"
 TABLE = f"""\
 default.mps: locked, 2.13.0 (macos), Python 3.11, 4 files
 default.rocm: locked, 2.14.0 (rocm7.2), Python 3.11, 4 files
@@ -248,7 +248,7 @@ def test_a_release_that_no_profile_has_is_an_error(
     FILE.write_text('framework_version: "9"\nprofiles: [mps]\n')
     out = envbuilder("lock", code=2).out
     assert "envbuilder.yaml:1: torch==9.*: profile 'mps' has PyTorch 1.12.0 and later" in out
-    assert "Allow one of these." in out
+    assert "Allow one of these versions." in out
 
 
 def entry(project: Path, name: str) -> Entry:

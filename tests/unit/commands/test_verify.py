@@ -110,7 +110,7 @@ def test_more_than_the_matmul_rate_is_told_everywhere(
     assert "VERIFIED" in out
     page = Path("page.html").read_text()
     assert "Warning: matmul rate" in page
-    assert "Times of this report cannot be trusted" in page
+    assert "times in this report cannot be trusted" in page
 
 
 @pytest.mark.parametrize("lie", [{"against": 5}, {"host": []}, {"warnings": 3}])
@@ -138,8 +138,8 @@ def test_no_payload_says_who_it_is(own: Settings, payload: Payload, verify: Comm
     [
         (-9, None, "killed"),
         (1, None, "exit code 1"),
-        (0, {"schema": 1}, "an earlier envbuilder made it"),
-        (5, measured(), "not to be trusted"),
+        (0, {"schema": 1}, "the report of an earlier envbuilder"),
+        (5, measured(), "cannot be trusted"),
         (0, measured(device__used="cuda"), "contradicts itself"),
         (0, measured(training__epochs=[epoch(float("nan"))]), "malformed"),
     ],

@@ -176,7 +176,7 @@ WRONG_VALUES = {
         "requirements_from:\n  - file: a/../../r.txt\n",
         "requirements_from.0.file", "Copy files from elsewhere", line=2,
     ),
-    "a missing file": Mistake("requirements_from: [no.txt]\n", "no.txt", "Write its path"),
+    "a missing file": Mistake("requirements_from: [no.txt]\n", "no.txt", "Write the path"),
     "another kind of file": Mistake(
         "requirements_from:\n  - r.txt\n  - poetry.lock\n", "poetry.lock", "poetry export", line=3
     ),

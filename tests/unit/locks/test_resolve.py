@@ -169,7 +169,7 @@ def test_no_solution_makes_it_unlocked_and_names_no_place(
     assert lock.state == "unlocked"
     assert lock.why == (
         "linux/amd64 with Python 3.11: no wheels satisfy all requirements (nothing is built from"
-        " source; PIP_FIND_LINKS names folders of wheels of your own). Proof: Because only a<1 is"
+        " source; PIP_FIND_LINKS may name folders with your own wheels). Proof: Because only a<1 is"
         " at <url> and you require a>1 hint: try harder"
     )
 
@@ -303,9 +303,9 @@ def test_two_wheels_with_other_bytes_at_one_path_cannot_be_locked(
     assert (lock.state, lock.targets) == ("unlocked", ())
     assert lock.why == (
         "linux/amd64 with Python 3.12: left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl"
-        " both install share/tool, with possibly different content: which one an environment gets"
-        " would be chance. Leave one out: exclude: [left] or [right]; or, if one"
-        " does for both, overrides: {left: right}; or pin another version of one of them"
+        " both install share/tool, perhaps with different content, so the result would depend on"
+        " chance. Exclude one (exclude: [left] or [right]), replace one by the other"
+        " (overrides: {left: right}), or pin another version of one"
     )
     partly = made(
         in_project(found),

@@ -160,7 +160,7 @@ def test_a_file_of_a_local_index_is_copied(
 ) -> None:
     path = tmp_path / "a folder" / NAME
     located[NAME] = path.as_uri()
-    with pytest.raises(BuildError, match=r"the file is gone"):
+    with pytest.raises(BuildError, match=r"the file no longer exists"):
         run(found, wheel())
     path.parent.mkdir()
     path.write_bytes(CONTENT)

@@ -63,7 +63,7 @@ def test_modes_are_plain_and_links_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ({"etc/x": b""}, "it has other content than the folder python"),
+        ({"etc/x": b""}, "it contains more than the folder python"),
         ({"python/../../x": b""}, "x"),
     ],
 )

@@ -267,7 +267,7 @@ def test_why_a_shared_store_cannot_be_used(tmp_path: Path) -> None:
     root = tmp_path / "shared"
     assert store.objection(root).endswith(f"{root}: No such file or directory")
     root.mkdir()
-    assert store.objection(root).endswith("holds no store/")
+    assert store.objection(root).endswith("does not contain store/")
     (root / "datasets").mkdir()
     assert store.objection(root) == ""
     fill(root)

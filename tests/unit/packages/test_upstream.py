@@ -110,7 +110,7 @@ def test_the_index_wins_over_a_claim_and_says_so() -> None:
     assert merged.sha256 == "b" * 64
     assert merged.provenance == "read"
     assert merged.requires_dist == ("claimed",)
-    assert "a different hash" in notes[0]
+    assert "differs from public locks" in notes[0]
 
 
 def test_an_index_without_a_hash_needs_a_claim() -> None:
@@ -165,7 +165,12 @@ LINK = '<a href="torch-2.12.1%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl#sha256
     [
         (200, 404, set(), ""),
         (200, 503, {"torchvision"}, "unreachable (HTTP 503"),
-        (404, 404, {"torch", "torchvision"}, "has no page of torch; using claims"),
+        (
+            404,
+            404,
+            {"torch", "torchvision"},
+            "no page of torch, so hashes from public locks are used",
+        ),
     ],
 )
 def test_an_index_that_answers_has_what_it_lists_and_no_more(

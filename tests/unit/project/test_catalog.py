@@ -49,7 +49,7 @@ def test_a_project_can_list_its_profiles(tmp_path: Path) -> None:
     assert [p.name for p in project.profiles()] == ["cpu", "cuda"]
     with pytest.raises(InvalidError, match=r"the project does not support profile 'mps'") as raised:
         project.profile("mps")
-    assert "which has cuda, cpu" in raised.value.hint
+    assert "which lists cuda, cpu" in raised.value.hint
 
 
 def test_its_locks_are_its_own_and_hosts_are_judged_by_the_profiles_until_then(
@@ -89,7 +89,7 @@ def test_a_profile_with_another_framework_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as raised:
         project.profile("cpu")
     assert raised.value.message == (
-        "profile 'cpu' has PyTorch, and the project is for JAX (envbuilder.yaml:1 requires jax)"
+        "profile 'cpu' has PyTorch, but the project uses JAX (envbuilder.yaml:1 requires jax)"
     )
     assert "write framework: torch into envbuilder.yaml" in raised.value.hint
 
@@ -148,10 +148,10 @@ def test_packages_for_nvidia_gpus_are_those_of_other_hardware_elsewhere(tmp_path
         "tensorflow",
     )
     assert [line.partition(": ")[2] for line in mps.warnings[-7:-1]] == [
-        "faiss-gpu is for other hardware: faiss-cpu here",
-        "decord is for other hardware: eva-decord here",
-        "deepspeed-kernels is for other hardware: left out here",
-        "intel-extension-for-pytorch is for other hardware: left out here",
-        "nvidia-cutlass-dsl is for other hardware: left out here",
-        "cupy-cuda12x is for other hardware: left out here",
+        "faiss-gpu is for other hardware, here faiss-cpu",
+        "decord is for other hardware, here eva-decord",
+        "deepspeed-kernels is for other hardware, here left out",
+        "intel-extension-for-pytorch is for other hardware, here left out",
+        "nvidia-cutlass-dsl is for other hardware, here left out",
+        "cupy-cuda12x is for other hardware, here left out",
     ]

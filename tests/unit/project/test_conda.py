@@ -134,17 +134,17 @@ def test_an_exported_environment(tmp_path: Path) -> None:
     assert texts(listed.pythons) == ["==3.11.9"]
     notes = "\n".join(listed.notes)
     for words in (
-        "env.yaml:5: 'https://example.org/own': left out: channels are listed by name",
+        "env.yaml:5: 'https://example.org/own': left out, since channels are listed by name",
         "env.yaml:6: 'conda-forge/label/dev': left out",
-        "variables are not read: CUDA_HOME. Write those",
+        "variables are not read: CUDA_HOME. Write the ones",
         "channel_priority: left out",
         "names on the package index: opencv as opencv-python",
-        "in any version, since the package index cannot have these: tqdm=1.0_3=0",
-        "no Python packages: hmmer, ffmpeg. Use system_packages: [hmmer, ffmpeg], or --backend",
+        "in any version, since the index cannot have these versions: tqdm=1.0_3=0",
+        "not Python packages: hmmer, ffmpeg. Use system_packages: [hmmer, ffmpeg], or --backend",
         "no Python package of this name: r-ggplot2. Use --backend conda",
-        "such libraries along: _libgcc_mutex, ca-certificates, jpeg, libgomp, setuptools.",
+        "such libraries: _libgcc_mutex, ca-certificates, jpeg, libgomp, setuptools.",
         "decides on CUDA: cudatoolkit",
-        "builds are left out, since each is for one platform; versions stay: opencv, librosa",
+        "since each is for one platform, and versions are kept: opencv, librosa",
     ):
         assert words in notes, words
 
@@ -159,8 +159,8 @@ def test_a_name_of_condas_is_a_package_of_the_index_only_if_a_table_says_so(tmp_
     (note,) = needed
     assert note == (
         "env.yml: no Python package of this name: mpi, gromacs, plink, star, salmon, redis and 1"
-        " more. Use --backend conda; if the package index has the same, list it under"
-        " requirements:."
+        " more. Use --backend conda or, if the package index has the same package, list it"
+        " under requirements:."
     )
     lay(tmp_path, {"env.yml": "dependencies: [python-avro]\n"})
     (note,) = read(tmp_path, "env.yml").notes
@@ -175,7 +175,7 @@ def test_what_an_export_lists_twice_has_the_version_of_pip(tmp_path: Path) -> No
     lay(tmp_path, {"environment.yml": text})
     listed = read(tmp_path, "environment.yml")
     assert texts(listed.requirements) == ["rich==13.*", "numpy==1.22.0", "rich"]
-    assert "the list for pip counts, as it comes later: numpy." in "".join(listed.notes)
+    assert "the list for pip takes precedence, as it comes later: numpy." in "".join(listed.notes)
 
 
 def test_a_list_that_conda_exported_as_text(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_list_that_conda_exported_as_text(tmp_path: Path) -> None:
         ("dependencies:\n- 'numpy[version=1]'\n", ":2", "not a conda package", "numpy=1.26"),
         (f"dependencies:\n- numpy{' ' * 600}1\n", ":2", "not a conda package", "numpy=1.26"),
         ("dependencies:\n- numpy=a=b\n", ":2", "not a range of versions", "numpy=1.26"),
-        ('dependencies:\n- "num\\e[2Jpy"\n', ":2", "num\\x1b[2Jpy: not a conda package", "numpy"),
+        ('dependencies:\n- "num\\e[2Jpy"\n', ":2", "num\\x1b[2Jpy is not a conda package", "numpy"),
     ],
 )
 def test_refusals(tmp_path: Path, text: str, place: str, what: str, hint: str) -> None:

@@ -416,11 +416,11 @@ def test_extras_and_groups_with_what_code_imports_are_named(tmp_path: Path) -> N
     named = [*draft.of_extras(tmp_path, choice, ["matplotlib", "pytest", "rich", "torch"])]
     assert named == [
         (
-            "code also imports matplotlib: extra `viz` of pyproject.toml has it. To take it:"
+            "code also imports matplotlib: extra `viz` of pyproject.toml lists it. To use it:"
             " requirements_from: [{file: pyproject.toml, extras: [viz]}]"
         ),
         (
-            "code also imports pytest: group `dev` of pyproject.toml has it. To take it:"
+            "code also imports pytest: group `dev` of pyproject.toml lists it. To use it:"
             " requirements_from: [{file: pyproject.toml, groups: [dev]}]"
         ),
     ]

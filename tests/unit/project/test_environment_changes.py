@@ -39,7 +39,7 @@ def removed(
 
 
 FLOW = TEXT.replace("[jupyterlab]", "[jupyterlab, ipykernel]")
-FROM_PROFILE = "comes from the profile of the hardware"
+FROM_PROFILE = "comes from the profile"
 TWICE = "requirements: [\"a<2; python_version < '3.12'\", a>=2]\n"
 
 
@@ -88,7 +88,7 @@ def test_other_spellings_are_understood_and_said() -> None:
     assert change.notes[1] == "PIL>=9: taken as pillow in any version."
     assert change.notes[3].startswith(f"torch {FROM_PROFILE}")
     assert "framework_version" in change.notes[3]
-    assert change.notes[4].endswith("its release follows PyTorch's")
+    assert change.notes[4].endswith("whose release follows PyTorch's")
 
 
 @pytest.mark.parametrize("text", ["{}", "'{}',", '"{}"', " {} "])
@@ -100,7 +100,7 @@ def test_a_marker_keeps_its_quotes(text: str) -> None:
 def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
     for text in ("mpi=1.0=openmpi", "gromacs=2025.4"):
         name = text.partition("=")[0]
-        with pytest.raises(InvalidError, match=f"no table knows conda's {name} as a") as error:
+        with pytest.raises(InvalidError, match=f"conda's {name} is unknown on the index") as error:
             added("", text)
         assert f"{name}==VERSION" in error.value.hint
 
@@ -115,7 +115,7 @@ def test_condas_spelling_is_a_package_only_if_a_table_says_so() -> None:
     ],
 )
 def test_a_name_that_is_nearly_another_is_asked_about(name: str, meant: str) -> None:
-    with pytest.raises(InvalidError, match=f"more likely {meant} is meant") as caught:
+    with pytest.raises(InvalidError, match=f"probably a misspelling of {meant}") as caught:
         added(TEXT, name)
     assert [hint.command for hint in caught.value.hints] == [
         ("add", meant),
@@ -160,26 +160,26 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
     ("before", "requirement", "message", "hint"),
     [
         (TEXT, "Torch==2.0", f"torch {FROM_PROFILE}", 'Write framework_version: "2.0" into'),
-        ("framework: jax\n", "jax>=0", f"jax {FROM_PROFILE}", "Leave it out: it is in every env"),
+        ("framework: jax\n", "jax>=0", f"jax {FROM_PROFILE}", "Remove it, since every env"),
         (
             TEXT,
             "jax[cuda12]",
             f"jax {FROM_PROFILE}",
-            "Write framework: jax into envbuilder.yaml: then it is in every environment.",
+            "Write framework: jax into envbuilder.yaml, so that every environment contains it.",
         ),
         (
             TEXT,
             "a @ https://host/a.whl",
-            "a URL; here, only packages of an index",
+            "a URL, but only packages of an index",
             "requirements.txt",
         ),
         (
             TEXT,
             "python=3.11.4",
-            "not among the packages",
+            "not listed as a package",
             'Write python: "3.11" into envbuilder.yaml',
         ),
-        (TEXT, "python", "not among the packages", 'Write python: "3.12" into envbuilder.yaml'),
+        (TEXT, "python", "not listed as a package", 'Write python: "3.12" into envbuilder.yaml'),
         (TEXT, ".", "a local path", "requirements_from"),
         *(
             (TEXT, text, "not a requirement", "such as rich>=13")
@@ -207,7 +207,7 @@ def test_what_cannot_be_added(before: str, requirement: str, message: str, hint:
             "It lists: numpy, rich.",
         ),
         (TEXT, "qqq", "default", "envbuilder.yaml does not list 'qqq'", "It lists: numpy, rich."),
-        (TEXT, "torch", "default", "torch comes from the profile", "every environment"),
+        (TEXT, "torch", "default", "torch comes from the profile", "Every environment"),
         (
             TEXT,
             "jupyterlab",

@@ -136,7 +136,7 @@ def test_a_source_keeps_its_marker_and_its_line(tmp_path: Path) -> None:
         files["b.txt"] = f"six @ ./two{other}\n"
         with pytest.raises(InvalidError) as caught:
             stated(tmp_path, files)
-        assert caught.value.message == ("b.txt:1: six is from ./two, but from ./one in a.txt:2")
+        assert caught.value.message == ("b.txt:1: six comes from ./two, but in a.txt:2 from ./one")
 
 
 def stated(folder: Path, files: dict[str, str], name: str = "default") -> environments.Contents:
@@ -196,7 +196,8 @@ def test_the_stated_python_decides_and_a_note_names_what_a_file_says(
     found = stated(tmp_path, files, name)
     assert found.pythons == (Line(f"=={version}.*", f"envbuilder.yaml{expected}"),)
     assert found.notes[0] == (
-        f"environment.yml:1 asks for Python ==3.8.*; envbuilder.yaml{expected} decides: {version}"
+        f"environment.yml:1 asks for Python ==3.8.*, but envbuilder.yaml{expected} takes"
+        f" precedence: {version}"
     )
 
 
@@ -235,7 +236,7 @@ def test_what_replaces_packages_for_uv_does_so_here_unless_the_project_says_othe
     assert found.resolution.overrides == ("protobuf<6,>=3.20", "numpy<1.27")
     (note,) = found.notes
     assert note == (
-        "pyproject.toml: tool.uv.override-dependencies is not passed on:"
+        "pyproject.toml: tool.uv.override-dependencies is not used:"
         " anyio<4; sys_platform == 'linux', h11 @ https://example.org/h.zip."
     )
 
@@ -285,7 +286,9 @@ def test_another_package_for_one_place_is_not_left_out_of_all_others(tmp_path: P
     ]
     assert found.resolution == Resolution(overrides=("attrs<20",), exclude=("rich", "wheel"))
     (note,) = found.notes
-    assert note == "envbuilder.yaml:7: no file lists idna, so with a marker nothing is replaced"
+    assert (
+        note == "envbuilder.yaml:7: no file lists idna, so an override with a marker has no effect"
+    )
 
 
 def test_what_replaces_packages_holds_against_constraints_and_locks_of_other_tools(
@@ -310,4 +313,6 @@ def test_of_packages_that_are_the_same_the_most_complete_is_taken(tmp_path: Path
     text = "requirements_from: [requirements.txt]\n"
     found = stated(tmp_path, {"envbuilder.yaml": text, "requirements.txt": listed})
     assert [line.text for line in found.requirements] == ["rich", "opencv-python==4.12"]
-    assert found.notes == ("opencv-python-headless is left out: opencv-python has all of it",)
+    assert found.notes == (
+        "opencv-python-headless is left out, because opencv-python contains all of it",
+    )

@@ -160,9 +160,19 @@ def test_each_fork_of_a_uv_lock_has_its_own_source(tmp_path: Path) -> None:
     [
         ("forks", "version = 1\n", "version = 2\n", ": version 2 of uv's lock format"),
         ("forks", "version = 1\n", "version = 1\npackages = [\n", ":3: not valid TOML"),
-        ("forks", 'virtual = "."', 'virtual = "app"', ": no package is the project itself"),
-        ("forks", "requires-dist = [", "requires = [", ": does not state what my-trainer requires"),
-        ("forks", '{ name = "mdurl" },', '{ name = "other" },', ": other: packages depend on it"),
+        (
+            "forks",
+            'virtual = "."',
+            'virtual = "app"',
+            ": the lock does not contain the project itself",
+        ),
+        ("forks", "requires-dist = [", "requires = [", " does not state what my-trainer requires"),
+        (
+            "forks",
+            '{ name = "mdurl" },',
+            '{ name = "other" },',
+            ": other: other packages depend on it",
+        ),
         (
             "forks",
             '{ name = "mdurl" },',
@@ -259,7 +269,7 @@ def test_extras_and_groups_of_pylock(tmp_path: Path) -> None:
         "It has: viz.",
     )
     assert read(tmp_path, "pylock.train.toml").notes == (
-        'pylock.train.toml: locked for some environments only: sys_platform == "linux".',
+        'pylock.train.toml: only locked for some environments: sys_platform == "linux".',
     )
 
 
@@ -268,7 +278,7 @@ def test_the_project_itself_is_left_out(tmp_path: Path) -> None:
     lay(tmp_path, {"pylock.toml": f"{BARE}{package('rich')}{itself}"})
     listed = read(tmp_path, "pylock.toml")
     assert texts(listed.requirements) == ["rich==1.0"]
-    assert listed.notes == ("pylock.toml: x is left out: it is the project itself.",)
+    assert listed.notes == ("pylock.toml: x is left out, because it is the project itself.",)
 
 
 @pytest.mark.parametrize(

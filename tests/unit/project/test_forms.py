@@ -110,7 +110,7 @@ def test_a_form_is_a_row_and_its_reader(tmp_path: Path, monkeypatch: pytest.Monk
 def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
     lay(tmp_path, {"pylock.toml": PYLOCK, "pylock.gpu.toml": PYLOCK, "uv.lock": "version = 3\n"})
     for name in ("pylock.toml", "pylock.gpu.toml"):
-        assert read(tmp_path, name).notes == (f"{name}: it lists no requirements.",)
+        assert read(tmp_path, name).notes == (f"{name}: the file lists no requirements.",)
     assert "version 3 of uv's lock format" in refusal(tmp_path, "uv.lock")[0]
 
 
@@ -127,7 +127,7 @@ def test_locks_are_read_by_their_kind(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
     lay(tmp_path, {file: "rich"})
     message, next_step = refusal(tmp_path, file)
-    assert message.endswith(": not a kind of file that requirements are read from")
+    assert message.endswith(": envbuilder does not read requirements from this kind of file")
     assert hint in next_step
     assert not form_of(file)
 
@@ -135,14 +135,14 @@ def test_other_files_are_refused(tmp_path: Path, file: str, hint: str) -> None:
 @pytest.mark.parametrize("file", ["requirements.txt", "environment.yml"])
 def test_files_without_extras_and_groups(tmp_path: Path, file: str) -> None:
     lay(tmp_path, {file: ""})
-    message = f"{file}: a file of this kind has no "
+    message = f"{file}: this kind of file has no "
     assert refusal(tmp_path, file, ["a"]) == (f"{message}extras", "Remove extras: a.")
     assert refusal(tmp_path, file, (), ["a"]) == (f"{message}groups", "Remove groups: a.")
 
 
 @pytest.mark.parametrize("file", ["requirement.txt", "uv.lock", "missing/../../uv.lock"])
 def test_a_missing_file(tmp_path: Path, file: str) -> None:
-    hint = "Write its path from the folder of the file that names it."
+    hint = "Write the path relative to the file that names it."
     assert refusal(tmp_path, file) == (f"{file}: no such file", hint)
 
 
@@ -155,8 +155,8 @@ def test_nothing_outside_the_project_is_read(tmp_path: Path, name: str) -> None:
     (project / name).symlink_to("../secret.txt")
     for file in (name, f"../{name}", str(tmp_path / name), "folder/x.txt"):
         message, hint = refusal(project, file)
-        assert message == f"{file}: is outside the project"
-        assert hint == "Copy the file into the project and name the copy."
+        assert message == f"{file} is outside the project"
+        assert hint == "Copy the file into the project, and name the copy."
 
 
 def test_a_file_that_others_can_write_is_not_read(tmp_path: Path) -> None:

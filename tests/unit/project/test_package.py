@@ -111,7 +111,7 @@ def test_what_describes_it_is_read(tmp_path: Path, files: dict[str, str], expect
     assert (found.name, found.version, found.folders, dict(found.commands)) == expected
     odd = "setup.py" in files and "CUDAExtension" in files["setup.py"]
     assert [note.partition(" ")[0] for note in found.notes] == (
-        ["cannot", "extensions"] if odd else []
+        ["commands", "extensions"] if odd else []
     )
 
 

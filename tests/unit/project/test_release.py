@@ -153,7 +153,7 @@ def test_what_is_not_to_be_had_is_an_exception_with_its_reason(tmp_path: Path) -
     variants = project(tmp_path, "requirements: ['torch>=2.6']\n", without("pytorch-rocm7"))
     rocm = variants.decision(shipped_profile("rocm"))
     assert rocm.chosen.title == "2.9.1 (rocm6.4)"
-    assert rocm.why == "no reachable source has a hash of 2.13.0 (rocm7.2)"
+    assert rocm.why == "no reachable index or public lock has a hash of 2.13.0 (rocm7.2)"
 
 
 def lay_decision(tmp_path: Path, limits: tuple[str, ...], **fields: str) -> None:
@@ -282,12 +282,12 @@ _SECOND = "envbuilder.yaml:2:"
         (
             "zendnn",
             "requirements: [rich]\nexclude: [Zentorch]\n",
-            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments have it",
+            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments contain it",
         ),
         (
             "zendnn",
             "overrides:\n  zentorch: rich\n",
-            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments have it",
+            f"{_SECOND} zentorch comes from profile 'zendnn', and all its environments contain it",
         ),
     ],
 )
@@ -383,7 +383,10 @@ def test_the_projects_own_file_decides_on_the_release_whatever_other_files_say(
         r.replace('"', "'") for r in adapted.requirements
     ]
     assert {"rich==13", "triton"} <= {*adapted.requirements}
-    assert "requirements.txt:1 asks for torch==1.6.0; framework_version decides" in adapted.warnings
+    assert (
+        "requirements.txt:1 asks for torch==1.6.0, but framework_version takes precedence"
+        in adapted.warnings
+    )
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
         ("--no-binary :all:", "build_from_source"),
         ("--only-binary=:all:", "from wheels anyway"),
         ("--trusted-host example.org", "which hosts it trusts"),
-        ("--use-feature=fast-deps", "pip's own"),
+        ("--use-feature=fast-deps", "only concerns pip"),
     ],
 )
 def test_an_option_is_left_out_and_said(tmp_path: Path, line: str, why: str) -> None:
@@ -115,7 +115,7 @@ def test_the_public_index_is_the_one_that_pip_and_uv_are_set_up_with(
 @pytest.mark.parametrize(
     ("line", "text", "source", "note"),
     [
-        ("torch==2.6.0+cu124", "torch==2.6.0", "", "the build cu124 is the hardware's"),
+        ("torch==2.6.0+cu124", "torch==2.6.0", "", "the hardware determines the build cu124"),
         ("torch-scatter==2.1.2+pt24cu121", "torch-scatter==2.1.2", "", "pt24cu121"),
         ("own==1.0+acme", "own==1.0+acme", "", ""),
         ("rich --no-deps", "rich", "", "the option --no-deps is left out"),
@@ -127,7 +127,7 @@ def test_the_public_index_is_the_one_that_pip_and_uv_are_set_up_with(
         ("pywin32==304", 'pywin32==304; sys_platform == "win32"', "", "for Windows alone"),
         ("mkl_service==1", 'mkl-service==1; platform_machine == "x86_64"', "", "for x86-64 alone"),
         ("enum34", 'enum34; python_version < "3.8"', "", "left out, since Python has it itself"),
-        ("numpy>=1.19.*,<2", "numpy<2,>=1.19", "", "only == and != have a star"),
+        ("numpy>=1.19.*,<2", "numpy<2,>=1.19", "", "only == and != allow a star"),
         ('"rich>=13",', "rich>=13", "", ""),
         ("sklearn==0.0", "scikit-learn", "", "taken as scikit-learn"),
         ("git+https://example.org/o/x#egg=yolo-v2-1.7.1dev", "yolo-v2",
@@ -139,8 +139,8 @@ def test_the_public_index_is_the_one_that_pip_and_uv_are_set_up_with(
         ("git@example.org:o/name.git", "name", "git+ssh://git@example.org/o/name.git", "by"),
         ("x @ git+ssh://git@example.org:22/x", "x", "git+ssh://git@example.org:22/x", ""),
         ("x @ git+https://user:secret@example.org/x@v1", "x", "git+https://example.org/x@v1",
-         "its URL has a login, which is left out"),
-        ("git+https://secret@example.org/x", "x", "git+https://example.org/x", "has a login"),
+         "the login in its URL is left out"),
+        ("git+https://secret@example.org/x", "x", "git+https://example.org/x", "the login"),
         ("git+git://example.org/o/n#subdirectory=bindings/torch", "n",
          "git+https://example.org/o/n#subdirectory=bindings/torch", "by its location"),
         ("trl[x]@git+https://example.org/trl@main ; python_version < '3.12'",
@@ -153,8 +153,8 @@ def test_the_public_index_is_the_one_that_pip_and_uv_are_set_up_with(
          "torch==2.1.0", "", "the profile decides"),
         ("https://download.pytorch.org/whl/xformers-0.0.20-cp311-cp311-linux_x86_64.whl",
          "xformers==0.0.20", "", "the profile decides"),
-        ("x @ file:///opt/build/work", "x", "", "of another machine"),
-        ("/opt/x-1.0-py3-none-any.whl", "x==1.0", "", "of another machine"),
+        ("x @ file:///opt/build/work", "x", "", "to another machine"),
+        ("/opt/x-1.0-py3-none-any.whl", "x==1.0", "", "to another machine"),
         ("./wheels/x-1.0-py3-none-any.whl", "x", "./wheels/x-1.0-py3-none-any.whl", ""),
         ("--editable=./libs/common", "common", "./libs/common", ""),
         ("sub/stated[a]", "own-name[a]", "./sub/stated", ""),
@@ -207,13 +207,17 @@ def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -
     [
         ("-x", "-x is not supported", "Delete"),
         ("-", "is not supported", "Delete"),
-        ("/opt/x", "names no package", "name @ URL"),
-        ("https://example.org/", "names no package", "name @ URL"),
-        ("https://[bad/x.whl", "names no package", "name @ URL"),
+        ("/opt/x", "does not name a package", "name @ URL"),
+        ("https://example.org/", "does not name a package", "name @ URL"),
+        ("https://[bad/x.whl", "does not name a package", "name @ URL"),
         ("hg+https://example.org/x#egg=x", "only git", "released"),
-        ("x @ ftp://example.org/x.tar.gz", "not a URL of https", "released"),
-        ("x @ git+https://example.org/$HOME", "not a location", "git+https"),
-        ("rich>=${VERSION}", "variables are not expanded", "Write the value out."),
+        ("x @ ftp://example.org/x.tar.gz", "not an https URL", "released"),
+        ("x @ git+https://example.org/$HOME", "this location cannot be locked", "git+https"),
+        (
+            "rich>=${VERSION}",
+            "variables are not expanded",
+            "Write the value instead of the variable.",
+        ),
         ("rich; os_name == '$HOME'", "character", "PEP 508"),
         ("rich; os_name == 'a\x1bb'", "\\x1b", "PEP 508"),
         (f"rich; {'(' * 1500}os_name == 'a'{')' * 1500}", "nested", "PEP 508"),
@@ -223,7 +227,7 @@ def test_the_project_itself_brings_what_it_requires(tmp_path: Path, line: str) -
         ("-r https://example.org/r.txt", "a URL", "Save the file"),
         ("-r /etc/hostname", "is outside the project", "Copy the file"),
         ("-r link.txt", "is outside the project", "Copy the file"),
-        ("-c missing.txt", "no such file", "Write its path"),
+        ("-c missing.txt", "no such file", "Write the path"),
     ],
 )
 def test_a_refused_line(tmp_path: Path, line: str, what: str, hint: str) -> None:
@@ -262,7 +266,9 @@ def test_files_that_include_each_other(tmp_path: Path) -> None:
 def test_files_that_include_each_other_by_many_names(tmp_path: Path) -> None:
     lay(tmp_path, {f"{n}.txt": f"-r {n + 1}.txt\n" for n in range(20)})
     message, _ = refusal(tmp_path, "0.txt")
-    assert message.startswith("9.txt:1: 10.txt: files include each other more than 10 deep")
+    assert message.startswith(
+        "9.txt:1: 10.txt: files include each other to a depth of more than 10"
+    )
 
 
 def test_a_file_of_many_lines(tmp_path: Path) -> None:

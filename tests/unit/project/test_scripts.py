@@ -41,8 +41,8 @@ def test_its_block_is_read_with_its_places_and_its_sources(tmp_path: Path, text:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import einops\n", "train.py: it has no requirements"),
-        ("# /// script\n# dependencies = []\n", "train.py: it has no requirements"),
+        ("import einops\n", "train.py: the script lists no requirements"),
+        ("# /// script\n# dependencies = []\n", "train.py: the script lists no requirements"),
         (SCRIPT.replace('"tiny",', '"tiny'), "train.py:7: not valid TOML"),
     ],
 )

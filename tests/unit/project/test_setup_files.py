@@ -44,7 +44,7 @@ def test_what_is_written_down(tmp_path: Path) -> None:
         *("torch", "numpy>=1.2", "scipy>=1.2", "tqdm", "typing-extensions", "pytest", "sphinx"),
     ]
     assert places(listed.requirements)[:2] == ["setup.py:18", "setup.py:9"]
-    note = "a requirement that is computed at run time is left out. Write it under requirements:"
+    note = "left out a requirement that is computed at run time. Write it under requirements:"
     assert listed.notes == (Needed(f"setup.py:18: {note} in envbuilder.yaml."),)
     assert texts(listed.pythons) == [">=3.9"]
     assert "no extra gone" in refusal(tmp_path, "setup.py", ["gone"])[0]
@@ -153,20 +153,20 @@ def test_what_a_list_gets_in_addition_needs_the_user(tmp_path: Path, change: str
     listed = read(tmp_path, "setup.py")
     assert texts(listed.requirements) == ["rich", "numpy"]
     line = text.partition("# here")[0].count("\n") + 1
-    assert listed.notes[0].startswith(f"setup.py:{line}: a requirement that is computed ")
+    assert listed.notes[0].startswith(f"setup.py:{line}: left out a requirement that is ")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("setup()\nif X:\n  setup()", "setup.py:3: setup() is called in a second place"),
+        ("setup()\nif X:\n  setup()", "setup.py:3: setup() is called a second time"),
         ("setup(extras_require=more())", "setup.py:1: extras_require is computed"),
-        ("print('no')", "setup.py:1: no call of setup() is found"),
+        ("print('no')", "setup.py:1: there is no call of setup()"),
         ("setup(\n", "setup.py:1: not valid Python 3"),
         ("x = ['a']\n" + "x = x + x\n" * 30, "setup.py:16: a value that is too long"),
         (
             f"def f():\n  x = [{'y, ' * 900}]\n  return open('r')\n" + "x = f()\n" * 900,
-            "setup.py:1: computes",
+            "setup.py:1: the file computes",
         ),
         (
             "setup(extras_require={'x': open(Path(__file__).parent.parent / 'x.txt')})",

@@ -105,7 +105,7 @@ PROJECT = '[project]\nname = "x"\n'
 @pytest.mark.parametrize(
     ("text", "extras", "groups", "message", "hint"),
     [
-        ("", [], [], ": no table [project]", "[project] dependencies"),
+        ("", [], [], ": there is no table [project]", "dependencies in [project]"),
         ("[project\n", [], [], ":1: not valid TOML: ", ""),
         ("a = 1\na = 2\n", [], [], ":2: not valid TOML: ", ""),
         (f"a = {'[' * 5000}", [], [], ": not valid TOML: nested too deeply", ""),
@@ -120,14 +120,14 @@ PROJECT = '[project]\nname = "x"\n'
             f'{PROJECT}dynamic = ["version", "dependencies"]\n',
             [],
             [],
-            ": project.dynamic: a build computes dependencies",
+            ": project.dynamic: only a build can compute dependencies",
             "requirements.txt",
         ),
         (
             f'{PROJECT}dynamic = ["optional-dependencies"]\n',
             ["a"],
             [],
-            ": project.dynamic: a build computes optional-dependencies",
+            ": project.dynamic: only a build can compute optional-dependencies",
             "requirements.txt",
         ),
         (f"{PROJECT}dependencies = [3]\n", [], [], ": project.dependencies.0: expected text", ""),
@@ -180,7 +180,7 @@ def test_refusals(
         ('{ url = "https://example.org/t-1.0.tar.gz" }', "https://example.org/t-1.0.tar.gz", ""),
         ('{ path = "libs/trl", editable = true }', "./sub/libs/trl", ""),
         ("{ workspace = true }", "./sub/packages/one", ""),
-        ('{ index = "corporate" }', "", "names an index for it, which is left out"),
+        ('{ index = "corporate" }', "", "its index in tool.uv.sources is left out"),
     ],
 )  # fmt: skip
 def test_sources_of_uv(tmp_path: Path, source: str, location: str, note: str) -> None:
@@ -226,7 +226,7 @@ def test_sources_that_cannot_be_and_those_that_are_not_chosen(tmp_path: Path) ->
     lay(tmp_path, {"pyproject.toml": text})
     listed = read(tmp_path, "pyproject.toml")
     assert [each.source for each in listed.requirements] == ["", "./z"]
-    assert "no member of the workspace has this name" in listed.notes[0]
+    assert "the workspace has no member of this name" in listed.notes[0]
 
 
 POETRY = """\
@@ -332,7 +332,7 @@ MANY = 200_000
     ids=lambda key: key[:16],
 )
 def test_a_key_of_many_parts_is_refused_at_once(key: str) -> None:
-    with pytest.raises(InvalidError, match=r"^p\.toml:2: a key of more than 12 parts$"):
+    with pytest.raises(InvalidError, match=r"^p\.toml:2: the key has more than 12 parts$"):
         parse_toml(f"first = 1\n{key}", "p.toml")
 
 

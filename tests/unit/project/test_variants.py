@@ -140,7 +140,7 @@ def test_what_lines_add_to_a_profile(
             "cpu",
             "rich @ https://example.org/rich.whl",
             "",
-            "a URL; here, only packages of an index",
+            "a URL, but only packages of an index",
         ),
         *(
             ("cpu", line, "", "not a requirement")
@@ -246,7 +246,7 @@ def test_python_is_the_profiles_default_if_the_files_allow_it(
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (("<3.9",), "needs Python <3.9 (requirements.txt:1); profile 'cpu' has 3.11, 3.12"),
+        (("<3.9",), "needs Python <3.9 (requirements.txt:1), but profile 'cpu' has 3.11, 3.12"),
         (("new",), "requirements.txt:1: Python 'new'"),
         # The profile has each, but not both at once.
         (
@@ -316,7 +316,7 @@ def test_variables_and_system_packages_are_added() -> None:
 def test_what_a_profile_of_the_users_own_leaves_open() -> None:
     mine = msgspec.structs.replace(CPU, requirements=("torch",), debian_suite="")
     assert adapt(mine, contents("torch<2.14")).requirements == ("torch", "torch<2.14")
-    with pytest.raises(InvalidError, match="does not say which Debian suite"):
+    with pytest.raises(InvalidError, match="does not name the Debian suite"):
         adapt(mine, contents(system_packages=("sqlite3",)))
     on_arm = contents('torch==2.2.2; platform_machine == "aarch64"')
     assert adapt(shipped_profile("zendnn"), on_arm).requirements[0].startswith("torch==2.13")
@@ -375,7 +375,7 @@ def test_requirements_show_the_framework(listed: list[str], expected: tuple[str,
 
 @pytest.mark.parametrize("listed", [["torch", "jax"], ["keras", "optax"]])
 def test_two_frameworks_are_a_question(listed: list[str]) -> None:
-    with pytest.raises(InvalidError, match="and a profile has one framework") as caught:
+    with pytest.raises(InvalidError, match="but a profile has only one framework") as caught:
         framework_of(Definition(), lines(*listed))
     for number, name in enumerate(listed, 1):
         assert f"{name}, requirements.txt:{number}" in caught.value.message

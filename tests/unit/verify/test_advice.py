@@ -53,7 +53,7 @@ def test_every_check_of_a_verification_has_advice() -> None:
 def test_a_changed_environment_is_rebuilt_not_tried_again() -> None:
     first = advised(failing("run", "/envs/cpu was changed after the build: bin/tool (added)"))[0]
     assert first.command == "envbuilder build --profile cuda --backend venv --rebuild"
-    assert "Try it again" not in first.sentence
+    assert "Try again" not in first.sentence
 
 
 def test_an_interpreter_of_others_is_not_rebuilt() -> None:
@@ -75,7 +75,7 @@ def test_an_image_of_apptainer_is_verified_again_by_its_file() -> None:
     data = failing("import", backend="apptainer", artifact=artifact)
     assert commands(data)[-1] == "envbuilder verify --profile cuda --sif /shared/cuda.sif"
     passed = changed(backend="apptainer", artifact=artifact)
-    assert "The image works as it is: use it." in [a.sentence for a in advised(passed)]
+    assert "The image works. Use it as it is." in [a.sentence for a in advised(passed)]
     assert not [c for c in commands(passed) if "envbuilder run" in c]
 
 
@@ -109,7 +109,7 @@ def test_which_warnings_call_for_something(name: str, warned: bool) -> None:
 def test_compile_advice_does_not_praise_eager_mode_that_failed_too() -> None:
     warned = {"name": "compile inductor", "status": "warning", "seconds": 1, "detail": "wrong"}
     good = advised(changed(checks=[*whole()["checks"], warned]))
-    assert good[0].sentence.endswith("Without `torch.compile` the results were right.")
+    assert good[0].sentence.endswith("Without `torch.compile`, the results were right.")
     bad = failing("arithmetic")
     bad["checks"].append(warned)
     assert not [a for a in advised(bad) if "were right" in a.sentence]

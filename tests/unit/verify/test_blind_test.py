@@ -88,9 +88,9 @@ def test_the_order_is_secret_and_no_image_is_one_of_the_file(tmp_path: Path) -> 
     assert not known & sent
 
 
-NUMBER = "the number of answers is not the number of images"
+NUMBER = "the number of answers differs from the number of images"
 ORDER = "the answers are not in order"
-NOTHING = "an answer has no classes or no scores"
+NOTHING = "an answer lacks classes or scores"
 NO_CLASS = "an answer names a class that does not exist"
 SUM = "the probabilities of an image do not add up to 1"
 NOT_TEN = "the scores of an image are not ten log-probabilities"
@@ -154,7 +154,7 @@ def test_answers_that_are_none(tmp_path: Path, spoil: Any, words: str) -> None:
 def test_answers_before_the_questions(tmp_path: Path) -> None:
     test = BlindTest(SPLIT, tmp_path)
     test.answer(answers([1] * COUNT))
-    assert refusal(test).endswith(": the payload answered before it had the images")
+    assert refusal(test).endswith(": the payload answered before it got the images")
 
 
 def test_questions_are_given_once(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_the_score_supports_the_report(
     with pytest.raises(VerifyError) as caught:
         blind_test.require(score, reported, GATES)
     summary = f"{accuracy:.2%} of {images} images right, cross-entropy {loss:.3f}"
-    assert caught.value.message == f"the blind test failed: {summary}, and {words}"
+    assert caught.value.message == f"the blind test failed: {summary}, but {words}"
 
 
 def test_the_folder_of_the_questions_is_locked_and_goes(tmp_path: Path) -> None:

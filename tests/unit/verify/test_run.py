@@ -119,7 +119,7 @@ WATCHDOG = "Timeout (0:10:00)!\nThread 0x00007f (most recent call first):\n"
         (
             device.PHASE,
             WATCHDOG,
-            "the framework's import did not end within 600 s and was stopped",
+            "the framework's import was stopped after 600 s",
         ),
         (device.PHASE, "killed\n", "the payload ended with exit code 1: killed"),
         ("epoch 1", WATCHDOG, "the payload ended with exit code 1"),
@@ -137,7 +137,7 @@ def test_an_import_that_hung_has_its_own_sentence(
     assert failed.value.hint == f"Its output is in {tmp_path / 'log'}"
 
 
-KILLED = "the payload was killed (signal 9): most often by the kernel, out of memory"
+KILLED = "the payload was killed (signal 9), most likely by the kernel because memory ran out"
 
 
 ENDS = [
@@ -172,7 +172,7 @@ def test_every_end_is_compared_with_the_report(code: int, message: str) -> None:
     status = "failed" if code == 0 else "passed"
     with pytest.raises(VerifyError) as failed:
         run.require_agreement(ended(code), status, "hint")
-    assert failed.value.message == f"the payload reported {status}, not to be trusted: {message}"
+    assert failed.value.message == f"the payload's report ({status}) cannot be trusted: {message}"
     if code not in {0, 5}:
         with pytest.raises(VerifyError):
             run.require_agreement(ended(code), "failed", "hint")
@@ -198,7 +198,7 @@ PASS = (("epoch 1", 100.0), ("test epoch 1", 120.0), ("epoch 1", 500.0))
 
 SHORT = (("epoch 1", 100.0), ("test epoch 1", 103.0))
 FAST = (("epoch 1", 10.0), ("test epoch 1", 11.5))
-OUTSIDE = "s by the report, but measured from outside it took"
+OUTSIDE = "s according to the report, but measured from outside it took"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_envbuilder_itself_missed_leaves_the_speed_open(
     timeline = seen(*PASS)
     timeline.delayed(delay, at)
     doubt = timeline.unconfirmed([("epoch 1", 20.0)])
-    still = "epoch 1 was not timed from outside: envbuilder itself stood still for "
+    still = "epoch 1 was not timed from outside, because envbuilder itself was stopped for "
     assert doubt == (still + doubted if doubted else "")
     judged = speed.with_speed({**measured(), "untimed": doubt})
     assert (judged["speed"], judged["speed_reason"]) == (
@@ -255,7 +255,7 @@ def test_what_envbuilder_itself_missed_leaves_the_speed_open(
 def test_every_pass_is_checked_whatever_is_wrong_with_the_one_before() -> None:
     unseen, lying = seen(*PASS).problems([("baseline epoch 1", 20.0), ("epoch 1", 1.0)])
     assert unseen.startswith("baseline epoch 1 is reported, but its start")
-    assert lying.startswith("epoch 1 took 1.00 s by the report")
+    assert lying.startswith("epoch 1 took 1.00 s according to the report")
 
 
 def test_no_number_of_phases_fills_the_memory() -> None:

@@ -198,10 +198,10 @@ def test_a_traceback_is_folded() -> None:
 
 def test_a_page_does_not_claim_more() -> None:
     seen = page(changed(quick=True))
-    assert "quick look" in seen.text
+    assert "quick verification" in seen.text
     assert "says little about full accuracy and speed" in seen.text
     small = {**whole()["dataset"], "subset": True}
-    assert "a subset: no verdict on full accuracy" in page(changed(dataset=small)).text
+    assert "a subset, which does not show the full accuracy" in page(changed(dataset=small)).text
     # Numbers that were not compared are not called right.
     seen = page(changed(checks=whole()["checks"][:1]))
     assert "A GPU (cuda) did the work and the network learned MNIST." in seen.text

@@ -43,7 +43,7 @@ def test_another_framework_is_refused_in_a_sentence() -> None:
     expected = profiles.Expected(device="cpu", version="", framework="jax")
     with pytest.raises(InvalidError) as raised:
         start.require_torch("`tune`", "jax-cpu", expected)
-    assert raised.value.message == ("`tune` measures PyTorch alone, and profile 'jax-cpu' has JAX")
+    assert raised.value.message == ("`tune` only supports PyTorch, but profile 'jax-cpu' has JAX")
     assert raised.value.exit_code == 2
 
 
@@ -368,12 +368,15 @@ def test_the_report_names_the_image_by_its_bytes(
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"profile": "zendnn"}, "an image of the profile zendnn, not cpu"),
-        ({"profile": ""}, "not an image that envbuilder built"),
-        ({"fingerprint": ""}, "not an image that envbuilder built"),
-        ({"fingerprint": "../../x"}, "not an image that envbuilder built"),
-        ({"lock": "0" * 64}, r"built from another lock of cpu .*\(000000000000 instead of "),
-        ({"profile": "\x1b[2J"}, "an image of the profile [^\x1b]*, not cpu"),
+        ({"profile": "zendnn"}, "the image is for profile zendnn, not cpu"),
+        ({"profile": ""}, "envbuilder did not build this image"),
+        ({"fingerprint": ""}, "envbuilder did not build this image"),
+        ({"fingerprint": "../../x"}, "envbuilder did not build this image"),
+        (
+            {"lock": "0" * 64},
+            r"not built from the current lock of cpu .*\(000000000000 instead of ",
+        ),
+        ({"profile": "\x1b[2J"}, "the image is for profile [^\x1b]*, not cpu"),
     ],
 )
 def test_another_image_is_refused(
@@ -445,14 +448,14 @@ def test_a_container_that_does_not_start_is_no_signal_of_the_payload(
 )
 def test_an_interpreter_takes_no_option_of_a_build(option: dict[str, str], found: Settings) -> None:
     request = Request(profile="cpu", **option)  # type: ignore[arg-type]
-    with pytest.raises(InvalidError, match="leave out the build options"):
+    with pytest.raises(InvalidError, match="cannot be combined with build options"):
         start.prepare(request, Path("python"), found, PlainProgress())
 
 
 @pytest.mark.parametrize("other", [{"backend": "docker"}, {}])
 def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settings) -> None:
     executable = None if other else Path("/usr/bin/python3")
-    with pytest.raises(InvalidError, match="leave out --backend and --python"):
+    with pytest.raises(InvalidError, match="cannot be combined with --backend or --python"):
         start.prepare(
             Request(profile="cpu", **other),  # type: ignore[arg-type]
             executable,
@@ -464,10 +467,10 @@ def test_one_thing_is_verified(other: dict[str, str], image: Path, found: Settin
 
 def test_a_measurement_may_refuse_what_an_interpreter_has(found: Settings) -> None:
     subject = start.prepare(Request(profile="jax-cpu"), PROGRAM, found, SILENT)
-    with pytest.raises(InvalidError, match=r"tune.* measures PyTorch alone.*'jax-cpu' has JAX"):
+    with pytest.raises(InvalidError, match=r"tune.* only supports PyTorch.*'jax-cpu' has JAX"):
         start.require_torch("`tune`", subject.facts["profile"], subject.expects)
 
 
 def test_variables_are_passed_to_an_interpreter_of_the_user_alone(found: Settings) -> None:
-    with pytest.raises(InvalidError, match="--inherit-environment needs --python"):
+    with pytest.raises(InvalidError, match="--inherit-environment requires --python"):
         start.prepare(Request(profile="cpu"), None, found, PlainProgress(), inherit=True)

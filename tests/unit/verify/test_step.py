@@ -149,8 +149,8 @@ WORDS = {
     "a loss that is not finite": "reports a loss that is wrong",
     "no dropout": "dropped 0.0%, not 25%",
     "too much dropped": "dropout 2 dropped",
-    "one mask for all steps": "the same again",
-    "one mask for all images": "the same again",
+    "one mask for all steps": "the same units",
+    "one mask for all images": "the same units",
 }
 
 
@@ -174,7 +174,7 @@ TRAINED = {
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_training_that_starts_from_trained_weights_is_no_proof(tmp_path: Path, name: str) -> None:
     problem = proved(tmp_path, Faults(first=TRAINED[name])).problem
-    assert "is not as its initialiser draws it" in problem
+    assert "does not look freshly initialized" in problem
 
 
 def test_a_first_loss_that_no_untrained_network_has_is_no_proof(
@@ -222,8 +222,8 @@ def test_masks_that_an_epoch_repeats_are_no_proof(tmp_path: Path) -> None:
     of_steps = [step._repeat(record, number, 1e-4)[2] for number in range(4)]
     assert list(step._dropouts(of_steps[:2])) == []
     assert set(step._dropouts(of_steps[:3])) == {
-        "dropout 1 drops the same again and again",
-        "dropout 2 drops the same again and again",
+        "dropout 1 always drops the same units",
+        "dropout 2 always drops the same units",
     }
 
 
@@ -321,7 +321,7 @@ def test_an_order_that_repeats_an_image_is_no_proof(tmp_path: Path) -> None:
 
 
 def test_a_mask_of_other_values_is_no_proof(tmp_path: Path) -> None:
-    with pytest.raises(VerifyError, match="a mask is no mask"):
+    with pytest.raises(VerifyError, match="a mask has other values"):
         proved(tmp_path, Faults(kept=lambda right, n: [right[0].astype("u1") * 2, right[1]]))
 
 

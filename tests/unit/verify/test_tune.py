@@ -77,7 +77,7 @@ def test_a_setting_that_did_not_take_effect_fails(monkeypatch: pytest.MonkeyPatc
     outcome = run(machine)
     found = {f.setting.name: f for f in outcome.findings}
     assert found["1 thread"].verdict == "failed"
-    assert found["1 thread"].detail == "it did not take effect: threads was 2, not 1"
+    assert found["1 thread"].detail == "the setting did not take effect: threads was 2, not 1"
     assert found["bfloat16 autocast"].verdict == "failed"
 
 
@@ -122,7 +122,7 @@ def test_defaults_that_cannot_be_timed_end_it() -> None:
     with pytest.raises(VerifyError, match="no torch"):
         run(machine)
     machine.survey = {"threads": None}
-    with pytest.raises(VerifyError, match="not a survey"):
+    with pytest.raises(VerifyError, match="not the report of a survey"):
         run(machine)
 
 
@@ -176,7 +176,7 @@ def test_a_trial_that_fails_says_why(start: Any, why: str) -> None:
     ],
 )
 def test_a_report_that_is_none_is_refused(report: Any) -> None:
-    with pytest.raises(VerifyError, match="not a trial's report"):
+    with pytest.raises(VerifyError, match="not the report of a trial"):
         tune.read(report, tune_settings.Trial)
 
 
@@ -263,7 +263,7 @@ def test_the_table_fits_a_terminal_and_gives_advice(finish: Callable[..., str]) 
 
 def test_where_nothing_helps_it_says_so() -> None:
     assert list(tune.advice([finding(ONE, 1.0, "no gain")])) == [
-        "None of these settings helps on this machine: keep the defaults."
+        "None of these settings helps on this machine, so keep the defaults."
     ]
 
 
@@ -271,7 +271,7 @@ def test_what_was_not_judged_is_said(capsys: pytest.CaptureFixture[str]) -> None
     outcome = outcome_with(finding(PLAIN, 1.3, "machine busy"), finding(ONE, 0.9, "no gain"))
     tune.print_outcome(outcome, console.rich_console())
     shown = " ".join(capsys.readouterr().out.split())
-    assert "The machine was busy during 1 of the settings: nothing is decided about these." in shown
+    assert "The machine was busy during 1 of the settings, so these were not judged." in shown
     assert "None of the settings that were judged helps" in shown
     assert tune.summary(outcome)["speed"] == "not_judged"
     assert tune.summary(outcome_with())["speed"] == "judged"
@@ -281,7 +281,7 @@ def test_active_waiting_is_for_machines_that_nobody_shares(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     active = settings()["OMP_WAIT_POLICY=active"]
-    assert "only for machines that nobody shares" in active.caution
+    assert "only for machines without other jobs" in active.caution
     assert settings()["OMP_WAIT_POLICY=passive"].caution == ""
     (line,) = tune.advice([finding(active, 1.3)])
     assert line.endswith(active.caution)

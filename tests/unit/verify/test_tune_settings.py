@@ -106,7 +106,7 @@ def test_pairs_decide(judged: list[Pair], spread: float, verdict: str) -> None:
 
 def test_a_verdict_says_why() -> None:
     busy = judge(PLAIN, contended(1.3, candidate=BUSY), 0.0).detail
-    assert "tasks waited for a CPU 95 % of the time; measure again" in busy
+    assert "tasks waited for a CPU 95 % of the time: measure again" in busy
     assert judge(PLAIN, pairs(2, accuracy=0.93), 0.0).detail == "93.0% instead of 95.0%"
     assert judge(PLAIN, pairs(1.2), 0.0).detail == "only 1 of 3 pairs were finished"
     # With --quick the accuracy may vary more.

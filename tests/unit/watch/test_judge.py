@@ -169,7 +169,7 @@ FOUND = {
     "split, frozen": (
         watched(observed(work=(work(), work("cpu")))),
         "50.00 % of the matrix work",
-        "Move the whole model",
+        "move the whole model",
     ),
     "float64": (
         watched(observed(parameters=(placed(dtype="float64"),), work=(work(dtype="float64"),))),
@@ -183,7 +183,7 @@ FOUND = {
     ),
     "autocast, scaled": (
         watched(observed(autocast=Autocast(scaled=True))),
-        "or a scaler of gradients",
+        "or a gradient scaler",
         "torch.autocast",
     ),
     "data": (
@@ -211,7 +211,7 @@ FOUND = {
     ),
     "gradients": (
         watched(observed(without_gradient=6, unchanged_updates=6, changed_at=0)),
-        "6 of 6 trainable parameter tensors had no gradient in 64 steps that were looked at",
+        "6 of 6 trainable parameter tensors had no gradient in 64 examined steps",
         ".detach()",
     ),
     "gradients, some": (
@@ -221,12 +221,12 @@ FOUND = {
     ),
     "no update": (
         watched(observed(unchanged_updates=6, changed_at=0)),
-        "None of 6 compared steps",
+        "None of 6 compared optimizer steps",
         "learning rate",
     ),
     "no update, from then on": (
         watched(observed(unchanged_updates=5, changed_at=17)),
-        "After step 17, none of 5 compared steps",
+        "After step 17, none of 5 compared optimizer steps",
         "learning rate",
     ),
     "eval mode": (
@@ -278,12 +278,12 @@ FOUND = {
     ),
     "not learning": (
         watched(observed(losses=at_chance(10), classes=10, labels=640)),
-        "stands still at 2.31 in 1,189 steps",
+        "stayed at 2.31 over 1,189 steps",
         "learning rate",
     ),
     "not learning, after large first losses": (
         watched(observed(losses=((0, 6.7), *at_chance(10)), classes=10, labels=640)),
-        "stands still at 2.31",
+        "stayed at 2.31",
         "labels",
     ),
     "not learning, of 20 classes, in words": (

@@ -303,7 +303,7 @@ GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550
         ({"__osx": "14.0"}, {"os": "macos", "os_version": "13.6"}, "impossible", "macOS 13.6"),
         ({"__unix": "0"}, {"os": "other"}, "impossible", "are for a Unix"),
         ({"__archspec": "1=x86_64_v3"}, {}, "", ""),
-        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the CPU is not x86_64_v4"),
+        ({"__archspec": "1=x86_64_v4"}, {}, "no", "the conda packages are locked for x86_64_v4"),
         ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "is not known"),
         ({"__cuda": "12.4"}, {}, "no", "no NVIDIA GPU was found"),
         ({"__cuda": "12.4"}, {"gpus": (GPU,)}, "", ""),

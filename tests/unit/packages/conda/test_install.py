@@ -103,14 +103,14 @@ def test_scripts_are_not_run_and_their_packages_named(tmp_path: Path) -> None:
         notes.append,
     )
     (note,) = notes
-    assert note.endswith("scripts are not run, they could do anything: a, b, c and 1 more")
+    assert note.endswith("scripts are not run, because they could do anything: a, b, c and 1 more")
     assert not (tmp_path / "env/ran").exists()
 
 
 def test_packages_for_another_platform_are_refused(tmp_path: Path) -> None:
     error = refused(step(tmp_path, packages.PYTHON_OSX))
     file = packages.PYTHON_OSX.file
-    assert error.message == f"{file}: is a package for osx-arm64, not for linux-64"
+    assert error.message == f"{file} is a package for osx-arm64, not for linux-64"
 
 
 def test_two_packages_with_different_content_at_one_path_are_refused(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_a_prefix_may_be_as_long_as_the_longest_that_packages_take(tmp_path: Pat
     prefixes.install(step(tmp_path / "fits", packages.PLACED, target=fits), print)
     error = refused(step(tmp_path, packages.PLACED, target=f"{fits}x"))
     assert error.message == (
-        f"{packages.PLACED.file}: cannot be installed in {fits}x: a path may have {longest} bytes"
-        " at most in lib/placed.bin"
+        f"{packages.PLACED.file}: cannot be installed in {fits}x: lib/placed.bin"
+        f" only allows a path of {longest} bytes"
     )
     assert "ENVBUILDER_DATA_DIR" in error.hint
     text = replace(packages.PLACED, files={"x": packages.PLACED.files["etc/placed.conf"]})

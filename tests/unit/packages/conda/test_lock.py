@@ -107,10 +107,10 @@ def test_a_refusal_names_the_lock_and_its_target(tmp_path: Path) -> None:
         (lock(package("zlib"), package("zlib")), "zlib appears twice"),
         (lock(package(build="h2")), "python-3.11.9-h1_0_cpython.conda: the file name does not"),
         (lock(package(), package("zlib", subdir="osx-arm64")), "zlib-3.11.9-h1_0_cpython.conda is"),
-        (lock(package("zlib")), "its Python is missing"),
+        (lock(package("zlib")), "expected Python 3.11, found none"),
         (
             lock(package(version="3.110.1", file="python-3.110.1-h1_0_cpython.conda")),
-            "its Python is 3.110.1",
+            "expected Python 3.11, found 3.110.1",
         ),
     ):
         with pytest.raises(InvalidError) as raised:
@@ -188,7 +188,7 @@ def test_a_missing_or_stale_lock_says_how_to_make_it() -> None:
     for found in (None, lock(inputs="0" * 64)):
         with pytest.raises(InvalidError) as caught:
             lockfile.require_usable(CPU, found)
-        assert caught.value.hint == "Make it: envbuilder lock --backend conda --profile cpu"
+        assert caught.value.hint == "Make the lock: envbuilder lock --backend conda --profile cpu"
     assert lockfile.require_usable(CPU, lock()) == lock()
 
 

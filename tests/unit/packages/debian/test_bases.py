@@ -162,7 +162,7 @@ def test_what_is_unpacked_has_another_name(found: Settings) -> None:
 
 def test_a_base_without_its_python_is_refused(found: Settings) -> None:
     system = {"3.11": DebianBase(include=("helper",))}
-    with pytest.raises(InvalidError, match=r"debian_base\.3\.11: lacks python3\.11"):
+    with pytest.raises(InvalidError, match=r"debian_base\.3\.11: the package python3\.11"):
         debs(profile(debian_base=system), found)
 
 

@@ -60,7 +60,7 @@ def test_one_file_a_package() -> None:
 
 def test_no_status_and_an_empty_one() -> None:
     assert deb.installed({}, "amd64") is None
-    with pytest.raises(InvalidError, match="no installed package for arm64"):
+    with pytest.raises(InvalidError, match="no installed packages for arm64"):
         deb.installed({deb.STATUS: b"Package: x\n"}, "arm64")
 
 

@@ -249,7 +249,7 @@ def test_odd_entries_do_not_enter_a_lock(own: Settings) -> None:
 
 
 def test_only_linux_has_debs(own: Settings) -> None:
-    with pytest.raises(InvalidError, match="only for Linux"):
+    with pytest.raises(InvalidError, match="only Linux"):
         locked(["tool"], "bookworm", "macos/arm64", own, mirror())
 
 

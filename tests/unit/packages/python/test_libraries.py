@@ -94,7 +94,7 @@ def test_an_image_needs_packages_that_its_lock_has_not(tmp_path: Path) -> None:
     opencv, lightgbm = libraries.warnings(profile, files, store, in_image=True)
     write = "For images, write into envbuilder.yaml, and lock again:\n  system_packages:"
     assert opencv == (
-        f"opencv-python lacks libGL.so.1, libglib-2.0.so.0. {write} [libgl1, libglib2.0-0]\nOr take"
+        f"opencv-python lacks libGL.so.1, libglib-2.0.so.0. {write} [libgl1, libglib2.0-0]\nOr use"
         " OpenCV without windows:\n  overrides: {opencv-python: opencv-python-headless}"
     )
     assert lightgbm == f"lightgbm lacks libgomp.so.1. {write} [libgomp1]"

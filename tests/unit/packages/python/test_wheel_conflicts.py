@@ -80,7 +80,9 @@ def test_other_bytes_in_one_place_are_refused(wheels: Wheels) -> None:
     told = wheels.refused()
     assert f"{SITE}/{SHARED}" in told
     assert "left-1.0-py3-none-any.whl and right-1.0-py3-none-any.whl" in told
-    assert "exclude: [left] or [right]; or, if one does for both, overrides: {left: right}" in told
+    assert (
+        "(exclude: [left] or [right]), replace one by the other (overrides: {left: right})" in told
+    )
     assert "envbuilder lock" in told
     assert "between" not in told
 

@@ -71,7 +71,9 @@ def test_the_smaller_one_goes_without_as_a_wheel_of_its_own(
     assert (small.source, small.recipe.without) == ("pruned", ("tests/__init__.py",))
     assert small.recipe.sha256 == whole.files[0].sha256 != small.sha256
     assert problem(target.files) == ""
-    assert said == ["note: small is installed without tests/__init__.py: another package has it"]
+    assert said == [
+        "note: small is installed without tests/__init__.py, which another package also installs"
+    ]
     with zipfile.ZipFile(Store.of(found).path(small.sha256)) as archive:
         assert "small.py" in archive.namelist()
         assert "tests/__init__.py" not in archive.namelist()
@@ -114,7 +116,7 @@ def test_a_copy_of_another_package_inside_a_larger_one_is_stray(
 def test_what_is_no_stray_file_stays_a_conflict(
     found: Settings, tmp_path: Path, small: dict[str, bytes], large: dict[str, bytes]
 ) -> None:
-    with pytest.raises(ClashError, match="would be chance"):
+    with pytest.raises(ClashError, match="would depend on chance"):
         target_of(found, tmp_path, small, large)
 
 
@@ -151,7 +153,10 @@ def test_a_program_is_that_of_the_package_which_the_project_lists(
     assert (pruned.name, pruned.recipe.without) == (loser, ())
     assert pruned.recipe.without_programs == ("run-tool", "tool")
     assert said == [
-        f"note: {loser} is installed without bin/run-tool, bin/tool: another package has it"
+        (
+            f"note: {loser} is installed without bin/run-tool, bin/tool, which another"
+            " package also installs"
+        )
     ]
     with zipfile.ZipFile(Store.of(found).path(pruned.sha256)) as archive:
         text = archive.read(f"{loser}-1.0.dist-info/entry_points.txt").decode()
@@ -163,5 +168,5 @@ def test_a_program_is_that_of_the_package_which_the_project_lists(
 def test_two_listed_packages_with_one_program_are_for_the_project_to_decide(
     found: Settings, tmp_path: Path
 ) -> None:
-    with pytest.raises(ClashError, match="would be chance"):
+    with pytest.raises(ClashError, match="would depend on chance"):
         target_of(found, tmp_path, programs("small"), programs("large"), {"other": ("one",)})

@@ -280,9 +280,9 @@ def test_times_of_a_busy_machine_are_marked_and_come_later(
     assert [row.speed for row in shown] == [None, "not_judged"]
     table = compare(str(fast), str(slow)).out
     assert "5.00 s†" in table
-    assert "† the machine was busy: its speed was not judged" in table
+    assert "† the machine was busy, so its speed was not judged" in table
     markdown = comparison.markdown(shown)
-    assert markdown.endswith("\n† the machine was busy: its speed was not judged\n")
+    assert markdown.endswith("\n† the machine was busy, so its speed was not judged\n")
     assert show.render_comparison(shown).count("† the machine was busy") == 1
 
 
@@ -347,7 +347,7 @@ def test_other_digits_are_never_compared(changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"status": "failed", "reasons": ["x"]}, "its verification failed"),
+        ({"status": "failed", "reasons": ["x"]}, "verification of this report failed"),
         ({"training__epochs": [epoch(0)]}, "took 0 s"),
         ({"training__epochs": [epoch(1e300)]}, "impossible duration"),
     ],

@@ -47,60 +47,63 @@ def test_fewer_images_than_mnist_has_are_one_epoch_with_the_profiles_own_gate() 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quick": False}, "quick: True was requested, False is reported"),
-        ({"dataset__train": 60000}, "training images: 3000 was requested, 60000"),
+        ({"quick": False}, "quick: True was requested, but False is reported"),
+        ({"dataset__train": 60000}, "training images: 3000 was requested, but 60000"),
         ({"dataset__test": 10000}, "test images: 1000 was requested"),
         ({"dataset__sha256": {}}, "the data's sha256: "),
-        ({"precision__dtype": "bfloat16"}, "precision: float32 was requested, bfloat16"),
-        ({"precision": None}, "precision: float32 was requested, None"),
-        ({"training__batch": 640}, "batch: 64 was requested, 640"),
+        ({"precision__dtype": "bfloat16"}, "precision: float32 was requested, but bfloat16"),
+        ({"precision": None}, "precision: float32 was requested, but None"),
+        ({"training__batch": 640}, "batch: 64 was requested, but 640"),
         (
             {"training__min_accuracy": 0.1},
-            f"minimum accuracy: {ONE.accuracy} was requested, 0.1 is",
+            f"minimum accuracy: {ONE.accuracy} was requested, but 0.1 is",
         ),
-        ({"framework__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, 2.12.0+cpu"),
-        ({"framework__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, 2.13.0 "),
-        ({"framework__name": "jax"}, "framework: torch was requested, jax is reported"),
-        ({"framework": {}}, "torch: 2.13.0+cpu was requested, None"),
+        ({"framework__version": "2.12.0+cpu"}, "torch: 2.13.0+cpu was requested, but 2.12.0+cpu"),
+        ({"framework__version": "2.13.0"}, "torch: 2.13.0+cpu was requested, but 2.13.0 "),
+        ({"framework__name": "jax"}, "framework: torch was requested, but jax is reported"),
+        ({"framework": {}}, "torch: 2.13.0+cpu was requested, but None"),
         (
             {"device": {"requested": "cuda", "used": "cuda"}},
-            "device: cpu was requested, cuda is reported",
+            "device: cpu was requested, but cuda is reported",
         ),
-        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was requested, 2 is reported"),
-        ({"training__epochs": [epoch(20.0) | {"data_seconds": 9.0}]}, "and its parts 9.000 s"),
+        ({"training__epochs": [epoch(2.0)] * 2}, "epochs: 1 was requested, but 2 is reported"),
+        ({"training__epochs": [epoch(20.0) | {"data_seconds": 9.0}]}, "but its parts took 9.000 s"),
         ({"training__epochs": [epoch(20.0, 0.98415)]}, "is not a fraction of 1000 images"),
         (
             {"training__epochs": [epoch(20.0, 0.5)]},
-            f"accuracy 50.00%; at least {ONE.accuracy:.2%} is",
+            f"accuracy 50.00%, but the minimum is {ONE.accuracy:.2%}",
         ),
         (
             {"training__epochs": [epoch(20.0) | {"loss": 2.3129}]},
-            f"at most {ONE.loss:.2f} is allowed",
+            f"the maximum is {ONE.loss:.2f}",
         ),
         ({"training__epochs": [epoch(20.0) | {"loss": None}]}, "an epoch has no loss"),
         (
             {"training__losses": [[n, 2.3] for n in range(1, 48)]},
-            "mean loss is 0.200, and that of the loss curve 2.300",
+            "mean loss is 0.200, but that of the loss curve is 2.300",
         ),
-        ({"training__epochs": [epoch(80.0)]}, "training took 80.00 s, in a process that lived 60"),
-        ({"training__cold_start_seconds": 61.0}, "starting took 61.00 s, in a process"),
+        (
+            {"training__epochs": [epoch(80.0)]},
+            "training took 80.00 s, but its process only ran for 60",
+        ),
+        ({"training__cold_start_seconds": 61.0}, "starting took 61.00 s, but its process"),
         ({"training__epochs": [epoch(50.0)]}, "training and the checks together took 6"),
-        ({"speedup": 3.0}, "the speed-up 3.00 is not that of its epochs"),
+        ({"speedup": 3.0}, "the speed-up 3.00 does not match its epochs"),
         (
             {"speedup": 3.0, "baseline": {"seconds": 21.0}},
-            "the speed-up 3.00 is not that of its epochs",
+            "the speed-up 3.00 does not match its epochs",
         ),
         (
             {"training__epochs": [epoch(20.0) | {"data_seconds": -5.0, "compute_seconds": 25.0}]},
-            "and its parts -5.000 s and 25.000 s",
+            "but its parts took -5.000 s and 25.000 s",
         ),
-        ({"baseline": {"seconds": 90}}, "training took 110.00 s, in a process that lived 60"),
+        ({"baseline": {"seconds": 90}}, "training took 110.00 s, but its process only ran for 60"),
         ({"baseline": {}}, "the baseline has no time"),
         ({"baseline": {"seconds": 0.0}}, "the baseline has no time"),
         ({"training__epochs": [epoch(20.0, 0.984002)]}, "0.984002 is not a fraction of 1000"),
-        ({"training__epochs": [epoch(20.0) | {"data_seconds": 1.0001}]}, "its parts 1.000 s"),
-        ({"dataset__subset": False}, "subset: True was requested, False is reported"),
-        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was requested, MNIST"),
+        ({"training__epochs": [epoch(20.0) | {"data_seconds": 1.0001}]}, "its parts took 1.000 s"),
+        ({"dataset__subset": False}, "subset: True was requested, but False is reported"),
+        ({"dataset__name": "MNIST"}, "data: MNIST subset (shipped) was requested, but MNIST"),
         (
             {
                 "scaling": {"devices": [{"index": 0, "samples_per_second": 1.0}], "ranks": 1}
@@ -204,7 +207,7 @@ def of_profile(*, without: str = "", status: str = "passed") -> list[str]:
 def test_what_the_profile_wants_checked_was_checked(name: str, status: str) -> None:
     assert of_profile() == of_profile(without=name, status="warning") == []
     (problem,) = of_profile(without=name, status=status)
-    assert problem == f"{name}: this check was requested, and it did not run"
+    assert problem == f"{name}: this check was requested, but did not run"
 
 
 def test_a_quick_run_neither_compiles_nor_looks_for_kernels() -> None:
@@ -218,7 +221,7 @@ def test_epochs_that_do_not_fit_their_rate() -> None:
     short = {"seconds": 0.001, "data_seconds": 0.0005, "compute_seconds": 0.0005}
     data["training"]["epochs"][0] |= short
     (problem,) = contradictions_of(data)
-    assert problem == "epoch 1: 3000 images in 0.001 s are not 150.0 a second"
+    assert problem == "epoch 1: 3000 images in 0.001 s do not give 150.0 per second"
 
 
 def test_checks_longer_than_the_process_lived() -> None:
@@ -235,7 +238,9 @@ def at_once(seconds: float, lived: float) -> list[str]:
 
 def test_work_may_take_all_of_a_process_and_no_more() -> None:
     assert at_once(0.5, lived=0.5) == []
-    assert at_once(0.5, lived=0.499) == ["training took 0.50 s, in a process that lived 0.50 s"]
+    assert at_once(0.5, lived=0.499) == [
+        "training took 0.50 s, but its process only ran for 0.50 s"
+    ]
 
 
 @pytest.mark.parametrize(("lacking", "plausible"), [(0.0009, True), (0.0011, False)])
@@ -287,7 +292,7 @@ def test_more_than_the_matmul_rate_is_a_warning() -> None:
     assert (warning.name, warning.status, warning.seconds) == ("matmul rate", "warning", 0.0)
     assert "127 % of the matmul rate" in warning.detail
     assert "the machine was busy" in warning.detail
-    assert "measure again on a quiet machine" in warning.detail
+    assert "Measure again on a quiet machine" in warning.detail
 
 
 @pytest.mark.parametrize(
@@ -300,7 +305,7 @@ def test_twice_the_matmul_rate_is_impossible_unless_the_machine_was_busy(
     changes = {"measurements": {"matmul_share": share}, "contention": {"epoch 1": counted}}
     problems = contradictions(**changes)
     assert (problems == []) is possible
-    assert possible or "% of the matmul rate measured after it: not possible" in problems[0]
+    assert possible or "% of the matmul rate measured after it, which is impossible" in problems[0]
     assert consistency.matmul_rate(model.check(measured(**changes))) is not None
 
 

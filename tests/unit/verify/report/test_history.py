@@ -165,7 +165,10 @@ def test_a_report_that_cannot_be_kept_is_1(
     monkeypatch.setattr(history, "_LOCK_SECONDS", 0.0)
     if obstacle == "locked":
         folder.mkdir()
-        with FileLock(folder / ".lock"), pytest.raises(BuildError, match=r"cannot be stored"):
+        with (
+            FileLock(folder / ".lock"),
+            pytest.raises(BuildError, match=r"cannot store the report"),
+        ):
             keep(folder)
     else:
         with pytest.raises(BuildError, match=r"No space left|File exists") as caught:
@@ -182,7 +185,7 @@ def test_a_report_that_cannot_be_kept_is_1(
         (b'"\\ud800"', "damaged"),
         (b"[" * 100_000, "damaged"),
         (b"{}", "malformed"),
-        (json.dumps({"schema": 3}).encode(), "schema 3, expected 2: a newer envbuilder"),
+        (json.dumps({"schema": 3}).encode(), "a newer envbuilder has schema 3, expected 2"),
         (json.dumps(whole(device__used="cuda")).encode(), "contradicts itself"),
         (b" " * (decoding.LARGEST + 1), "larger than 16 MiB"),
     ],
@@ -201,7 +204,7 @@ def test_an_older_report_is_called_older_and_not_damaged(tmp_path: Path) -> None
     with pytest.raises(InvalidError) as caught:
         history.read(path)
     assert caught.value.message == (
-        f"{path}: the report has schema 1, expected 2: an earlier envbuilder made it"
+        f"{path}: the report of an earlier envbuilder has schema 1, expected 2"
     )
     assert caught.value.hint == "Verify again with this one."
 

@@ -266,10 +266,10 @@ def test_the_report_comes_through(tmp_path: Path) -> None:
     ("start", "said"),
     [
         (ended(-2, timed_out=True), "did not end within"),
-        (ended(5, report_line(passing())), "reported passed, not to be trusted"),
-        (ended(0, report_line(passing(), "f0")), "belongs to another run: not to be trusted"),
+        (ended(5, report_line(passing())), r"report \(passed\) cannot be trusted"),
+        (ended(0, report_line(passing(), "f0")), "belongs to another run and cannot be trusted"),
         (ended(0, json.dumps({"event": "report", "report": passing()})), "belongs to another run"),
-        (ended(0, report_line(spoil("status", "failed"))), "reported failed, not to be trusted"),
+        (ended(0, report_line(spoil("status", "failed"))), r"report \(failed\) cannot be trusted"),
     ],
 )
 def test_a_payload_that_ends_badly_is_5(start: Any, said: str, tmp_path: Path) -> None:

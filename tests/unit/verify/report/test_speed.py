@@ -74,10 +74,10 @@ STOPPED = {"seconds": 10.0, "cpu_seconds": 3.9, "involuntary_switches": 60}
         ),
         ({"seconds": 0.0, "pressure_seconds": 5.0}, ""),
         # Stopped for 8 of 10 s, which no pressure shows, on few and on many CPUs.
-        (STOPPED, "it ran 39 % of the time: it was stopped, or waited for a disk"),
+        (STOPPED, "it ran for 39 % of the time, so it was stopped or waited for a disk"),
         (
             {**STOPPED, "threads": 64, "cpus": 64, "cpu_seconds": 7.4},
-            "it ran 74 % of the time: it was stopped, or waited for a disk",
+            "it ran for 74 % of the time, so it was stopped or waited for a disk",
         ),
         ({**STOPPED, "cpu_seconds": 7.5}, ""),
         ({**STOPPED, "pressure_seconds": None, "cpu_seconds": 7.5}, ""),
@@ -85,13 +85,13 @@ STOPPED = {"seconds": 10.0, "cpu_seconds": 3.9, "involuntary_switches": 60}
         # Half of its quota of half a CPU.
         (
             {**STOPPED, "quota": 0.5, "cpu_seconds": 2.5},
-            "it ran 50 % of the time: it was stopped, or waited for a disk",
+            "it ran for 50 % of the time, so it was stopped or waited for a disk",
         ),
         ({**STOPPED, "quota": 0.5, "cpu_seconds": 4.9}, ""),
         # Its waiting has a cause of its own, and it did not run either.
         (
             {**STOPPED, "pressure_seconds": 5.0, "other_seconds": 0.1},
-            "it ran 39 % of the time: it was stopped, or waited for a disk",
+            "it ran for 39 % of the time, so it was stopped or waited for a disk",
         ),
     ],
 )
@@ -128,7 +128,10 @@ def test_without_pressure_cpu_time_and_interruptions_decide(
 ) -> None:
     reason = speed.busy(facts(pressure_seconds=None, **changes))
     assert bool(reason) == is_busy
-    assert not is_busy or reason == "it had 50 % of its CPU time, and was interrupted 400/s"
+    assert (
+        not is_busy
+        or reason == "it got 50 % of its CPU time and was interrupted 400 times per second"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,11 +145,11 @@ def test_without_pressure_cpu_time_and_interruptions_decide(
         # It has not: others take part of it.
         (
             {"quota": 1.0, "threads": 1, "throttled_periods": 2, "cpu_seconds": 0.8},
-            "it had 40 % of its CPU time, and was interrupted 250/s",
+            "it got 40 % of its CPU time and was interrupted 250 times per second",
         ),
         (
             {"threads": 4, "cpu_seconds": 1.8},
-            "it had 45 % of its CPU time, and was interrupted 250/s",
+            "it got 45 % of its CPU time and was interrupted 250 times per second",
         ),
         # A quota that does not bite explains nothing.
         (
