@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import shutil
 import socket
 import subprocess
@@ -69,6 +70,8 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, homes: Iterator[Path]) -> None:
         monkeypatch.setenv(f"ENVBUILDER_{name}_DIR", str(home / name.lower()))
     for name in (settings.SHARED_STORE, "ENVBUILDER_BASE_IMAGE", "PIP_FIND_LINKS", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
+    # The machine's own folders of wheels are large, and would be read for each test.
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
 
 @pytest.fixture
