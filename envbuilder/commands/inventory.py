@@ -27,8 +27,7 @@ from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, S
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import files
 from envbuilder.core.errors import InvalidError, first, printable
-from envbuilder.core.settings import Settings
-from envbuilder.packages import store
+from envbuilder.core.settings import STORE, Settings
 from envbuilder.verify.report import history
 
 ENVIRONMENTS = "environments"
@@ -61,7 +60,7 @@ _NAMED = 3
 _RUNS = project_folder.RUNS
 _UNPACKED = "unpacked"
 CACHES = (
-    store.NAME,
+    STORE,
     "bases",
     "layers",
     "uploads",

@@ -47,6 +47,8 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 """Decoders by type. Only types named in the code are decoded, so there are never many."""
+LINES: dict[str, Mapping[tuple[str, ...], int]] = {}
+"""YAML texts that a cache had, each with the lines of its keys and items."""
 LARGEST = 16 << 20
 """Maximum size in bytes of a document from an index, a repository or another user."""
 MOST_VALUES = 1_000_000
@@ -236,13 +238,20 @@ def explain(
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
     """Return the location for an error: the file and, if known, the line of the key."""
-    from envbuilder.core import yaml_files
-
-    known = yaml_files.lines(text)
+    numbers = lines(text)
     for depth in range(len(path), 0, -1):
-        if line := known.get(tuple(path[:depth])):
+        if line := numbers.get(tuple(path[:depth])):
             return f"{where}:{line}"
     return where
+
+
+def lines(text: str) -> Mapping[tuple[str, ...], int]:
+    """Return the line of each key and item of a YAML text by path; indexes are text."""
+    if text in LINES:
+        return LINES[text]
+    from envbuilder.core import yaml_files
+
+    return yaml_files.lines(text)
 
 
 def error_at(

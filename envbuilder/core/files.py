@@ -125,11 +125,13 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 class _Parsed(Struct, frozen=True):
-    """A copy of a shipped YAML file in JSON."""
+    """A copy of a YAML file in JSON."""
 
     of: str
     """Digest of the YAML file and its parser."""
     data: dict[str, Any]
+    lines: tuple[tuple[tuple[str, ...], int], ...] = ()
+    """The line of each key and item; not kept for shipped files."""
 
 
 def parse_shipped(text: str, path: Path) -> dict[str, Any]:
@@ -140,19 +142,29 @@ def parse_shipped(text: str, path: Path) -> dict[str, Any]:
     """
     if not path.is_relative_to(resources.profiles_dir()):
         return decoding.parse_yaml(text, str(path))
-    copy = path.parent / "__pycache__" / f"{path.name}.json"
+    return parse_cached(text, path, path.parent / "__pycache__" / f"{path.name}.json")
+
+
+def parse_cached(text: str, path: Path, copy: Path, *, own: bool = False) -> dict[str, Any]:
+    """Return the YAML mapping in a file's text, as `parse_yaml` does, cached in the file `copy`.
+
+    With `own`, the file is the user's: its lines are cached, too, and others cannot read the copy.
+    """
     parser = Path(decoding.__file__).with_name("yaml_files.py").read_bytes()
     digest = hashlib.sha256(parser + text.encode()).hexdigest()
     with suppress(OSError, msgspec.MsgspecError):
-        parsed = decoding.from_json(copy.read_bytes(), _Parsed)
+        parsed = decoding.from_json(read(copy, _LARGEST), _Parsed)
         if parsed.of == digest:
+            if own:
+                decoding.LINES[text] = dict(parsed.lines)
             return parsed.data
     data = decoding.parse_yaml(text, str(path))
-    content = msgspec.json.encode(_Parsed(digest, data))
+    lines = (*decoding.lines(text).items(),) if own else ()
+    content = msgspec.json.encode(_Parsed(digest, data, lines))
     # JSON has no days.
     if not sys.dont_write_bytecode and decoding.from_json(content, _Parsed).data == data:
         with suppress(OSError):
-            write(copy, content)
+            write(copy, content, PRIVATE if own else 0o666)
     return data
 
 

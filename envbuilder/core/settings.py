@@ -28,6 +28,10 @@ from envbuilder.core.errors import InvalidError, shown
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"
 """Folder of a project's locks, beside `envbuilder.yaml`."""
+STORE = "store"
+"""Folder of downloads by sha256, in the user's cache and in a shared one."""
+DERIVED = "derived"
+"""Subfolder of the store for results that can be derived again."""
 SHARED_STORE = "ENVBUILDER_SHARED_STORE"
 DEFAULT = "default"
 """Name of the environment that the top-level keys describe."""
@@ -355,7 +359,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def store_dir(self) -> Path:
         """Folder of downloads by sha256, shared by all profiles and backends."""
-        return self.cache_dir / "store"
+        return self.cache_dir / STORE
 
     @property
     def envs_dir(self) -> Path:
@@ -436,16 +440,19 @@ def load(
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
     read: list[_File] = []
     files.require_own(config_dir, trusted)
+    cache_dir = Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute()
+    derived = cache_dir / STORE / DERIVED
+    cached = derived.is_dir() and not files.exposure(derived.parent, trusted)
     for path in paths:
         if path.is_file():
             text = files.read_text(path)
-            file_configuration, definition = decoded(text, path)
+            file_configuration, definition = decoded(text, path, derived if cached else None)
             configuration = _over(configuration, _located(file_configuration, path.parent))
             read.append(_File(where=str(path), text=text, read=file_configuration))
     return Settings(
         project=project,
         config_dir=config_dir,
-        cache_dir=Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute(),
+        cache_dir=cache_dir,
         data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
         shared_store=_shared_store(environ.get(SHARED_STORE), read),
@@ -454,13 +461,20 @@ def load(
     )
 
 
-def decoded(text: str, path: Path) -> tuple[Configuration, Definition | None]:
+def decoded(
+    text: str, path: Path, cache: Path | None = None
+) -> tuple[Configuration, Definition | None]:
     """Return the configuration in a file and, for a project's file, the project's definition.
 
+    `cache` is a folder for parsed files, since PyYAML takes as long to import as Python to start.
     Raise `InvalidError` with the place of the error and what to write instead.
     """
-    data = parse_yaml(text, str(path))
     where = str(path)
+    if cache:
+        copy = cache / f"{files.folder_identity(path)}.json"
+        data = files.parse_cached(text, path, copy, own=True)
+    else:
+        data = parse_yaml(text, where)
     if path.name != PROJECT_FILE:
         return decode(data, Configuration, where, text), None
     keys = {f.encode_name for f in fields(ProjectConfiguration)}

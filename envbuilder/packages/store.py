@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from envbuilder.core import files
 from envbuilder.core.errors import BuildError, Hint, WrongHashError, make_room
 from envbuilder.core.files import file_sha256
+from envbuilder.core.settings import DERIVED, STORE
 from envbuilder.core.text import gigabytes
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-NAME = "store"
-"""The store's folder in the user's cache and in a shared one."""
-DERIVED = "derived"
-"""Subfolder for data derived from the store's files."""
 _CHUNK = 1 << 20
 _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP})
 
@@ -53,7 +50,7 @@ class Store:
     def of(cls, settings: Settings) -> Self:
         """Return the user's store, backed by the shared store if one is configured."""
         shared = settings.shared_store
-        return cls(settings.store_dir, shared / NAME if shared else None)
+        return cls(settings.store_dir, shared / STORE if shared else None)
 
     def path(self, sha256: str) -> Path:
         """Return a file's path in this store or the shared one, whether or not the file exists."""
@@ -243,7 +240,7 @@ def _copied(source: Path, target: Path) -> str:
     return digest.hexdigest()
 
 
-_FOLDERS = (NAME, "datasets", "bases")
+_FOLDERS = (STORE, "datasets", "bases")
 
 
 def objection(root: Path) -> str:
@@ -251,14 +248,14 @@ def objection(root: Path) -> str:
     try:
         present = {path.name for path in root.iterdir()}
         folders = [root / name for name in _FOLDERS if name in present]
-        if NAME in present:
-            folders += (root / NAME / "sha256").iterdir()
+        if STORE in present:
+            folders += (root / STORE / "sha256").iterdir()
         for folder in folders:
             (folder / ".").stat()  # what is within can be opened
     except OSError as error:
         return f"the shared store cannot be used: {error.filename}: {error.strerror}"
     if not folders:
-        return f"the shared store cannot be used: {root} does not contain {NAME}/"
+        return f"the shared store cannot be used: {root} does not contain {STORE}/"
     return ""
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
-from envbuilder.core import files, settings
+from envbuilder.core import decoding, files, settings, yaml_files
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Settings
 
@@ -195,3 +197,67 @@ def test_names_of_registries(tmp_path: Path) -> None:
 def test_a_projects_base_images_go_before_the_users(tmp_path: Path) -> None:
     read = configured(tmp_path, "base_images: {a: mine, b: mine}", "base_images: {a: theirs}")
     assert read.base_images == {"a": "theirs", "b": "mine"}
+
+
+class Cache:
+    """A project whose parsed file is cached in a folder of the store."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = root / "envbuilder.yaml"
+        self.folder = root / "cache/store/derived"
+        self.folder.mkdir(parents=True)
+        self.parser = Mock(side_effect=yaml_files.load)
+        monkeypatch.setattr(sys, "dont_write_bytecode", False)
+        monkeypatch.setattr(yaml_files, "load", self.parser)
+        monkeypatch.setattr(decoding, "LINES", {})
+
+    def load(self, text: str) -> Settings:
+        self.file.write_text(text)
+        folder = self.file.parent
+        environ = {
+            "ENVBUILDER_CONFIG_DIR": str(folder / "config"),
+            "ENVBUILDER_CACHE_DIR": str(folder / "cache"),
+        }
+        return settings.load(environ, folder)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    return Cache(tmp_path, monkeypatch)
+
+
+def test_a_projects_file_is_parsed_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "# a comment\nprofiles: [cpu]\nrequirements:\n  - rich\n"
+    first = cache.load(text)
+    monkeypatch.setattr(yaml_files, "lines", Mock(side_effect=AssertionError))
+    assert cache.load(text) == first
+    assert cache.parser.call_count == 1
+    assert decoding.place("f", text, ["requirements", "0"]) == "f:4"
+    (copy,) = cache.folder.iterdir()
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"of": 1}'])
+def test_another_text_and_a_damaged_copy_are_parsed_again(cache: Cache, damage: bytes) -> None:
+    cache.load("profiles: [cpu]\n")
+    definition = cache.load("profiles: [cuda]\n").definition
+    assert definition
+    assert definition.profiles == ("cuda",)
+    (copy,) = cache.folder.iterdir()
+    copy.write_bytes(damage)
+    assert cache.load("profiles: [cuda]\n").definition == definition
+
+
+def test_a_mistake_is_reported_each_time(cache: Cache) -> None:
+    """JSON turns days into text, which would hide the mistake."""
+    for _ in range(2):
+        with pytest.raises(InvalidError, match=r"yaml:2: python: expected text, found date"):
+            cache.load("profiles: [cpu]\npython: 2026-11-22\n")
+
+
+def test_others_decide_nothing(cache: Cache) -> None:
+    cache.folder.parent.chmod(0o777)
+    for _ in range(2):
+        cache.load("profiles: [cpu]\n")
+    assert cache.parser.call_count == 2
+    assert not [*cache.folder.iterdir()]
