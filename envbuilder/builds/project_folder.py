@@ -12,16 +12,16 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
-from envbuilder.core import files, types
+from envbuilder import __version__
+from envbuilder.core import files, resources, types
 from envbuilder.core.errors import Hint, InvalidError
 from envbuilder.core.settings import DEFAULT, PROJECT_FILE, Settings, require_writable
 from envbuilder.project import names, package
@@ -72,7 +72,7 @@ def link(settings: Settings, prefix: Path) -> str:
         return ""
     if folder.is_symlink() or (link_path.exists() and not link_path.is_symlink()):
         return f"{link_path}: left unchanged, because envbuilder did not make it"
-    new = folder / f".{settings.environment}.{secrets.token_hex(6)}"
+    new = folder / f".{settings.environment}.{os.urandom(6).hex()}"
     try:
         if not folder.exists():
             files.write(folder / ".gitignore", b"*\n")
@@ -116,7 +116,14 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
     `texts` maps relative paths to contents. The folder has no other files and never changes, so
     concurrent commands can share it. Raise `InvalidError` if it cannot be written.
     """
-    digest = hashlib.sha256(msgspec.json.encode(sorted(texts.items()))).hexdigest()
+    return _lay(settings, texts, lambda: texts)
+
+
+def _lay(
+    settings: Settings, inputs: Mapping[str, object], make: Callable[[], Mapping[str, str]]
+) -> Path:
+    """Do the same as `lay`, but only call `make` for the texts if no folder has the `inputs`."""
+    digest = hashlib.sha256(msgspec.json.encode(sorted(inputs.items()))).hexdigest()
     above = runs_folder(settings)
     folder = above / digest[:32]
     with writing(folder):
@@ -124,7 +131,7 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
             return folder
         with TemporaryDirectory(dir=above, prefix="new_") as new_folder:
             new = Path(new_folder, "new")
-            for name, text in texts.items():
+            for name, text in make().items():
                 files.write(new / name, text.encode(), 0o777 if text.startswith("#!") else 0o666)
             open_to_all(new)
             try:
@@ -141,27 +148,34 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
     In a project, the hook explains missing modules and libraries. `locked` are the names of the
     packages in the lock, which it never suggests to add.
     """
-    texts = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
-    if settings.definition is not None:
-        from envbuilder.packages.python import libraries
-
+    hook = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
+    with suppress(InvalidError):
+        if settings.definition is None:
+            return lay(settings, hook)
         packages = sorted(locked)
         other = () if settings.environment == DEFAULT else ("--environment", settings.environment)
         facts = {
             "project": str(settings.project),
-            "packages": names.known_modules(),
             "excluded": _excluded(settings),
             "locked": packages,
             "sources": sorted(names.WITH_FRAMEWORK),
             "add": Hint("", ("add", *other)).command_line(),
-            "libraries": {
+        }
+
+        def texts() -> dict[str, str]:
+            from envbuilder.packages.python import libraries
+
+            facts["packages"] = names.known_modules()
+            facts["libraries"] = {
                 library: libraries.bringing([library], packages, in_image=in_image)
                 for library in libraries.system_libraries().debian
-            },
-        }
-        texts["facts.json"] = json.dumps(facts)
-    with suppress(InvalidError):
-        return lay(settings, texts)
+            }
+            return {**hook, "facts.json": json.dumps(facts)}
+
+        # To read the tables takes as long as all else that a command does with its environment.
+        tables = sorted((resources.profiles_dir() / "names").glob("*.*"))
+        of_tables = [__version__, *map(files.file_sha256, tables)]
+        return _lay(settings, {**hook, **facts, "image": in_image, "tables": of_tables}, texts)
     return None
 
 
@@ -191,7 +205,7 @@ def temporary(above: Path) -> Iterator[Path]:
             with suppress(TimeoutError), FileLock(lock, timeout=0):
                 shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                 lock.unlink()
-    folder = above / secrets.token_hex(6)
+    folder = above / os.urandom(6).hex()
     lock = folder.with_suffix(".lock")
     with ExitStack() as held:
         with writing(folder):

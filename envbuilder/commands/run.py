@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -301,6 +300,8 @@ def _is_free(port: Port, note: Callable[[str], None]) -> bool:
 
     If one does, print a warning with `note`.
     """
+    import socket  # takes 3 ms; without a container, no port is opened
+
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

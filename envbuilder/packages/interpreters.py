@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuilder.core import archives, types
 from envbuilder.core.errors import BuildError, Hint, InvalidError, escaped
 from envbuilder.profiles import releases
 from envbuilder.profiles.lock import File, Lock, Target, target_of
 
 if TYPE_CHECKING:
+    from envbuilder.core import types
     from envbuilder.profiles.profile import Profile
 
 SOURCE = "python-standalone"
@@ -68,6 +68,8 @@ def unpack(file: File, path: Path, folder: Path) -> None:
 
     Raise `BuildError` for an archive with a different layout or an unsafe path.
     """
+    from envbuilder.core import archives
+
     with tempfile.TemporaryDirectory(prefix="envbuilder-python-", dir=folder.parent) as name:
         unpacked = Path(name)
         archives.unpack(path, unpacked, partial(_refused, file))
@@ -85,6 +87,8 @@ def unpack(file: File, path: Path, folder: Path) -> None:
 
 def _refused(file: File, reason: str) -> BuildError:
     """Return the error for an archive that cannot be used."""
+    from envbuilder.core import archives
+
     return BuildError(
         f"{file.basename}: refused: {escaped(reason, archives.LONGEST_REASON)}",
         "The file matches the lock, so the archive itself is at fault. Choose another Python, or"

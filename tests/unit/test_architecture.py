@@ -274,6 +274,10 @@ LATE = {"jinja2", "yaml", "importlib.metadata", "random", "shutil", "tempfile"}
 """What most commands need at some time, and none at its start."""
 
 
+UNUSED = {"ctypes", "jinja2", "secrets", "socket", "tarfile", "yaml", "zipfile"}
+"""What a command in an environment that exists does not need at all."""
+
+
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
@@ -282,7 +286,10 @@ LATE = {"jinja2", "yaml", "importlib.metadata", "random", "shutil", "tempfile"}
         ("envbuilder.commands.lock", HEAVY),
         ("envbuilder.commands.detect", HEAVY | {"jinja2", "yaml"}),
         ("envbuilder.commands.check", (HEAVY - {"packaging"}) | {"jinja2", "yaml"}),
-        ("envbuilder.commands.run", HEAVY | {"ctypes", "jinja2", "tarfile", "yaml", "zipfile"}),
+        (
+            "envbuilder.commands.run",
+            HEAVY | {"ctypes", "jinja2", "secrets", "socket", "tarfile", "yaml", "zipfile"},
+        ),
         ("envbuilder.commands.sbom", HEAVY),
         ("envbuilder.builds.attestations", HEAVY),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,8 +15,10 @@ from msgspec.structs import replace
 
 from envbuilder.builds import access, project_folder
 from envbuilder.builds.inside import sitecustomize
+from envbuilder.core import resources
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import Definition, Settings
+from envbuilder.project import names
 from envbuilder.project.package import FOLDER, Package
 from tests.support.folders import names_in, read_json
 from tests.support.projects import project_settings
@@ -157,6 +160,22 @@ def test_a_folder_that_no_path_list_can_hold_is_refused(settings: Settings, tmp_
     assert project_folder.lay_hook(odd, ()) is None
     with pytest.raises(InvalidError, match="PYTHONPATH"):
         project_folder.lay(odd, ADDER.texts)
+
+
+def test_the_hooks_tables_are_read_once(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(resources.profiles_dir() / "names", tmp_path / "names")
+    first = project_folder.lay_hook(settings, ["rich"])
+    known = Mock(return_value={"docx": "python-docx"})
+    monkeypatch.setattr(names, "known_modules", known)
+    assert project_folder.lay_hook(settings, ["rich"]) == first
+    assert not known.called
+    assert project_folder.lay_hook(settings, ["rich", "numpy"]) != first
+    assert project_folder.lay_hook(settings, ["rich"], in_image=True) != first
+    monkeypatch.setattr(resources, "profiles_dir", lambda: tmp_path)
+    (tmp_path / "names/known.txt").write_text("rich\n")
+    assert project_folder.lay_hook(settings, ["rich"]) != first
 
 
 def facts_of(settings: Settings, *locked: str) -> Any:
