@@ -156,8 +156,7 @@ class Measurements(Struct, frozen=True, kw_only=True):
 
     `matmul_share` is the compute rate of the last epoch as a fraction of the float32 matmul rate.
     Quiet machines gave up to 1.05. Above 1.1, one of the two measurements was disturbed: the report
-    then has the warning `matmul rate`, and its times should be measured again. Above 2 on a machine
-    that was not busy, the verification fails.
+    then has the warning `matmul rate`, and its times should be measured again.
     """
 
     matmul: tuple[Matmul, ...] | None = None

@@ -13,7 +13,7 @@ from envbuilder.profiles.profile import Expected
 from envbuilder.verify.report import consistency, model
 from tests.support.datasets import sized
 from tests.support.pretended_payload import quick_report
-from tests.support.reports import BUSY, QUIET, epoch, measured
+from tests.support.reports import epoch, measured
 
 SUBSET = sized("MNIST subset (shipped)", 3000, 1000, SUBSET_SHA256)
 FULL = sized("MNIST", 60000, 10000)
@@ -293,20 +293,6 @@ def test_more_than_the_matmul_rate_is_a_warning() -> None:
     assert "127 % of the matmul rate" in warning.detail
     assert "the machine was busy" in warning.detail
     assert "Measure again on a quiet machine" in warning.detail
-
-
-@pytest.mark.parametrize(
-    ("share", "counted", "possible"),
-    [(2.0, QUIET, True), (2.01, QUIET, False), (3.91, QUIET, False), (2.58, BUSY, True)],
-)
-def test_twice_the_matmul_rate_is_impossible_unless_the_machine_was_busy(
-    share: float, counted: dict[str, Any], possible: bool
-) -> None:
-    changes = {"measurements": {"matmul_share": share}, "contention": {"epoch 1": counted}}
-    problems = contradictions(**changes)
-    assert (problems == []) is possible
-    assert possible or "% of the matmul rate measured after it, which is impossible" in problems[0]
-    assert consistency.matmul_rate(model.check(measured(**changes))) is not None
 
 
 @pytest.mark.parametrize(
