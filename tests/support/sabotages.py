@@ -131,7 +131,7 @@ STEPS = (
     Sabotage("answers_to_other_constants", "answers wrong", "step", "not answered by the trained"),
     Sabotage("answers_looked_up", "answers wrong", "step", "not answered by the trained"),
     # 24 more.
-    Sabotage("biases_of_zero", "trained before", "step", "scratch: conv1.bias is"),
+    Sabotage("biases_of_zero", "trained before", "step", "scratch: conv1.bias "),
     Sabotage(
         "weights_of_another_initialiser",
         "trained before",
