@@ -48,7 +48,6 @@ _SIZE = 12
     "--profile", metavar="NAME", help="Only remove environments and images of this profile."
 )
 @click.option("--store", is_flag=True, help="Also remove downloads, caches and logs.")
-@click.option("--reports", is_flag=True, help="Also remove kept reports of verify.")
 @click.option("--volumes", is_flag=True, help="Also remove volumes of commands in containers.")
 @click.option(
     "--all",
@@ -62,7 +61,6 @@ _SIZE = 12
 def command(
     profile: str | None,
     store: bool,
-    reports: bool,
     volumes: bool,
     of_all: bool,
     dry_run: bool,
@@ -81,7 +79,6 @@ def command(
 
     A file is removed only if it is in a folder that envbuilder marked, an image only if this
     installation built it. Anything else that was examined is listed with the reason why it stays.
-    Reports stay unless --reports is given (with --profile, only that profile's are removed).
     Volumes, with the data of your commands in containers, stay unless --volumes is given.
 
     \b
@@ -89,16 +86,13 @@ def command(
       envbuilder clean --dry-run
       envbuilder clean --profile cpu --yes
       envbuilder clean --all --store
-      envbuilder clean --reports --profile cuda
     """
     for subject, is_given in (("--store: downloads", store), ("--volumes: volumes", volumes)):
         if is_given and profile is not None:
             raise click.UsageError(f"{subject} belong to no profile, so --profile must be left out")
     progress = console.progress()
     settings = load_settings()
-    examined = partial(
-        _examined, progress=progress, profile=profile, store=store, reports=reports, volumes=volumes
-    )
+    examined = partial(_examined, progress=progress, profile=profile, store=store, volumes=volumes)
     with _connected(progress) as engine:
         with Inventory(settings, of_all=of_all) as inventory:
             items = examined(inventory, engine)
@@ -222,7 +216,6 @@ def _examined(
     progress: console.Progress,
     profile: str | None,
     store: bool,
-    reports: bool,
     volumes: bool,
 ) -> list[Item]:
     """Return the items to remove, in this order; the inventory records the items that stay."""
@@ -233,8 +226,6 @@ def _examined(
     inventory.items += leftovers if profile is None else []
     if store:
         inventory.downloads()
-    if reports:
-        inventory.reports(profile)
     if engine is None:
         return inventory.items
     try:

@@ -26,14 +26,12 @@ from envbuilder.builds.backends import integrity
 from envbuilder.containers.engine.interface import LABEL, VOLUME_LABEL, Image, StoredVolume
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import files
-from envbuilder.core.errors import InvalidError, first, printable
+from envbuilder.core.errors import first, printable
 from envbuilder.core.settings import STORE, Settings
-from envbuilder.verify.report import history
 
 ENVIRONMENTS = "environments"
 WORKING = "working folders of killed builds"
 DOWNLOADS = "downloads, caches and logs"
-REPORTS = "verification reports"
 IMAGES = "images"
 RECORDS = "records of images"
 VOLUMES = "volumes of commands in containers"
@@ -153,7 +151,7 @@ class Inventory(Struct):
             return f"used by {first(others, _NAMED)} (--all removes it)"
         return NOBODYS
 
-    # --- environments, reports, working folders
+    # --- environments, working folders
 
     def environments(self, profile: str | None) -> None:
         """List environments (of one profile, if given) and the attestations next to them."""
@@ -198,20 +196,6 @@ class Inventory(Struct):
                 self._add(beside, root, ENVIRONMENTS, path.name)
         if files.is_folder(users_folder) and files.is_marked(users_folder):
             self._add(users_folder, root, ENVIRONMENTS, path.name)
-
-    def reports(self, profile: str | None) -> None:
-        """List stored reports of verifications (of one profile, if given)."""
-        root = self.settings.data_dir
-        folder = self.settings.reports_dir
-        if not self._is_marked(root, folder) or not [*self._children(root, folder)]:
-            return
-        try:
-            entries = history.entries(folder, profile)
-        except InvalidError as error:  # others can put reports there
-            self.keep(folder, error.message)
-            return
-        for entry in entries:
-            self._add(entry.path, root, REPORTS, REPORTS)
 
     def leftovers(self) -> list[Item]:
         """Return the working folders of killed builds; record that those of running builds stay."""

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output",
     type=FILE,
-    help="Also write the report to this file, as JSON.",
+    help="Write the report to this file, as JSON.",
 )
 @request_option(
     "--force",
@@ -81,11 +81,9 @@ if TYPE_CHECKING:
 @html_option
 @click.option(
     "--against",
-    metavar="REPORT|last",
-    help=(
-        "Fail if the epoch is slower or the accuracy is lower than in an earlier report: a file,"
-        " or the last one here that passed with this profile, backend and device."
-    ),
+    metavar="REPORT",
+    type=FILE,
+    help="Fail if the epoch is slower or the accuracy is lower than in this earlier report.",
 )
 @click.option(
     "--devices",
@@ -104,7 +102,7 @@ def command(
     output: Path | None,
     image: Path | None,
     html: Path | None,
-    against: str | None,
+    against: Path | None,
     devices: str | None,
     executable: Path | None,
     inherit: bool,
@@ -115,13 +113,12 @@ def command(
     The verdict is about the profile's device: training that ran on another device fails, whatever
     its accuracy. In a project, its required packages and its code's imports are imported, too: a
     required package that cannot be imported fails the verification, any other failed import is a
-    warning. All reports are kept, including failures: the newest 200 per profile, in the user's
-    data folder. Exits with 5 if verification failed, or with --against if it was slower or more
-    than 0.5 points less accurate than before; 2 if there is nothing to compare with; 1 if it passed
+    warning. Exits with 5 if verification failed, or with --against if it was slower or more
+    than 0.5 points less accurate than before; 2 if the two cannot be compared; 1 if it passed
     and a report could not be written.
 
     A busy machine changes no verdict: the report says that the speed was not judged, --against
-    compares only the accuracy, and later runs are not compared with that speed.
+    compares only the accuracy, also if the earlier report is such a one.
 
     \b
     Examples:
@@ -130,7 +127,6 @@ def command(
       envbuilder verify --python ~/mine/bin/python --profile cuda
       envbuilder verify --python "$(which python)" --inherit-environment
       envbuilder verify --profile cpu --sif /shared/cpu.sif
-      envbuilder verify --against last
       envbuilder verify --against before-the-update.json
       envbuilder verify --devices all
     """
@@ -141,9 +137,9 @@ def command(
         console.Place("--html", html, console.is_page),
     )
     console.require_places(*places)
-    yardstick = history.yardstick(against, settings.reports_dir) if against is not None else None
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
+    earlier = history.yardstick(against, quick=small) if against is not None else None
 
     subject = start.prepare(request, executable, settings, progress, inherit=inherit, image=image)
     profile = subject.facts["profile"]
@@ -153,8 +149,6 @@ def command(
     if devices is not None:
         start.require_torch("--devices", profile, subject.expects)
     parallel.require(devices, subject.expects.device)
-    if yardstick is not None:
-        yardstick.require(profile=profile, backend=backend, quick=small, like=None)
 
     if outlook := subject.outlook(settings, quick=small):
         progress.note(outlook)
@@ -187,13 +181,13 @@ def command(
             quick=quick or data_used.subset,
         )
     report = speed.with_speed(model.assemble(measured, facts))
-    if yardstick is not None:
-        report = _judged(report, yardstick, errors)
+    if earlier is not None:
+        report = _judged(report, earlier, errors)
     checked = model.check(report)
     errors = [
         *errors,
         *isolation.unreached(report, None if inherit else executable, os.environ),
-        *_deliver(report, checked, settings.reports_dir, places, as_json=as_json),
+        *_deliver(report, checked, places, as_json=as_json),
     ]
     return _exit_code(passed=checked.status == "passed", errors=errors)
 
@@ -236,7 +230,7 @@ def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict
 
 def _judged(
     report: dict[str, Any],
-    yardstick: history.Yardstick,
+    earlier: history.StoredReport,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
     """Return the report with the comparison to an earlier one.
@@ -244,7 +238,7 @@ def _judged(
     If the two cannot be compared, append the error to `errors` and return the report unchanged.
     """
     try:
-        return history.judge(report, yardstick)
+        return history.judge(report, earlier)
     except InvalidError as error:
         errors.append(error)
         return report
@@ -253,7 +247,6 @@ def _judged(
 def _deliver(
     report: dict[str, Any],
     checked: model.Report,
-    folder: Path,
     places: tuple[console.Place, console.Place],
     *,
     as_json: bool,
@@ -269,7 +262,6 @@ def _deliver(
     file, page = places
     return console.deliver(
         (
-            ("report", lambda: history.keep(report, folder)),
             ("report", lambda: file.write(lambda: model.encoded(report))),
             ("page", lambda: page.write(lambda: show.render(report))),
         ),

@@ -377,11 +377,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.data_dir / "records"
 
     @property
-    def reports_dir(self) -> Path:
-        """Folder of verification reports."""
-        return self.data_dir / "reports"
-
-    @property
     def bases_dir(self) -> Path:
         """Folder of base images as OCI layouts."""
         return self.cache_dir / "bases"

@@ -447,12 +447,7 @@ def truth(call: Call) -> Iterator[str]:
 
 
 def temporary(call: Call) -> Iterator[str]:
-    """Folders for one run are gone, and no secret is kept."""
+    """Folders for one run are gone."""
     left = [path.name for path in (call.scene.world.folder / "tmp").iterdir()]
     if left:
         yield f"left in the temporary folder: {normalised(left[0])}"
-    data = call.scene.world.home / "data"
-    for path in data.glob("reports/*"):
-        if path.is_file() and SECRET.encode() in path.read_bytes():
-            yield f"a secret is kept in {path.parent.name}"
-            return

@@ -1,17 +1,9 @@
-"""Store the report of every verification, and compare a new report with an earlier one.
-
-A report's file name is `NUMBER-TIME-PROFILE-BACKEND-FINGERPRINT.json`. NUMBER is one more than the
-number of the newest report. Sorting by name therefore yields the order in which reports were
-stored, independent of clocks: a clock that was set back, or a report from the future, does not
-change it. TIME is the start of the verification.
-"""
+"""Read reports of verifications, and compare a new one with an earlier one."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,19 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from envbuilder.core import decoding, files
-from envbuilder.core.errors import BuildError, Hint, InvalidError, VerifyError, printable
-from envbuilder.core.settings import require_unexposed
+from envbuilder.core.errors import Hint, InvalidError, VerifyError, printable
 from envbuilder.core.text import amount, percent
 from envbuilder.verify.report import model
 from envbuilder.verify.report.model import Measured, Report
-
-KEPT = 200
-"""Number of reports kept per profile: a few megabytes, and more than half a year of daily runs."""
-_LOCK_SECONDS = 30.0
-_NAME = re.compile(
-    r"(?P<number>\d{6,})-(?P<time>\d{8}T\d{6}Z)-(?P<profile>_?[a-z0-9][a-z0-9-]*)"
-    r"-(?P<backend>docker|venv|conda|external|apptainer)(?:-(?P<fingerprint>[0-9a-f]{12}))?\.json"
-)
 
 
 class StoredReport(Struct, frozen=True, kw_only=True):
@@ -39,16 +22,6 @@ class StoredReport(Struct, frozen=True, kw_only=True):
 
     path: Path
     report: Report
-
-
-class Entry(Struct, frozen=True, kw_only=True):
-    """A stored report, as described by its file name."""
-
-    path: Path
-    number: int
-    time: str
-    profile: str
-    backend: str
 
 
 def read(path: Path) -> StoredReport:
@@ -74,127 +47,6 @@ def parsed(content: bytes, path: Path) -> StoredReport:
 _WHAT_IT_IS = Hint("Write a report", ("verify", "--output", "FILE"))
 
 
-def entries(folder: Path, profile: str | None = None) -> tuple[Entry, ...]:
-    """Return the stored reports (of one profile, if given), oldest first; skip other files.
-
-    Raise `InvalidError` if the folder cannot be read, or if other users can write to it.
-    """
-    require_unexposed(folder)
-    with files.explained(folder):
-        paths = list(folder.iterdir()) if folder.is_dir() else []
-    result = []
-    for path in paths:
-        match = _NAME.fullmatch(path.name)
-        if not match or profile not in (None, match["profile"]):
-            continue
-        if path.is_file() and not path.is_symlink():
-            result.append(
-                Entry(
-                    path=path,
-                    number=int(match["number"]),
-                    time=match["time"],
-                    profile=match["profile"],
-                    backend=match["backend"],
-                )
-            )
-    return tuple(sorted(result, key=lambda e: (e.number, e.time, e.path.name)))
-
-
-def keep(report: dict[str, Any], folder: Path) -> Path:
-    """Store a report atomically under the next number and return its path.
-
-    The newest `KEPT` reports of each profile are kept. So is the newest report of each kind that
-    passed on a quiet machine, regardless of its age, so that there is always a report to compare
-    with. Raise `BuildError` if the report cannot be stored.
-    """
-    from filelock import FileLock
-
-    profile = report["profile"]
-    fingerprint = (report.get("fingerprint") or "")[:12]
-    require_unexposed(folder)
-    try:
-        files.ensure_folder(folder)
-        # Two that end at the same time must get different numbers.
-        with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
-            number = max((e.number for e in entries(folder)), default=0) + 1
-            parts = (f"{number:06}", report["time"], profile, report["backend"], fingerprint)
-            path = folder / f"{'-'.join(filter(None, parts))}.json"
-            files.write(path, model.encoded(report).encode(), files.PRIVATE)
-    except (OSError, NotImplementedError) as error:  # a lock time-out is an OSError, too
-        why = getattr(error, "strerror", None) or error
-        raise BuildError(f"{folder}: cannot store the report: {why}", _ELSEWHERE) from error
-    _prune(folder, profile)
-    return path
-
-
-_ELSEWHERE = (
-    "Nothing else failed. Free disk space, or set ENVBUILDER_DATA_DIR to a writable folder."
-)
-
-
-def kind(report: Report) -> tuple[str, ...]:
-    """Return the values that a report must share with an earlier report to be compared with it.
-
-    These are profile, backend, framework, device name and whether the run was quick. For an
-    external interpreter (`verify --python`), its path is added.
-    """
-    return (
-        report.profile or "",
-        report.backend or "",
-        report.framework.name or "",
-        report.device.name or "",
-        "quick" if report.partial else "full",
-        (report.artifact.ref or "") if report.backend == "external" else "",
-    )
-
-
-def last(
-    folder: Path, *, profile: str, backend: str, quick: bool, like: Report | None = None
-) -> StoredReport | None:
-    """Return the newest stored report of a profile that can be compared with, or None.
-
-    The report must have passed on a quiet machine, with the same backend and the same `quick`. With
-    `like`, it must be of the same kind as that report.
-    """
-    for entry in reversed(entries(folder, profile)):
-        stored = _usable(entry.path) if entry.backend == backend else None
-        if stored is None or stored.report.partial != quick:
-            continue
-        if like is None or kind(stored.report) == kind(like):
-            return stored
-    return None
-
-
-def _prune(folder: Path, profile: str) -> None:
-    """Remove the reports of a profile, except the newest `KEPT` and the newest of each kind."""
-    reports = entries(folder, profile)
-    kinds = set[object]()
-    surplus = {entry.path for entry in reports[:-KEPT]}
-    for entry in reversed(reports) if surplus else ():
-        past = _usable(entry.path)
-        if past and kind(past.report) not in kinds:
-            kinds.add(kind(past.report))
-            surplus.discard(entry.path)
-    for path in surplus:
-        # A leftover file does no harm; the new report is already stored.
-        with suppress(OSError):
-            path.unlink()
-
-
-def _usable(path: Path) -> StoredReport | None:
-    """Return the report in a file if later reports may be compared with it, else None."""
-    try:
-        stored = read(path)
-    except InvalidError:
-        return None
-    if stored.report.is_yardstick:
-        return stored
-    return None
-
-
-# A new report against an earlier one
-
-LAST = "last"
 MAX_SLOWDOWN = 1.3
 """Largest accepted ratio of the new to the earlier time. Epochs differ by about 10 % from run to
 run on one machine, and by more on a shared one."""
@@ -204,64 +56,28 @@ with a standard error of 0.13 points on 10,000 test images, so chance alone does
 margin."""
 
 
-class Yardstick(Struct, frozen=True, kw_only=True):
-    """The earlier report to compare with: a named one, or the last one in `folder`."""
+def yardstick(path: Path, *, quick: bool) -> StoredReport:
+    """Read the report to compare a new one with.
 
-    folder: Path
-    named: StoredReport | None
-
-    def require(
-        self, *, profile: str, backend: str, quick: bool, like: Report | None
-    ) -> StoredReport:
-        """Return the report to compare with; raise `InvalidError` if there is none.
-
-        Before the verification, the device is still unknown (`like` is None), and any report that
-        could be comparable is accepted. This early check avoids a training run in vain.
-        """
-        earlier = self.named or last(
-            self.folder, profile=profile, backend=backend, quick=quick, like=like
-        )
-        if earlier is None:
-            extent = "on the full MNIST"
-            if quick:
-                extent = "with --quick"
-            device = like.device.name if like else None
-            raise InvalidError(
-                f"{self.folder}: there is no report of a passed verification of profile"
-                f" {profile}, backend {backend}, {extent}"
-                + (f", on {printable(device)}" if device else "")
-                + ", whose speed was judged",
-                "Verify once without --against, or name a report with --against FILE",
-            )
-        if earlier.report.partial != quick:
-            raise _other_images(earlier)
-        return earlier
-
-
-def yardstick(value: str, folder: Path) -> Yardstick:
-    """Parse the value of `--against`: `last`, or a file, which is read immediately.
-
-    Raise `InvalidError` if the file is damaged or its verification failed.
+    Raise `InvalidError` if the file is damaged, its verification failed, or it trained on other
+    images than the new one, which is `quick` or not. This avoids a training run in vain.
     """
-    if value == LAST:
-        return Yardstick(folder=folder, named=None)
-    named = read(Path(value))
-    _require_usable(named)
-    return Yardstick(folder=folder, named=named)
+    earlier = read(path)
+    _require_usable(earlier)
+    if earlier.report.partial != quick:
+        raise _other_images(earlier)
+    return earlier
 
 
-def judge(report: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
+def judge(report: dict[str, Any], earlier: StoredReport) -> dict[str, Any]:
     """Return the report with the check "against" added.
 
-    Raise `InvalidError` if there is no earlier report, or if the two cannot be compared.
+    Raise `InvalidError` if the two cannot be compared.
     """
     new = model.check(report)
     if new.status != "passed":
         return _with_check(report, "skipped", "not compared, because the verification failed")
-    earlier = yardstick.require(
-        profile=report["profile"], backend=report["backend"], quick=new.partial, like=new
-    )
-    compared = compare(new, earlier, MAX_SLOWDOWN, named=yardstick.named is not None)
+    compared = compare(new, earlier)
     return {
         **_with_check(report, compared.status, f"{earlier.path.name}: {compared.detail}"),
         "against": compared.figures,
@@ -287,30 +103,24 @@ class Compared(Struct, frozen=True, kw_only=True):
     figures: dict[str, Any]
 
 
-def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) -> Compared:
+def compare(new: Report, earlier: StoredReport) -> Compared:
     """Compare two reports; the new one fails if it is slower or less accurate.
 
     Speed: the seconds of warm epochs are compared if both reports have warm epochs, else the
-    seconds of the first epochs. The ratio may be at most `limit`. Speed is not compared if the
-    machine was busy during either verification.
+    seconds of the first epochs. The ratio may be at most `MAX_SLOWDOWN`. Speed is not compared
+    if the machine was busy during either verification.
 
     Accuracy: the values after the largest number of epochs that both trained are compared. The new
     value may be lower by at most `ACCURACY_MARGIN`.
 
-    Raise `InvalidError` if the reports are not comparable because of different images, or a
-    different machine, framework or precision. If the user `named` the earlier report, only the
-    images must be the same, and the check lists the other differences.
+    Raise `InvalidError` if the images differ. The check lists the differences in machine,
+    framework and precision.
     """
     _require_usable(earlier)
     before = earlier.report
     notes = _differences(new, before)
     if _images(new) != _images(before):
         raise _other_images(earlier)
-    if notes and not named:
-        raise InvalidError(
-            f"{earlier.path}: the last report was made under other conditions: {'; '.join(notes)}",
-            f"To compare anyway, name the report: --against {earlier.path}",
-        )
     epoch, seconds, seconds_before = _seconds(new, before)
     count, reached, reached_before = _accuracies(new, before)
     ratio = seconds / seconds_before
@@ -322,12 +132,12 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
     )
     doubt = next(doubts, "")
     speed = f"{epoch} epoch {amount(seconds)} s against {amount(seconds_before)} s: {ratio:.2f}×"
-    speed += f"; {doubt}" if doubt else f", at most {limit:.2f}× is allowed"
+    speed += f"; {doubt}" if doubt else f", at most {MAX_SLOWDOWN:.2f}× is allowed"
     accuracy = f"accuracy {percent(reached)} against {percent(reached_before)} after {count}"
     accuracy += f" epoch{'s' if count > 1 else ''}, at least {percent(least)} is needed"
     # Negated so that NaN fails.
     problems = []
-    if not doubt and not ratio <= limit:
+    if not doubt and not ratio <= MAX_SLOWDOWN:
         problems.append(f"slower: {speed}")
     if not reached >= least:
         problems.append(f"less accurate: {accuracy}")
@@ -340,7 +150,7 @@ def compare(new: Report, earlier: StoredReport, limit: float, *, named: bool) ->
             "epoch": epoch,
             "seconds": seconds,
             "seconds_before": seconds_before,
-            "max_slowdown": limit,
+            "max_slowdown": MAX_SLOWDOWN,
             "speed": "not_judged" if doubt else "judged",
             "epochs": count,
             "accuracy": reached,
@@ -477,7 +287,7 @@ def _judge_one(new: StoredReport, earlier: StoredReport | None) -> Judgement:
         detail = f"another machine: {'; '.join(others)}"
     else:
         try:
-            compared = compare(new.report, earlier, MAX_SLOWDOWN, named=True)
+            compared = compare(new.report, earlier)
         except InvalidError as error:
             detail = error.message
         else:

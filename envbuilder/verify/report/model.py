@@ -251,14 +251,6 @@ class Report(Measured, frozen=True, kw_only=True):
         """Return whether the report's times may be compared; true if the report does not say."""
         return self.speed == "judged" or (self.speed is None and self.speed_reason is None)
 
-    @property
-    def is_yardstick(self) -> bool:
-        """Return whether later reports may be compared with this one.
-
-        That requires that it passed and that its speed counts.
-        """
-        return self.status == "passed" and self.speed_counts
-
 
 def plausible(seconds: float | None) -> float | None:
     """Return a duration in seconds if it is plausible and positive, else None."""

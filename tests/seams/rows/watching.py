@@ -6,7 +6,6 @@ Trainings are recorded parts: the watched command writes what the hook would hav
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +109,6 @@ def a_secret_is_hidden_wherever_it_stands(world: World) -> None:
     for name in ("r.json", "r.html"):
         assert SECRET not in world.path(name).read_text(), name
     assert "512" in world.path("r.json").read_text()
-
-
-@row("9.6", "A")
-def the_last_report_is_of_this_project(world: World) -> None:
-    built(world, alone=True)
-    part = watched.on_cpu()
-    done(trained(world, part))
-    world.project = world.home / "other"
-    shutil.copytree(world.home / "project", world.project)
-    world.history.append("cp -r ../project ../other; cd ../other")
-    says(trained(world, part, options=("--against", "last")), "no earlier report")
 
 
 @row("9.7", "B")

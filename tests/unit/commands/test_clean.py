@@ -15,7 +15,6 @@ from envbuilder.builds.backends import in_use
 from envbuilder.builds.backends.integrity import MARKER
 from envbuilder.commands import inventory
 from envbuilder.core import files, settings
-from tests.support import reports
 from tests.support.cleaning import (
     DIGEST,
     DOWNLOADED,
@@ -53,7 +52,6 @@ def test_only_what_carries_our_mark_is_removed(
         folder(own.envs_dir / ".hidden", {"made_by": "envbuilder"}),
         folder(own.envs_dir / "not-hidden.partial"),
         folder(own.cache_dir / "store/sha256"),
-        folder(own.reports_dir),
         folder(own.data_dir / "other", {"made_by": "envbuilder"}),
         folder(own.cache_dir / "build/theirs"),
         folder(own.cache_dir / "build/xpu-0123456789ab"),
@@ -175,14 +173,12 @@ def test_an_environments_documents_go_with_it_and_nobody_elses(
 def test_the_store_only_when_asked(own: settings.Settings, cleaned: Command) -> None:
     made = [store(own, name, *contents) for name, contents in DOWNLOADED.items()]
     strange = folder(own.cache_dir / "somebody's")
-    report = folder(own.reports_dir)
     assert cleaned().out == "nothing to remove\n"
     for p in made:
         assert p.exists()
     assert cleaned("--store").out.count("removed ") == len(DOWNLOADED)
     assert not any(p.exists() for p in made)
     assert strange.exists()
-    assert report.exists()
 
 
 def test_what_cannot_be_removed_is_named(
@@ -303,36 +299,16 @@ def test_downloads_stay_while_a_build_or_a_download_is_running(
     assert not made[0].exists()
 
 
-def test_reports_go_only_when_asked_and_of_one_profile(
-    own: settings.Settings, cleaned: Command
-) -> None:
-    files.ensure_folder(own.reports_dir)
-    for name in ("000001-20260101T000000Z-cpu", "000002-20260101T000000Z-xpu", "mine"):
-        reports.written(own.reports_dir / f"{name}-venv.json")
-    for options, left in (
-        ((), 3),
-        (("--store",), 3),
-        (("--reports", "--dry-run"), 3),
-        (("--reports", "--profile", "cpu"), 2),
-        (("--reports",), 1),
-    ):
-        cleaned(*options)
-        assert len([*own.reports_dir.glob("*.json")]) == left
-    assert (own.reports_dir / "mine-venv.json").exists()
-
-
 def test_a_folder_that_cannot_be_read_stays_and_is_named(
     own: settings.Settings, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
     def refuse(*about: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    unreadable = [store(own, "build"), files.ensure_folder(own.reports_dir)]
+    unreadable = store(own, "build")
     monkeypatch.setattr(Path, "iterdir", refuse)
-    kept = report("--store", "--reports")["kept"]
-    reason = "cannot be read: Permission denied"
-    for path in unreadable:
-        assert {"name": str(path), "reason": reason} in kept
+    kept = report("--store")["kept"]
+    assert {"name": str(unreadable), "reason": "cannot be read: Permission denied"} in kept
 
 
 def test_a_folder_that_holds_a_mount_stays(

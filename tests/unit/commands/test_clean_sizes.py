@@ -227,9 +227,9 @@ def test_more_may_be_freed_than_is_known() -> None:
 
 
 def test_what_has_no_parts_is_one_line_and_many_rows_are_summed_up() -> None:
-    reports, total = lines((inventory.REPORTS, inventory.REPORTS, 5000))
-    assert reports.split() == ["verification", "reports", "5.00", "kB"]
-    assert len(reports) == len(total)
+    records, total = lines((inventory.RECORDS, inventory.RECORDS, 5000))
+    assert records.split() == ["records", "of", "images", "5.00", "kB"]
+    assert len(records) == len(total)
     many = lines(*((inventory.WORKING, f"row {n}", n * 1000) for n in range(1, 31)))
     assert len(many) == 1 + 20 + 1 + 1
     assert many[-2].split() == ["and", "10", "more", "55.0", "kB"]

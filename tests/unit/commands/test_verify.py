@@ -1,8 +1,7 @@
-"""`verify` as a whole, with a pretended payload: what is kept, compared, written, and the codes."""
+"""`verify` as a whole, with a pretended payload: what is compared, written, and the codes."""
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import threading
@@ -20,13 +19,16 @@ from envbuilder.core.settings import Settings
 from envbuilder.host import model as host, probe
 from envbuilder.verify import show, start
 from envbuilder.verify.report import history
-from tests.support.command_line import Command
+from tests.support.command_line import Command, Ended
 from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
 from tests.support.recorded import replaced
 from tests.support.reports import BUSY, QUIET, epoch, measured, written
 from tests.support.sabotages import FORGED, SHORT, Forged
 
+QUICK = (
+    "verify", "--python", sys.executable, "--profile", "cpu", "--quick", "--epochs", "1"
+)  # fmt: skip
 HERE = host.Host(
     os="linux",
     machine="x86_64",
@@ -69,33 +71,27 @@ def payload(monkeypatch: pytest.MonkeyPatch) -> Payload:
 
 @pytest.fixture
 def verify(envbuilder: Command) -> Command:
-    return functools.partial(
-        envbuilder,
-        "verify",
-        "--python",
-        sys.executable,
-        "--profile",
-        "cpu",
-        "--quick",
-        "--epochs",
-        "1",
-    )
+    """`verify`, which writes its report to `report.json` unless it is told another file."""
+
+    def verified(*arguments: str, **options: Any) -> Ended:
+        if "--output" not in arguments:
+            arguments = ("--output", "report.json", *arguments)
+        return envbuilder(*QUICK, *arguments, **options)
+
+    return verified
 
 
-def kept(own: Settings) -> list[dict[str, Any]]:
-    """The stored reports, oldest first."""
-    return [read_json(e.path) for e in history.entries(own.reports_dir)]
+def written_report() -> dict[str, Any]:
+    """The report that was written last."""
+    return read_json(Path("report.json"))
 
 
-def test_every_report_is_kept(own: Settings, payload: Payload, verify: Command) -> None:
+def test_a_failure_is_written_too(payload: Payload, verify: Command) -> None:
     verify()
+    assert (written_report()["status"], written_report()["profile"]) == ("passed", "cpu")
     payload.says(status="failed", reasons=["device: none"])
-    said = verify(code=5).err
-    assert [r["status"] for r in kept(own)] == ["passed", "failed"]
-    assert [r["profile"] for r in kept(own)] == ["cpu", "cpu"]
-    names = [e.path.name for e in history.entries(own.reports_dir)]
-    assert [n[:7] for n in names] == ["000001-", "000002-"]
-    assert str(own.reports_dir / names[1]) in said
+    verify(code=5)
+    assert written_report()["status"] == "failed"
 
 
 def test_more_than_the_matmul_rate_is_told_everywhere(
@@ -103,7 +99,7 @@ def test_more_than_the_matmul_rate_is_told_everywhere(
 ) -> None:
     payload.says(measurements={"matmul_share": 1.27, "epoch_flops": 2e11})
     out = " ".join(verify("--html", "page.html").out.split())
-    (report,) = kept(own)
+    report = written_report()
     assert (report["status"], report["checks"][-1]["name"]) == ("passed", "matmul rate")
     assert "127 % of the matmul rate" in report["warnings"][-1]
     assert "matmul rate warning" in out
@@ -119,7 +115,7 @@ def test_what_no_page_could_show_is_refused_with_the_report(
 ) -> None:
     payload.report = {**payload.report, **lie}
     verify("--html", "page.html", code=5)
-    assert "malformed" in kept(own)[-1]["reasons"][0]
+    assert "malformed" in written_report()["reasons"][0]
     assert "NOT VERIFIED" in Path("page.html").read_text()
 
 
@@ -127,7 +123,7 @@ def test_no_payload_says_who_it_is(own: Settings, payload: Payload, verify: Comm
     lies = {"profile": "cuda", "backend": "venv", "time": "20990101T000000Z", "fingerprint": "x"}
     payload.report = {**payload.report, **lies}
     verify()
-    (report,) = kept(own)
+    report = written_report()
     assert (report["profile"], report["backend"]) == ("cpu", "external")
     assert report["time"] < "2099"
     assert report["fingerprint"] is None
@@ -155,10 +151,10 @@ def test_a_payload_that_gave_no_report_is_reported(
 ) -> None:
     payload.code = code
     payload.report = report
-    captured = verify("--output", "here.json", "--json", code=5)
+    captured = verify("--json", code=5)
     assert said in captured.err
-    (stored,) = kept(own)
-    assert stored == json.loads(captured.out) == read_json(tmp_path / "here.json")
+    stored = written_report()
+    assert stored == json.loads(captured.out)
     assert stored["status"] == "failed"
     assert said in stored["reasons"][0]
     assert stored["device"]["used"] is None
@@ -172,7 +168,7 @@ def test_a_forged_report_is_5(
     payload.report = quick_report(**forged.changes)
     payload.code = 0
     assert "\nNOT VERIFIED" in verify(code=5).out
-    (stored,) = kept(own)
+    stored = written_report()
     assert stored["status"] == "failed"
     assert forged.words in stored["reasons"][0]
 
@@ -199,31 +195,17 @@ def unwritable(monkeypatch: pytest.MonkeyPatch, where: Callable[[Path], bool]) -
 
 
 @pytest.mark.parametrize("passed", [True, False])
-@pytest.mark.parametrize("place", ["history", "output", "both"])
 def test_a_report_that_cannot_be_written_hides_no_verdict(
-    own: Settings,
-    payload: Payload,
-    monkeypatch: pytest.MonkeyPatch,
-    verify: Command,
-    tmp_path: Path,
-    place: str,
-    passed: bool,
+    payload: Payload, monkeypatch: pytest.MonkeyPatch, verify: Command, passed: bool
 ) -> None:
     if not passed:
         payload.says(status="failed", reasons=["device: none"])
-    unwritable(
-        monkeypatch,
-        lambda p: (
-            p.suffix == ".json"
-            and place in {"both", "output" if p.name == "here.json" else "history"}
-        ),
-    )
-    captured = verify("--output", "here.json", code=1 if passed else 5)
+    unwritable(monkeypatch, lambda p: p.suffix == ".json")
+    captured = verify("--html", "page.html", code=1 if passed else 5)
     assert ("VERIFIED" if passed else "NOT VERIFIED") in captured.out
-    assert captured.err.count("No space left on device") == (2 if place == "both" else 1)
+    assert captured.err.count("No space left on device") == 1
     # One that fails does not keep the other from being written.
-    assert (tmp_path / "here.json").exists() == (place == "history")
-    assert len(kept(own)) == (1 if place == "output" else 0)
+    assert Path("page.html").exists()
 
 
 def test_a_log_that_cannot_be_written_hides_no_verdict(own: Settings, verify: Command) -> None:
@@ -241,29 +223,16 @@ def test_the_log_keeps_what_is_no_text(own: Settings, verify: Command) -> None:
 # ---- against
 
 
-def test_last_needs_a_predecessor(own: Settings, payload: Payload, verify: Command) -> None:
-    said = verify("--against", "last", code=2).err
-    assert "no report of a passed verification" in said
-    assert "Verify once without --against" in said
-    assert payload.started == 0, "nothing is trained in vain"
-    payload.says(status="failed", reasons=["no"])
-    verify(code=5)
-    verify("--against", "last", code=2)
-
-
-def test_a_regression_is_5_and_never_becomes_the_yardstick(
-    own: Settings, payload: Payload, verify: Command
-) -> None:
-    verify()
+def test_a_regression_is_5(payload: Payload, verify: Command) -> None:
+    verify("--output", "before.json")
     payload.says(training__epochs=[epoch(25.0)])
-    verify("--against", "last")
+    verify("--against", "before.json")
     payload.says(training__epochs=[epoch(40.0)])
-    for _ in range(2):
-        shown = verify("--against", "last", code=5).out
-        assert "NOT VERIFIED" in shown
-        assert "40.0 s against 25.0 s" in " ".join(shown.split())
-    assert [r["status"] for r in kept(own)] == ["passed", "passed", "failed", "failed"]
-    assert kept(own)[-1]["against"]["max_slowdown"] == history.MAX_SLOWDOWN
+    shown = verify("--against", "before.json", code=5).out
+    assert "NOT VERIFIED" in shown
+    assert "40.0 s against 20.0 s" in " ".join(shown.split())
+    assert written_report()["status"] == "failed"
+    assert written_report()["against"]["max_slowdown"] == history.MAX_SLOWDOWN
 
 
 def busy(payload: Payload, **changes: Any) -> None:
@@ -276,7 +245,7 @@ def test_a_busy_machine_changes_no_verdict_and_is_told_everywhere(
     busy(payload)
     shown = " ".join(verify("--html", "page.html").out.split())
     why = "machine busy: epoch 1: tasks waited for a CPU 95 % of the time"
-    (report,) = kept(own)
+    report = written_report()
     assert (report["status"], report["speed"], report["speed_reason"]) == (
         "passed",
         "not_judged",
@@ -290,56 +259,25 @@ def test_a_busy_machine_changes_no_verdict_and_is_told_everywhere(
     assert json.loads(verify("--json").out)["speed"] == "not_judged"
 
 
-def test_a_busy_machine_is_no_regression(own: Settings, payload: Payload, verify: Command) -> None:
+def test_a_busy_machine_is_no_regression(payload: Payload, verify: Command) -> None:
     verify("--output", "before.json")
     busy(payload, training__epochs=[epoch(90.0)])
-    verify("--against", "before.json")
-    assert "speed not judged in this verification" in " ".join(
-        verify("--against", "last").out.split()
-    )
-    payload.says(training__epochs=[epoch(90.0)])
-    # The yardstick is the quiet one, not the busy ones.
-    shown = verify("--against", "last", code=5).out
-    assert "90.0 s against 20.0 s" in " ".join(shown.split())
-
-
-def test_a_busy_report_is_no_yardstick(own: Settings, payload: Payload, verify: Command) -> None:
-    busy(payload, training__epochs=[epoch(2.0)])
-    verify("--output", "busy.json")
-    assert "whose speed was judged" in verify("--against", "last", code=2).err
+    shown = " ".join(verify("--against", "before.json", "--output", "busy.json").out.split())
+    assert "speed not judged in this verification" in shown
     payload.says()
     shown = " ".join(verify("--against", "busy.json").out.split())
     assert "speed not judged in the earlier verification: machine busy" in shown
 
 
 def test_less_accurate_is_5(payload: Payload, verify: Command) -> None:
-    verify()
+    verify("--output", "before.json")
     payload.says(training__epochs=[epoch(20.0, 0.97)])
-    data = json.loads(verify("--against", "last", "--json", code=5).out)
+    data = json.loads(verify("--against", "before.json", "--json", code=5).out)
     assert "less accurate" in data["reasons"][0]
 
 
-def test_another_device_has_no_predecessor(
-    own: Settings, payload: Payload, verify: Command
-) -> None:
-    verify()
-    payload.says(device__name="Intel Xeon")
-    captured = verify("--against", "last", code=2)
-    assert "on Intel Xeon" in captured.err
-    assert "\nVERIFIED" in captured.out, "the verdict itself stands, and is kept"
-    assert [r["status"] for r in kept(own)] == ["passed", "passed"]
-
-
-def test_another_torch_is_refused_unless_named(
-    own: Settings, payload: Payload, verify: Command
-) -> None:
+def test_another_torch_is_named(payload: Payload, verify: Command) -> None:
     verify("--output", "before.json")
-    payload.says(framework__version="2.14.1+cpu", training__epochs=[epoch(99.0)])
-    assert (
-        "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu"
-        in verify("--against", "last", code=2).err
-    )
-    verify("--against", "before.json", code=5)
     payload.says(framework__version="2.14.1+cpu")
     assert "framework: torch 2.14.1+cpu, then torch 2.13.0+cpu" in " ".join(
         verify("--against", "before.json").out.split()
@@ -347,9 +285,9 @@ def test_another_torch_is_refused_unless_named(
 
 
 def test_a_failed_verification_stays_5(payload: Payload, verify: Command) -> None:
-    verify()
+    verify("--output", "before.json")
     payload.says(status="failed", reasons=["device: none"], training=None)
-    assert "not compared" in verify("--against", "last", code=5).out
+    assert "not compared" in verify("--against", "before.json", code=5).out
 
 
 @pytest.mark.parametrize(
@@ -392,7 +330,6 @@ def test_bytes_that_are_no_text_lose_no_report(
     report = read_json(Path("r.json"))
     assert report["artifact"]["ref"] == str(folder / "python").replace("\udce9", "\\udce9")
     assert history.read(Path("r.json")).report.status == "passed"
-    assert len(kept(own)) == 1
 
 
 def test_two_verifications_in_one_second_have_a_log_each(
@@ -448,16 +385,15 @@ def test_an_error_without_a_file_names_none(
 def test_imports_of_what_is_required_decide(
     own: Settings,
     monkeypatch: pytest.MonkeyPatch,
-    envbuilder: Command,
+    verify: Command,
     status: Any,
     verdict: str,
     code: int,
 ) -> None:
     monkeypatch.setattr(start.Subject, "built", lambda subject: (subject, "build"))
     replaced(monkeypatch, import_check, "tried", Outcome(status, "1 of 2; cv2: no"))
-    words = ("verify", "--python", sys.executable, "--profile", "cpu", "--quick", "--epochs", "1")
-    printed = envbuilder(*words, code=code)
-    (report,) = kept(own)
+    printed = verify(code=code)
+    report = written_report()
     named = report["checks"][-1]
     assert (named["name"], named["status"], named["detail"]) == (
         "imports",

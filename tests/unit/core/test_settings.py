@@ -56,10 +56,10 @@ def test_folders_of_ours_are_private(found: Settings) -> None:
     before = os.umask(0)
     try:
         made = settings.require_writable(found.store_dir)
-        settings.require_writable(found.reports_dir)
+        settings.require_writable(found.records_dir)
     finally:
         os.umask(before)
-    folders = (made, found.cache_dir, found.reports_dir, found.data_dir)
+    folders = (made, found.cache_dir, found.records_dir, found.data_dir)
     assert {stat.S_IMODE(f.stat().st_mode) for f in folders} == {0o700}
 
 

@@ -17,7 +17,7 @@ from envbuilder.core.settings import load as load_settings
 from envbuilder.host import probe
 from envbuilder.host.model import Cpu, Host
 from envbuilder.verify import parallel, show
-from envbuilder.verify.report import history, model
+from envbuilder.verify.report import model
 from tests.support.command_line import Command, Ended
 from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
@@ -223,7 +223,9 @@ def payload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Payload:
 @pytest.fixture
 def verify(payload: Payload, envbuilder: Command) -> Command:
     """`verify(*arguments, profile="cpu", code=0)`: one epoch of the pretended payload."""
-    quick = ("--python", sys.executable, "--quick", "--force", "--epochs", "1")
+    quick = (
+        "--python", sys.executable, "--quick", "--force", "--epochs", "1", "--output", "report.json"
+    )  # fmt: skip
 
     def verified(*arguments: str, profile: str = "cpu", code: int = 0) -> Ended:
         return envbuilder("verify", *quick, "--profile", profile, *arguments, code=code)
@@ -232,7 +234,7 @@ def verify(payload: Payload, envbuilder: Command) -> Command:
 
 
 def kept() -> Any:
-    return read_json(history.entries(load_settings().reports_dir)[-1].path)
+    return read_json(Path("report.json"))
 
 
 def test_without_devices_nothing_is_run_in_parallel(payload: Payload, verify: Command) -> None:

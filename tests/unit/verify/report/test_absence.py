@@ -51,7 +51,7 @@ RANKS = ("failed", "warning", "passed")
 def rank(report: model.Report) -> int:
     """How `--against` judges a report; refused: 0."""
     try:
-        return 1 + RANKS.index(history.compare(report, EARLIER, 1.3, named=False).status)
+        return 1 + RANKS.index(history.compare(report, EARLIER).status)
     except InvalidError:
         return 0
 
@@ -87,7 +87,6 @@ def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
         "counts": report.speed_counts,
         "of a built environment": not show.as_found(report),
         "standard": row.standard and row.speed != "not_judged",
-        "yardstick": report.is_yardstick,
         "against": rank(report),
         "compared": RANKS.index(judgement.status) if judgement.status in RANKS else -1,
     }
