@@ -325,6 +325,11 @@ def measure(checkout: Path) -> tuple[Measures, dict[str, list[Any]]]:
     return measures, forbidden
 
 
+_ADVICE = """\
+tools/rooms.py --help says what is counted. Reuse or simplify, or write the new number into
+[tool.rooms] of pyproject.toml, and the reason into the commit."""
+
+
 def excess(measures: Measures, budgets: Measures) -> list[str]:
     """Return a line for each measure above its budget, and each without a counterpart."""
     lines = [
@@ -350,6 +355,8 @@ def main() -> int:
         lines = excess(measures, budgets)
         for line in lines:
             print(line)
+        if lines:
+            print(_ADVICE)
         return bool(lines)
     for name, value in measures.items():
         print(f"{name:32}{value:10}{budgets.get(name, ''):>10}")

@@ -155,11 +155,11 @@ def _installed(
             perform(step.install)
             reserved = {entry.path for entry in empty}
             for file, wheel in wheels.items():
-                installed[file] = _kept(step, file, wheel, reserved)
+                installed[file] = _stored(step, file, wheel, reserved)
     return [files for files in installed.values() if files]
 
 
-def _kept(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
+def _stored(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
     """Move an installed wheel's files to the folder of unpacked wheels, with a complete RECORD.
 
     Files of the venv itself, whose paths are `reserved`, stay.

@@ -425,10 +425,10 @@ class Assembly:
         """Return the stage that uv installs into; create it when it is first needed."""
         if self._stage is None:
             uv = self._work / "uv"
-            kept = self._step.unpacked or str(self._work / "unpacked")
+            folder = self._step.unpacked or str(self._work / "unpacked")
             self._run(
                 UnpackTool(
-                    what="unpack uv", file=self._step.uv, name="uv", path=str(uv), unpacked=kept
+                    what="unpack uv", file=self._step.uv, name="uv", path=str(uv), unpacked=folder
                 )
             )
             self._stage = Stage(self._work, uv, self._python, self._run)

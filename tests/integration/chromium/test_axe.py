@@ -11,7 +11,6 @@ from envbuilder.verify import show
 from envbuilder.verify.report import comparison
 from envbuilder.watch import show as watch_show
 from tests.conftest import missing
-from tests.integration.chromium.test_fleet_browser import generated
 from tests.integration.chromium.test_page_browser import DESKTOP, PHONE, broken, usual
 from tests.support.browser import Browser
 from tests.support.reports import BUSY, CUDA, loaded
@@ -28,7 +27,6 @@ PAGES = {
         comparison.rows([loaded(), loaded("gpu.json", **CUDA, baseline={"seconds": 30.0})])
     ),
     "watch": lambda: watch_show.page(watched(observed())),
-    "fleet": lambda: generated(30),
 }
 
 
