@@ -42,7 +42,7 @@ CASES: list[tuple[str, str, str]] = [
     ("profiles rocm", RADEON, "fits here +yes"),
     ("lock --profile=cpu", "--as-of=2001-01-01", "cannot be locked: envbuilder.yaml: torch<="),
     ("clean --dry-run", "--json", r'^{"schema":1,"removed"'),
-    ("clean --dry-run --profile=cpu", "--volumes", "they belong to no profile"),
+    ("clean --dry-run --profile=cpu", "--volumes", "volumes belong to no profile"),
     ("reproduce --profile=cpu", "--python-version=3.8", "has no Python 3.8"),
     ("doctor --root=tree", "--profile=cuda", "cuda: no NVIDIA GPU was found"),
     ("doctor --root=tree", "--json", r'^{"schema":2,"problems"'),
@@ -198,7 +198,7 @@ def test_a_bundle_that_is_signed_is_unpacked_and_replaces_if_asked(
     profile = tmp_path / "there/CONFIG/profiles/tiny.yaml"
     content = profile.read_bytes()
     profile.write_text("mine")
-    assert "differs" in exited(2, unbundle()).stderr
+    assert "differ" in exited(2, unbundle()).stderr
     succeeded(unbundle("--force"))
     assert profile.read_bytes() == content
 
@@ -212,7 +212,7 @@ OF_INTERPRETERS = [
     ("verify --output=x.json", r'{\n "schema": 2,'),
     ("verify --html=x.html", "(?i)<!doctype html>"),
     ("verify --against=nowhere.json", "nowhere.json"),
-    ("verify --data=.", "no train-images-idx3-ubyte"),
+    ("verify --data=.", "neither train-images-idx3-ubyte nor"),
     ("verify --devices=2", "several devices +skipped"),
     ("verify --sif=python", "--sif runs an existing image"),
     ("verify --backend=venv", "cannot be combined with build options"),

@@ -410,4 +410,4 @@ def test_run_keeps_what_the_user_has_set_and_says_what_it_shadows(
     )
     assert done.stdout == f"{modules}/torch/__init__.py\n"
     (line,) = [line for line in done.stderr.splitlines() if "warning" in line]
-    assert f"PYTHONPATH: {modules} holds torch" in line
+    assert f"PYTHONPATH: {modules} contains torch" in line
