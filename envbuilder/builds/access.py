@@ -128,7 +128,7 @@ def port(text: str) -> Port:
     except ValueError as error:
         raise InvalidError(
             f"{shown(text)}: {error}",
-            "Write an address of this machine, such as 127.0.0.1 or [::1], or leave it out.",
+            "Write an address of this machine, such as 127.0.0.1 or [::1], or omit the address.",
         ) from error
     return Port(host=str(host), outside=outside, inside=inside)
 
@@ -186,7 +186,7 @@ def place_inside(text: str) -> str:
     if reason := covered(path):
         raise InvalidError(
             f"{shown(text)} would cover {reason}",
-            "Choose a path of its own, such as /data.",
+            "Choose another path, such as /data.",
         )
     return str(path)
 

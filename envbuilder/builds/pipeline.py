@@ -237,7 +237,7 @@ def choose_backend(
 
     stays = "venv" in (possible or usable) and not request.base_image
     if stays and records.has_venv(profile.name, settings):
-        return "venv", "as in earlier builds; for an image, use --backend docker"
+        return "venv", "as in earlier builds (for an image, use --backend docker)"
     from envbuilder.builds.backends import docker
 
     reason = docker.unavailable(profile, request, settings)

@@ -892,7 +892,7 @@ def _load(
             return True
         if not force:
             progress.note(
-                f"note: keeping the engine's own, different image {name}; use --force to replace it"
+                f"note: the engine keeps its own, different image {name}, unless you use --force"
             )
             return False
     with (

@@ -79,7 +79,8 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     """Return the text and the path of the project's file; raise `InvalidError` without one."""
     if settings.project is None:
         raise InvalidError(
-            f"there is no {PROJECT_FILE} in this folder or above", Hint("Write one", ("init",))
+            f"there is no {PROJECT_FILE} in this folder or a folder above",
+            Hint("Write one", ("init",)),
         )
     path = settings.project / PROJECT_FILE
     return files.read_text(path), path

@@ -96,7 +96,8 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
     """Print whether the locks of the named profiles are fresh; return the exit code."""
     if settings.definition is not None:
         raise InvalidError(
-            "a project's locks are checked together, not by profile", Hint("Run", ("check",))
+            "in a project, check takes no profiles, because it checks all locks together",
+            Hint("Run", ("check",)),
         )
     folders = search_path(settings.project, settings.config_dir)
     states: list[dict[str, Any]] = []

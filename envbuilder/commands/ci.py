@@ -448,7 +448,7 @@ def require_jobs(workflow: Workflow) -> None:
         reasons = "; ".join(f"{each.label}: {each.why}" for each in workflow.omissions)
         raise InvalidError(
             f"the workflow would have no jobs: {reasons or 'there is no profile'}",
-            Hint("See the profiles", ("profiles",)),
+            Hint("To list the profiles", ("profiles",)),
         )
 
 
@@ -610,7 +610,8 @@ def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]
         name = key.partition("@")[0]
         if name not in available:
             raise InvalidError(
-                f"--runner {key}: no selected profile or its accelerator is called {name}",
+                f"--runner {key}: neither a selected profile nor its accelerator has the name"
+                f" {name}",
                 suggestion(name, sorted(available)),
             )
 

@@ -89,7 +89,7 @@ def command(
     """
     for subject, is_given in (("--store: downloads", store), ("--volumes: volumes", volumes)):
         if is_given and profile is not None:
-            raise click.UsageError(f"{subject} belong to no profile, so --profile must be left out")
+            raise click.UsageError(f"{subject} belong to no profile, so remove --profile")
     progress = console.progress()
     settings = load_settings()
     examined = partial(_examined, progress=progress, profile=profile, store=store, volumes=volumes)

@@ -89,7 +89,7 @@ _CONDAS = "only conda has them"
 _NEAREST = "the nearest for which all packages fit together"
 _EXCLUDED = {
     _ABSENT: "no index has it, so it is excluded. Correct its name.",
-    _CONDAS: "no package index has it: use --backend conda, or leave it out of the list.",
+    _CONDAS: "no package index has it: use --backend conda, or remove it from the list.",
     _STRANGERS: (
         f"{_STRANGERS}, so it is excluded. Name the location of the right one, as in"
         " requirements: [NAME @ git+https://HOST/REPOSITORY]"

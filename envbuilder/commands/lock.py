@@ -48,7 +48,7 @@ _MOST_PLACES = 4
 """Maximum number of the project's requirements that are shown for one reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
 _MADE_ANEW = "{} (made again)"
-_INSTEAD = "this lock replaces the shipped one; remove the file to return to it"
+_INSTEAD = "this lock replaces the shipped one, until you remove the file"
 
 
 @click.command("lock")

@@ -264,7 +264,7 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
     except UnlockedError as error:
         if request.locked or signers or os.environ.get("CI", "").lower() not in _NO:
             raise
-        progress.note(f"{error.message}: locking it now; `envbuilder lock` locks all profiles")
+        progress.note(f"{error.message}: locking it now (`envbuilder lock` locks all profiles)")
     lock_profile(name, settings, progress)
     # Named, so that what was decided is not printed again.
     named = replace(request, profile=name, backend=build.backend)

@@ -76,7 +76,7 @@ _INSTEAD = {
     ("object", "array"): "Write keys instead of items: a name and a colon, without a hyphen.",
     ("object", "str"): "Write keys below it, indented, each with a colon.",
     ("str", "array"): "Write text instead of a list.",
-    ("str", "object"): "Write text; put it in quotes if it contains a colon.",
+    ("str", "object"): "Write text, in quotes if it contains a colon.",
 }
 """Expected kind and the kind found → what to write."""
 _SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")

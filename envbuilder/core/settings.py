@@ -77,7 +77,7 @@ Extra = Annotated[
 
 Port = Annotated[
     int,
-    Meta(ge=1, le=types.LAST_PORT, extra={"hint": "Write the number alone, as in ports: [8000]"}),
+    Meta(ge=1, le=types.LAST_PORT, extra={"hint": "Write only the number, as in ports: [8000]"}),
 ]
 Word = Annotated[
     str,

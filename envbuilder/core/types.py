@@ -134,7 +134,7 @@ DebianPackage = Annotated[
     Meta(
         pattern=r"^[a-z0-9][a-z0-9+.-]{1,100}\Z",
         description="the name of a Debian package",
-        extra={"hint": "Write the name alone, without a version, as apt lists it: libgomp1"},
+        extra={"hint": "Write only the name as apt lists it, without a version: libgomp1"},
     ),
 ]
 DebianSuite = Annotated[str, Meta(pattern=r"^[a-z]*\Z", description="the name of a Debian suite")]

@@ -143,7 +143,7 @@ class _Document:
             return value
         build: Callable[[Any, Any], Any] = _Scalars.yaml_constructors[tag]
         kind = tag.removeprefix(_TAG)
-        invalid = f"{shown(value)} is not a valid {kind}; quote it if it is text"
+        invalid = f"{shown(value)} is not a valid {kind} (quote it if it is text)"
         if len(value) > LONGEST_NUMBER:
             _refuse(event, invalid)
         try:

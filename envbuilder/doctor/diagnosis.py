@@ -205,8 +205,8 @@ def _quota(case: Case) -> Iterator[Problem]:
         severity="slows",
         code="quota",
         text=(
-            f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs; frameworks ignore it and"
-            " start a thread per core"
+            f"the CPU quota allows {cpu.quota:g} of {cpu.affinity} CPUs, but frameworks ignore it"
+            " and start a thread per core"
         ),
         fix=(
             f"Run `export OMP_NUM_THREADS={cpu.threads or most}` (envbuilder sets it for its own"

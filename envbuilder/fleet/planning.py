@@ -277,7 +277,7 @@ def plan(
             "Add profiles: to the same file, or use --profile.",
         )
     if not promises and not left_out:
-        raise InvalidError("the scheduler lists no node", "See: sinfo")
+        raise InvalidError("the scheduler lists no node", "To list the nodes, run: sinfo")
     return Plan(
         run=run,
         started=started(run),
@@ -292,7 +292,10 @@ def plan(
 def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
     for pattern in patterns:
         if not any(fnmatchcase(node.name, pattern) for node in nodes):
-            raise InvalidError(f"--nodes: no node matches {printable(pattern, 60)}", "See: sinfo")
+            raise InvalidError(
+                f"--nodes: no node matches {printable(pattern, 60)}",
+                "To list the nodes, run: sinfo",
+            )
     for node in nodes:
         if not patterns or any(fnmatchcase(node.name, pattern) for pattern in patterns):
             yield node

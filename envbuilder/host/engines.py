@@ -248,7 +248,7 @@ def notes(snapshot: Snapshot) -> list[str]:
     """Return notes about engines that could not be queried."""
     answers = _recorded(snapshot.files)
     problems = [
-        f"Whether an engine listens at {_shown(path)} is not known: {answer.error}."
+        f"It is unknown whether an engine listens at {_shown(path)}: {answer.error}."
         for path, answer in answers.items()
         if answer.error == HIDDEN
     ]

@@ -325,7 +325,7 @@ def _mac(snapshot: Snapshot) -> Host:
     notes = []
     if not sysctl:
         reason = snapshot.unreadable.get("sysctl.txt", "empty or damaged")
-        notes.append(f"sysctl could not be read ({reason}): nothing is known about this Mac.")
+        notes.append(f"sysctl could not be read ({reason}), so this Mac is unknown.")
     arm = apple.is_apple_silicon(snapshot)
     translated = {"0": False, "1": True}.get(sysctl.get("sysctl.proc_translated", ""))
     machine = "unknown"

@@ -219,7 +219,7 @@ def _why(chosen: Profile, ordered: Sequence[Profile], fits: dict[str, Fit], host
     chosen_fit = fits[chosen.name]
     facts = "; ".join(chosen_fit.reasons)
     if chosen_fit.verdict == "warnings":
-        return f"{chosen.name} may work here, but nothing is certain to: {facts}"
+        return f"{chosen.name} may work here, but no profile fits for certain: {facts}"
     if chosen.accelerator != "cpu":
         others = [
             p.name
@@ -287,5 +287,5 @@ def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profil
     verb = "may fit" if candidate.verdict == "warnings" else "fits"
     text = f"`--profile {choice.profile}` {verb} this host"
     if device == "cpu" != profile.accelerator:
-        text += " on the CPU alone"
+        text += ", but only uses the CPU"
     return Hint(f"{text}. {see}", detect)

@@ -246,7 +246,7 @@ class ShadowedLock(NamedTuple):
     @property
     def sentence(self) -> str:
         """A sentence that names the lock used instead and says how to return to the shipped one."""
-        return f"{self.instead} replaces the shipped lock; remove the file to return to it"
+        return f"{self.instead} replaces the shipped lock, until you remove the file"
 
 
 def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:

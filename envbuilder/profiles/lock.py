@@ -174,7 +174,7 @@ def _deb(file: File) -> str:
     if file.source not in _DEBIAN_SOURCES:
         return f"source: {file.source} has no Debian packages"
     if not types.is_debian(file.name, file.version):
-        return "name, version: not those of a Debian package"
+        return "name, version: not valid for a Debian package"
     name, _, rest = unquote(file.basename).partition("_")
     if name != file.name:
         return f"name: {file.name}, but the file is another package's"
@@ -496,7 +496,8 @@ def _check(lock: Lock, path: Path) -> None:
             raise InvalidError(f"{where}: base: date: {error}") from error
         if bool(target.base and target.base.suite) != bool(target.base_files):
             raise InvalidError(
-                f"{where}: a base made of packages must have files, and only such a base may"
+                f"{where}: a base made of packages must have files, and any other base must have"
+                " none"
             )
     _check_tools(lock, path)
     if lock.state == "locked" and any(f.provenance != "read" for f in lock.files):

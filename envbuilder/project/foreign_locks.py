@@ -72,7 +72,9 @@ def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
         problem = f"longer than {LONGEST} characters"
     except (InvalidMarker, RecursionError):
         problem = "not a valid marker"
-    raise InvalidError(f"{where}: {problem}: {escaped(marker, 100)}", "See PEP 508 for their form.")
+    raise InvalidError(
+        f"{where}: {problem}: {escaped(marker, 100)}", "Write a marker as in PEP 508."
+    )
 
 
 @lru_cache(maxsize=1024)  # locks repeat few markers many times

@@ -273,8 +273,8 @@ def _require_static(
             raise InvalidError(
                 f"{name}: project.dynamic: only a build can compute {key}, so the file does not"
                 " contain them",
-                f"Write them under [project] {key}, or instead of this file list the one they"
-                " come from, such as requirements.txt.",
+                f"Write them under [project] {key}, or list the file that the build reads, such"
+                " as requirements.txt, instead of this one.",
             )
 
 

@@ -316,7 +316,7 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
     framework, all others are ordinary packages.
     """
     if definition.framework:
-        return definition.framework, f"{PROJECT_FILE} says so"
+        return definition.framework, f"{PROJECT_FILE} names it"
     for row_of in (frameworks.of_name, frameworks.of_user):
         first: dict[types.Framework, Line] = {}
         for line in lines:

@@ -174,6 +174,6 @@ def _sentence(scaling: dict[str, Any]) -> str:
         device = scaling["devices"][0]
         return f"device {device['index']} alone, with nothing to run in parallel"
     return (
-        f"{scaling['ranks']} ranks ({scaling.get('backend')}) have equal gradients, the same as one"
-        f" process; {100 * scaling['efficiency']:.0f} % of what the devices reach alone"
+        f"{scaling['ranks']} ranks ({scaling.get('backend')}) have equal gradients, the same as"
+        f" one process, at {100 * scaling['efficiency']:.0f} % of the devices' rates alone"
     )

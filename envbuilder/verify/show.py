@@ -143,7 +143,7 @@ def facts(report: Report) -> list[Fact]:
     device = report.device
     host = report.host
     framework = report.framework
-    did = "nothing was shown to do the work"
+    did = "no device was shown to do the work"
     if device.used:
         did = f"{device.used} did the work"
     doubt = ""
@@ -264,7 +264,7 @@ def _training(report: Report) -> Iterator[str]:
     """Yield notes on the baseline, for the table of epochs."""
     if report.baseline:
         yield (
-            "The CPU trained one epoch from scratch, so epoch 1 is its fair counterpart; warm"
+            "The CPU trained one epoch from scratch, so compare it with epoch 1, since warm"
             " epochs no longer include start-up."
         )
     elif report.device.requested == "cpu":

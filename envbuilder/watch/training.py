@@ -460,7 +460,7 @@ def losses(process: Observed, _: Run) -> Iterator[Finding]:
             f"The loss was not a finite number: first at step {lost[0]:,}, in {len(lost):,} of"
             f" {len(pairs):,} recorded steps, {'and still' if stays else 'but no longer'} at the"
             " end.",
-            f"Find the first operation at fault with `{_FINDS_NAN[process.framework]}`; a lower"
+            f"Find the first operation at fault with `{_FINDS_NAN[process.framework]}`. A lower"
             " learning rate, clipped gradients or bfloat16 instead of float16 may be enough.",
             _USELESS if stays else len(lost) / len(pairs),
         )

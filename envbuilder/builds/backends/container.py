@@ -159,7 +159,7 @@ def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) ->
         raise InvalidError(
             f"{volume.target} would cover the project, which is at {project.target} in the"
             " container",
-            "Choose a path of its own, such as /data.",
+            "Choose another path, such as /data.",
         )
     if target.is_relative_to(project.target):
         folder = project.folder / target.relative_to(project.target)

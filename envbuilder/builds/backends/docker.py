@@ -232,8 +232,10 @@ def plan(
                 ),
                 "failed to prepare extraction snapshot": "The engine dropped a layer of an image"
                 " that lost its name during the build: run the same command again.",
-                "no space left on device": "The engine's disk is full: `envbuilder clean` removes"
-                " the images it built; docker (or podman) system df shows the rest.",
+                "no space left on device": (
+                    "The engine's disk is full: `envbuilder clean` removes the images it built,"
+                    " and docker (or podman) system df shows what else uses space."
+                ),
             },
         )
     )

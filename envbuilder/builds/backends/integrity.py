@@ -465,6 +465,6 @@ def _error(message: str, prefix: Path, python: str) -> VerifyError:
         message,
         (
             Hint("Build it again", ("build", "--rebuild")),
-            Hint("To verify it as it is", ("verify", "--python", str(prefix / python))),
+            Hint("To verify it without rebuilding", ("verify", "--python", str(prefix / python))),
         ),
     )

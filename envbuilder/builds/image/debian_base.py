@@ -324,7 +324,9 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
     text = member.source.read_bytes() if member and isinstance(member.source, Path) else b""
     states = set(re.findall(rb"^Status: (.*)$", text, re.MULTILINE))
     if states != {b"install ok installed"}:
-        raise BuildError("mmdebstrap did not configure all packages", "See the log.")
+        raise BuildError(
+            "mmdebstrap did not configure all packages", "Check the log for the reason."
+        )
     actual = deb.installed({deb.STATUS: text}, ARCHITECTURES[base.platform]) or {}
     locked = {f.name: f.version for f in base.files}
     differ = sorted(n for n in actual.keys() | locked.keys() if actual.get(n) != locked.get(n))
@@ -333,7 +335,7 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
         raise BuildError(
             f"mmdebstrap installed packages that differ from the lock: {name}"
             f" {actual.get(name, 'is missing')}, locked: {locked.get(name, 'none')}",
-            "See the log; a newer mmdebstrap may help.",
+            "Check the log, or try a newer mmdebstrap.",
         )
 
 

@@ -463,7 +463,9 @@ def _context() -> Any:
     except Exception as error:  # the SDK raises bare exceptions
         raise ToolError(f"the docker context cannot be read: {short(error)}") from error
     if context is None and name:
-        raise ToolError(f"there is no docker context '{name}'", "See: docker context ls")
+        raise ToolError(
+            f"there is no docker context '{name}'", "To list the contexts, run: docker context ls"
+        )
     if context is not None and context.Host and context.name != "default":
         return context
     return None

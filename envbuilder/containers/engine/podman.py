@@ -201,10 +201,10 @@ class PodmanEngine(Engine):
     def _not_started(self, words: str) -> VerifyError | ToolError:
         if "CDI devices" in words:
             return ToolError(
-                f"podman does not know the device: {words}",
+                f"podman cannot find the device: {words}",
                 "Install the vendor's container toolkit, and run `nvidia-ctk cdi generate"
                 " --output=/etc/cdi/nvidia.yaml` or `amd-ctk cdi generate"
-                " --output=/etc/cdi/amd.json`; --force omits the device flags.",
+                " --output=/etc/cdi/amd.json`. Or use --force to omit the device flags.",
             )
         if "no such file or directory" in words and "/dev/" in words:
             return ToolError(

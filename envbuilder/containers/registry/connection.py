@@ -257,8 +257,8 @@ class Connection:
                 raise InvalidError(f"{where}: the manifest is larger than {JSON_LIMIT} bytes")
             if _IS_DIGEST.fullmatch(reference) and digest_of(data) != reference:
                 raise WrongHashError(
-                    f"{where}: the received content has the digest {digest_of(data)}",
-                    "The registry or a proxy changes the content. Nothing was kept.",
+                    f"{where}: the received content has the wrong digest {digest_of(data)}",
+                    "The registry or a proxy may be altering the content, so nothing was kept.",
                 )
             return _described(data, where), data
         raise self.failure(reference, problem)

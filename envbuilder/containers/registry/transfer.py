@@ -395,7 +395,7 @@ def receive(
         raise files.full_or_broken(error, part) from error
     raise WrongHashError(
         f"{connection.name}: {blob.digest}: the received content does not match the digest",
-        "The registry or a proxy changes the content. Nothing was kept.",
+        "The registry or a proxy may be altering the content, so nothing was kept.",
     )
 
 

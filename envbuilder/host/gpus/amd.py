@@ -94,9 +94,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
     drivers = snapshot.names("usr/lib/wsl/drivers")
     if not gpus and place.wsl and any(map(_WINDOWS_DRIVER.match, drivers)):
         # ROCm on WSL goes through librocdxg and needs settings of its own (ROCm/librocdxg).
-        detail = (
-            "Under WSL, ROCm uses a library of its own (librocdxg), which is not supported yet."
-        )
+        detail = "Under WSL, ROCm uses a special library (librocdxg), which is not supported yet."
         gpus = (Gpu(vendor="amd", name="AMD GPU", state="present", detail=detail, obstacle="wsl"),)
     return gpus
 

@@ -266,8 +266,8 @@ def _advice(words: str) -> str:
         return "Use a release that has a wheel: the build needs the network, which it does not get."
     if "CUDA_HOME" in words:
         return (
-            "To leave the package out, add it to exclude: in envbuilder.yaml: it only compiles"
-            " for NVIDIA's GPUs."
+            "The package only compiles for NVIDIA's GPUs. To leave it out, add it to exclude: in"
+            " envbuilder.yaml."
         )
     return (
         "The package may need a program or library of the system, another Python, or another"

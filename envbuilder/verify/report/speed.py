@@ -64,7 +64,7 @@ def with_speed(report: dict[str, Any]) -> dict[str, Any]:
     timed = {f"epoch {number}": epoch for number, epoch in enumerate(measured.epochs, 1)}
     more = {"baseline epoch 1": measured.baseline, "measurements": measured.measurements}
     uncounted = [n for n, made in (timed | more).items() if made and n not in measured.contention]
-    unknown = [f"nothing says whether the machine was busy during {n}" for n in uncounted[:1]]
+    unknown = [f"it is unknown whether the machine was busy during {n}" for n in uncounted[:1]]
     reason = report.get("untimed") or disturbance(measured.contention) or "".join(unknown)
     if reason:
         return {**report, "speed": "not_judged", "speed_reason": reason}

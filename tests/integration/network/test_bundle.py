@@ -283,7 +283,7 @@ def test_the_base_image_goes_with_it(
     docker_client.images.remove(own_tag)
     other = derived(docker_client, base_image, own_tag)
     done = succeeded(cli("unbundle", "tiny.tar", "--json", environment=folders))
-    assert "use --force to replace it" in done.stderr
+    assert "unless you use --force" in done.stderr
     assert real_engine.image(own_tag).id == other  # type: ignore[union-attr]
     done = succeeded(cli("unbundle", "tiny.tar", "--force", environment=folders))
     assert real_engine.image(own_tag).id == before.id  # type: ignore[union-attr]

@@ -128,7 +128,10 @@ def test_shipped_profiles(
         (["--runner", "cuda"], "does not have the form cuda=LABEL"),
         (["--runner", "cuda=${{ x }}"], "does not have the form cuda=LABEL"),
         (["--runner", "cuda@arm=x"], "does not have the form cuda=LABEL"),
-        (["--runner", "cudda=x"], "no selected profile or its accelerator is called cudda"),
+        (
+            ["--runner", "cudda=x"],
+            "neither a selected profile nor its accelerator has the name cudda",
+        ),
         (["--runner", "cuda=a\nb"], "does not have the form cuda=LABEL"),
     ],
 )

@@ -264,7 +264,7 @@ def test_what_only_conda_has_is_not_called_misspelled(
     lay({"environment.yml": listed})
     needed = report()["needs_you"]
     assert sorted(text.partition(":")[0] for text in needed) == [*absent]
-    conda_alone = "no package index has it: use --backend conda, or leave it out of the list."
+    conda_alone = "no package index has it: use --backend conda, or remove it from the list."
     assert f"mdtraj: {conda_alone}" in needed
     wrong = "no index has it, so it is excluded. Correct its name."
     assert {f"gone: {wrong}", f"python-graphviz: {wrong} Is it graphviz?"} <= {*needed}

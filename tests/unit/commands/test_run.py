@@ -234,7 +234,7 @@ def test_what_is_not_locked_is_locked_for_this_host(
         cli.main([*RUN, "--environment", environment, "--", "true"])
     assert (resolved, locks(tmp_path)) == (["cpu"], [f"{environment}.cpu.json"])
     printed = capsys.readouterr()
-    line = "profile 'cpu' has no lock: locking it now; `envbuilder lock` locks all profiles\n"
+    line = "profile 'cpu' has no lock: locking it now (`envbuilder lock` locks all profiles)\n"
     assert printed.err.count(line) == 1
     assert printed.out == ""
     with BUILT:

@@ -101,7 +101,7 @@ WRONG_TYPES = {
         "requirements:\n  - rich\n  - [click]\n", "requirements.1", "instead of a list", line=3
     ),
     "a mapping in a list": Mistake(
-        "requirements:\n  - rich: 13\n", "requirements.0", "put it in quotes", line=2
+        "requirements:\n  - rich: 13\n", "requirements.0", "in quotes if", line=2
     ),
     "Python as a number": Mistake(
         "profiles: [cpu]\npython: 3.10\n", "python", 'Put it in quotes: "3.10"', line=2

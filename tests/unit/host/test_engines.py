@@ -226,7 +226,7 @@ def test_a_closed_socket_is_present_and_a_closed_folder_a_note(
         assert ask() == {}
         text = engines.ask({"XDG_RUNTIME_DIR": str(folder)}, "", full=False)
     notes = engines.notes(Snapshot(live=True, system="linux", files={"engines.json": text}))
-    assert f"Whether an engine listens at {path} is not known" in notes[1]
+    assert f"It is unknown whether an engine listens at {path}" in notes[1]
 
 
 def test_sockets_of_the_home_and_the_one_that_is_named(ask: Any, serve: Any, folder: Path) -> None:

@@ -172,7 +172,7 @@ def test_a_mac_that_says_little() -> None:
     assert mac(**M3_MAX | {"hw__optional__arm64": 0}).gpus == ()
     silent = mac()
     assert (silent.machine, silent.platform, silent.rosetta) == ("unknown", None, None)
-    assert "nothing is known" in silent.notes[0]
+    assert "this Mac is unknown" in silent.notes[0]
 
 
 def test_sysctl_is_the_only_process_and_only_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:

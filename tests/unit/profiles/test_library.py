@@ -76,7 +76,7 @@ def test_a_damaged_lock_counts_as_none_until_it_is_needed(copied: Path) -> None:
 
 CPU_LOCK = shipped_lock("cpu")
 CPU = load_profile("cpu", (SHIPPED,))
-WAY_BACK = "remove the file to return to it"
+WAY_BACK = "until you remove the file"
 
 
 @pytest.fixture

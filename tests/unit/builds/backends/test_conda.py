@@ -304,7 +304,7 @@ GPU = Gpu(vendor="nvidia", name="NVIDIA L4", state="usable", driver_version="550
         ({"__unix": "0"}, {"os": "other"}, "impossible", "are for a Unix"),
         ({"__archspec": "1=x86_64_v3"}, {}, "", ""),
         ({"__archspec": "1=x86_64_v4"}, {}, "no", "the conda packages are locked for x86_64_v4"),
-        ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "is not known"),
+        ({"__archspec": "1=x86_64_v3"}, {"cpu": Cpu()}, "warning", "it is unknown whether"),
         ({"__cuda": "12.4"}, {}, "no", "no NVIDIA GPU was found"),
         ({"__cuda": "12.4"}, {"gpus": (GPU,)}, "", ""),
         ({"__cuda": "13.0"}, {"gpus": (GPU,)}, "no", "driver 550.54.15 is older than 580"),

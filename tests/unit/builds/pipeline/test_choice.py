@@ -128,7 +128,7 @@ def test_a_project_with_a_venv_keeps_it(
     records.record_user(plan, project)
     assert chosen(project)[0] == "docker", "it is not there yet, or not any more"
     prefix.mkdir(parents=True)
-    assert chosen(project) == ("venv", "as in earlier builds; for an image, use --backend docker")
+    assert chosen(project) == ("venv", "as in earlier builds (for an image, use --backend docker)")
     assert chosen(project, base_image="site/python:3.11")[0] == "docker"
     assert chosen(project, profile=profiles.load("cpu-ipex", SHIPPED))[0] == "docker"
     assert chosen(other)[0] == chosen(found)[0] == "docker"
