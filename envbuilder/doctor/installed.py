@@ -142,7 +142,8 @@ def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Inst
         if executable:
             raise InvalidError(
                 f"{python} is a script, not a Python interpreter",
-                "Name the program that it starts: `python -c 'import sys; print(sys.executable)'`.",
+                "Name the interpreter that it runs, as `python -c 'import sys;"
+                " print(sys.executable)'` prints it.",
             )
         break  # what a shim would start is not known
     return None

@@ -221,7 +221,7 @@ def base_of(python: str) -> tuple[str, ...]:
     except ValueError as error:
         raise BuildError(
             f"{python}: the interpreter does not report the path of its library: {done.last_words}",
-            "Choose another Python: python: in envbuilder.yaml.",
+            "Set python: in envbuilder.yaml to another version.",
         ) from error
     parents = tuple(f"{path}/" for path in paths)
     return tuple(path for path in paths if not path.startswith(parents))

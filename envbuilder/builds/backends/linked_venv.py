@@ -76,7 +76,7 @@ def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFil
         argv=(step.python,),
         identity=step.version,
         variables={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
-        hint="Choose another Python: python: in envbuilder.yaml.",
+        hint="Set python: in envbuilder.yaml to another version.",
     )
     modules = {wheel.folder.parent.name: wheel.modules for wheel in wheels}
     bytecode = unpacked.compile_modules(modules, root, compiler).values()
