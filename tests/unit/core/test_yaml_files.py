@@ -37,7 +37,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: 1\n---\nb: 1\n", 2, "one document"),
         ("a: 1\nb: 2026-99-99\n", 2, "'2026-99-99'"),
         (f"a: 1\nb: '{'x' * 70_000}'\n", 2, "longer than"),
-        (f"a: 1\nb: 1{':1' * 30_000}\n", 2, "is not a valid int; quote it"),
+        (f"a: 1\nb: 1{':1' * 30_000}\n", 2, "is not a valid int (quote it"),
         (f"a: 1\nb: {'[' * 40}{']' * 40}\n", 2, "nested"),
         (f"a: 1\nb: {'{a: ' * 40}1{'}' * 40}\n", 2, "nested"),
         ("a: 1\nb: x\0y\n", 2, "U+0000"),

@@ -165,7 +165,7 @@ ONE = {"devices": [device(3)], "ranks": 1, "efficiency": None, "gradients_equal"
 @pytest.mark.parametrize(
     ("changes", "status", "detail", "warnings"),
     [
-        ({}, "passed", "2 ranks (nccl) have equal gradients, the same as one process; 90 %", []),
+        ({}, "passed", "2 ranks (nccl) have equal gradients, the same as one process, at 90 %", []),
         ({"warnings": ["together: x"]}, "warning", "2 ranks", ["several devices: together: x"]),
         (ONE, "passed", "device 3 alone, with nothing to run in parallel", []),
     ],
