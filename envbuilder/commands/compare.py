@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-from msgspec import Struct
 
-from envbuilder.commands.options import EXISTING_FOLDER, FILE
+from envbuilder.commands.options import EXISTING_FOLDER
 from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import VERIFY_FAILED, Hint, InvalidError
 from envbuilder.verify import show
@@ -19,8 +15,6 @@ from envbuilder.verify.report import comparison, history
 from envbuilder.watch import model
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
-_OF_ENDING = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".htm": "html"}
-"""Suffix of the output file → the format, used without --format."""
 _JUDGED = ("report", "against before", "why")
 
 
@@ -36,13 +30,8 @@ _JUDGED = ("report", "against before", "why")
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="Output format.  [default: by the suffix of --output, or table]",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    help="Write to this file instead of stdout.",
+    default="table",
+    help="Output format.  [default: table]",
 )
 @click.option(
     "--against",
@@ -53,13 +42,11 @@ _JUDGED = ("report", "against before", "why")
         " name in this folder."
     ),
 )
-@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+@click.option("--json", "form", flag_value="json", help="Same as --format json.")
 def command(
     reports: tuple[Path, ...],
-    form: str | None,
-    output: Path | None,
+    form: str,
     against: Path | None,
-    as_json: bool,
 ) -> int:
     """Show reports of several machines side by side, the fastest accelerator first.
 
@@ -76,78 +63,23 @@ def command(
     Examples:
       envbuilder compare laptop.json server.json
       envbuilder compare reports/ --format markdown
-      envbuilder compare reports/ -o epochs.csv
-      envbuilder compare reports/ -o machines.html
+      envbuilder compare reports/ --format csv > epochs.csv
+      envbuilder compare reports/ --format html > machines.html
       envbuilder compare reports/ --against earlier/ --format markdown
     """
-    if as_json and form not in {None, "json"}:
-        raise click.UsageError(f"--json and --format {form} cannot be combined")
-    if as_json:
-        form = "json"
-    if form is None and output is not None:
-        form = _OF_ENDING.get(output.suffix.lower())
     if against is not None and form in {"csv", "html"}:
         raise click.UsageError(f"--against is not available in {form}: use table, markdown or json")
-    form = form or "table"
-    side_by_side = _compared(reports, form, against)
-    if output is None and side_by_side.draw:
-        side_by_side.draw(console.rich_console())
-        for line in side_by_side.lines:
-            console.result(line)
-    elif output is None:
-        console.document(side_by_side.text())
-    else:
-        text = side_by_side.text()
-        is_ours = _KINDS.get(form, _is_table)
-        console.Place("--output", output, is_ours).write(lambda: text)
-    return VERIFY_FAILED if side_by_side.is_worse else 0
-
-
-_KINDS = {"json": console.has_keys("schema", "reports"), "html": console.is_page}
-_LEAST_COLUMNS = 4
-_WORD = re.compile(r"[\w-]+")
-_HEADINGS = {*_WORD.findall(" ".join((*comparison.COLUMNS, *comparison.Row.__struct_fields__)))}
-
-
-def _is_table(content: bytes) -> bool:
-    """Return whether a file begins with the headings of a comparison table, of any width."""
-    headings = _WORD.findall(content.decode(errors="replace").partition("\n")[0])
-    return len(headings) >= _LEAST_COLUMNS and {*headings} <= _HEADINGS
-
-
-class _Compared(Struct, frozen=True, kw_only=True):
-    """Compared reports, in one output format."""
-
-    draw: Callable[[Any], None] | None = None
-    """A function that prints the reports on a rich console; None for other formats."""
-    lines: tuple[str, ...] = ()
-    """Lines to print after the table."""
-    written: str = ""
-    """Text of the reports in a format that is not for terminals."""
-    is_worse: bool = False
-
-    def text(self) -> str:
-        """Return the reports as text."""
-        if self.draw is None:
-            return self.written
-        stream = io.StringIO()
-        self.draw(console.rich_console(file=stream))
-        shown = (*stream.getvalue().splitlines(), *self.lines)
-        return "".join(f"{line.rstrip()}\n" for line in shown)
-
-
-def _compared(reports: Sequence[Path], form: str, earlier: Path | None) -> _Compared:
     stored = _read(reports)
     rows = comparison.rows(stored)
-    judgements = _judgements(stored, earlier)
-    is_worse = any(judgement.status == "failed" for judgement in judgements or ())
+    judgements = _judgements(stored, against)
     if form == "table":
-        return _Compared(
-            draw=lambda out: show.print_comparison(rows, out),
-            lines=tuple(": ".join(judgement.row) for judgement in judgements or ()),
-            is_worse=is_worse,
-        )
-    return _Compared(written=_text(rows, form, judgements), is_worse=is_worse)
+        show.print_comparison(rows, console.rich_console())
+        for judgement in judgements or ():
+            console.result(": ".join(judgement.row))
+    else:
+        console.document(_text(rows, form, judgements))
+    is_worse = any(judgement.status == "failed" for judgement in judgements or ())
+    return VERIFY_FAILED if is_worse else 0
 
 
 def _judgements(

@@ -1,13 +1,10 @@
-"""`envbuilder sbom`: write a profile's SBOM from its lock."""
+"""`envbuilder sbom`: print a profile's SBOM from its lock."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from envbuilder.commands.options import (
-    FILE,
     environment_option,
     load_settings,
     locked_profile,
@@ -26,15 +23,8 @@ from envbuilder.project import variants
     "--platform", type=click.Choice(types.PLATFORMS), help="Platform; without it, the first one."
 )
 @python_option
-@click.option(
-    "--output",
-    type=FILE,
-    help="File to write; without it, the SBOM is printed.",
-)
-def command(
-    profile: str | None, platform: str | None, python: str | None, output: Path | None
-) -> None:
-    """Write the SBOM of a lock's files in CycloneDX format, without building anything.
+def command(profile: str | None, platform: str | None, python: str | None) -> None:
+    """Print the SBOM of a lock's files in CycloneDX format, without building anything.
 
     Licences are included for wheels that were fetched before. `build` also writes the SBOM of its
     result and prints the path.
@@ -42,13 +32,11 @@ def command(
     \b
     Examples:
       envbuilder sbom --profile cpu
-      envbuilder sbom --profile cuda --platform linux/arm64 --output cuda.sbom.cdx.json
+      envbuilder sbom --profile cuda --platform linux/arm64 > cuda.sbom.cdx.json
     """
     from envbuilder.builds import attestations
     from envbuilder.builds.plan import UsedBase
 
-    destination = console.Place("--output", output, console.has_keys("bomFormat", "components"))
-    destination.require()
     settings = load_settings()
     chosen, lock = locked_profile(variants.library(settings), settings, profile)
     target = select(lock, platform or chosen.platforms[0], python or chosen.python.default)
@@ -58,8 +46,4 @@ def command(
     facts = {"lock": lock_digest(lock), "platform": target.platform, "python": target.python}
     files = (*target.fetched(managed=chosen.python.managed), lock.tool(target.platform))
     content = attestations.bill(chosen.name, files, base, facts, settings)
-    if output is None:
-        console.document(content.decode())
-    else:
-        destination.write(content.decode)
-        console.result(f"{output}: {chosen.name}, {target.platform}, Python {target.python}")
+    console.document(content.decode())

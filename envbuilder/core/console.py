@@ -316,13 +316,13 @@ def progress() -> Progress:
     return PlainProgress()
 
 
-def rich_console(*, stderr: bool = False, file: Any = None) -> Any:
+def rich_console(*, stderr: bool = False) -> Any:
     """Return a rich console, up to `WIDEST` columns wide; `WIDTH` columns if not on a terminal.
 
-    By default it prints to stdout. rich honours NO_COLOR, and omits colour if the output is not a
+    rich honours NO_COLOR, and omits colour if the output is not a
     terminal.
     """
-    stream = file or styled(sys.stderr if stderr else sys.stdout)
+    stream = styled(sys.stderr if stderr else sys.stdout)
     console = _escaping_console(file=stream, soft_wrap=False)
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDTH
     return console

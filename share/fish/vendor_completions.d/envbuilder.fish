@@ -146,8 +146,7 @@ complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l verbose -d 'Als
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -l debug -d 'Show tracebacks.'
 complete -c envbuilder -n '__fish_seen_subcommand_from watch' -s h -l help -d 'Show help and exit.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -F
-complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l format -x -a 'table markdown csv json html' -d 'Output format. [default: by the suffix of --output, or table]'
-complete -c envbuilder -n '__fish_seen_subcommand_from compare' -s o -l output -r -F -d 'Write to this file instead of stdout.'
+complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l format -x -a 'table markdown csv json html' -d 'Output format. [default: table]'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l against -r -F -d 'Fail if a report is slower or less accurate than the earlier report of the same file name in this folder.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -l json -d 'Same as --format json.'
 complete -c envbuilder -n '__fish_seen_subcommand_from compare' -s q -l quiet -d 'Only print results and errors.'
@@ -262,7 +261,6 @@ complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l profile -x -a '(
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l environment -x -d 'Name of the project\'s environment in envbuilder.yaml. Without it, `default`.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l platform -x -a 'linux/amd64 linux/arm64 macos/arm64' -d 'Platform; without it, the first one.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l python-version -x -d 'Python of the environment.'
-complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l output -r -F -d 'File to write; without it, the SBOM is printed.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -s q -l quiet -d 'Only print results and errors.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -s v -l verbose -d 'Also print the programs run, their variables and network requests.'
 complete -c envbuilder -n '__fish_seen_subcommand_from sbom' -l debug -d 'Show tracebacks.'

@@ -263,16 +263,10 @@ def test_a_full_disk_is_said_and_leaves_no_half_document(
 # --- the command
 
 
-def test_a_profiles_bill_is_printed_or_written(
-    tmp_path: Path, envbuilder: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_profiles_bill_is_printed(envbuilder: Command) -> None:
     bill = functools.partial(envbuilder, "sbom", "--profile", "cpu")
     printed = json.loads(bill().out)
     assert printed["specVersion"] == "1.6"
-    said = bill("--output", "cpu.json").out
-    assert read_json(tmp_path / "cpu.json") == printed
-    assert said == "cpu.json: cpu, linux/amd64, Python 3.11\n"
     other = bill("--platform", "linux/arm64", "--python-version", "3.12").out
     assert "arm64" in other
     assert json.loads(other)["serialNumber"] != printed["serialNumber"]
@@ -285,12 +279,9 @@ def test_a_profiles_bill_is_printed_or_written(
         ("--profile", "cpu", "--python-version", "3.99"),
         ("--profile", "xpu-ipex"),
         ("--profile", "nothing"),
-        ("--profile", "cpu", "--output", "/proc/nowhere/x.json"),
     ],
 )
-def test_what_cannot_be_written_is_a_usage_error(
-    arguments: tuple[str, ...], envbuilder: Command
-) -> None:
+def test_what_has_no_bill_is_a_usage_error(arguments: tuple[str, ...], envbuilder: Command) -> None:
     envbuilder("sbom", *arguments, code=2)
 
 
