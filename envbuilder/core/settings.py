@@ -202,14 +202,10 @@ _MEANT = {
         "pip",
         "pip_packages",
         "python_packages",
-        "require",
-        "add_requirements",
         "install_requires",
         "libraries",
     ),
     "requirements_from": (
-        "requirements_file",
-        "requirements_files",
         "requirements_txt",
         "requirement_files",
         "file",
@@ -218,16 +214,16 @@ _MEANT = {
         "environment_yml",
         "lockfile",
     ),
-    "python": ("python_version", "requires_python", "requires-python", "pythons"),
+    "python": ("python_version", "requires-python"),
     "system_packages": ("apt", "apt_packages", "apt-get", "debian", "debs", "os_packages"),
-    "environment": ("env", "env_vars", "environment_variables", "variables", "vars"),
-    "command": ("cmd", "run", "script", "entrypoint", "entry_point", "args", "commands"),
+    "environment": ("env", "environment_variables", "vars"),
+    "command": ("run", "script", "entry_point", "args"),
     "files": ("copy", "include", "includes", "code", "add", "source_files"),
-    "ports": ("port", "publish", "expose", "forward_ports", "forwardPorts"),
-    "volumes": ("volume", "mounts", "mount", "binds"),
-    "python_path": ("pythonpath", "PYTHONPATH", "pythonpaths", "sys_path", "src", "sources"),
+    "ports": ("publish", "expose", "forwardPorts"),
+    "volumes": ("mount", "binds"),
+    "python_path": ("PYTHONPATH", "src", "sources"),
 }
-"""Key → what users write instead of it."""
+"""Key → what users write instead of it, where similar spelling does not tell (see `decode`)."""
 _ENVIRONMENT_HINTS = {
     **{wrong: f"Did you mean '{key}'?" for key, others in _MEANT.items() for wrong in others},
     **dict.fromkeys(
