@@ -60,10 +60,10 @@ def places(output: Path | None, html: Path | None) -> tuple[console.Place, conso
 class Watching(Struct, frozen=True, kw_only=True):
     """How a command is watched, and where its report is written."""
 
-    device: str | None = None
-    file: console.Place = console.Place("--output", None, model.is_report)
-    page: console.Place = console.Place("--html", None, console.is_page)
-    earlier: model.Watched | None = None
+    device: str | None
+    file: console.Place
+    page: console.Place
+    earlier: model.Watched | None
     """Report with which this one is compared, or None."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:

@@ -221,9 +221,9 @@ class Common(Struct, frozen=True, kw_only=True):
     """The command that starts envbuilder on a node."""
     arguments: tuple[str, ...]
     """Arguments for `envbuilder verify` on each node."""
-    project: str | None = None
+    project: str | None
     """The folder with the `envbuilder.yaml` of the run. Its path is the same on all nodes."""
-    sif: dict[str, str] = {}
+    sif: dict[str, str]
     """Profile → its image file."""
     variables: dict[str, str]
     options: tuple[str, ...]

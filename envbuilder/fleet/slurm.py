@@ -110,13 +110,13 @@ class JobState(Struct, frozen=True, kw_only=True):
     phase: Phase
     word: str
     """The scheduler's word for the state, such as NODE_FAIL."""
-    outcome: Outcome = "broken"
+    outcome: Outcome
     """The outcome of the node if the job ended in this state without a result."""
-    meaning: str = ""
+    meaning: str
     """What the word means for a job that ended. Empty if the job itself failed."""
-    reason: str = ""
+    reason: str
     """The reason why the job waits or ended."""
-    node: str = ""
+    node: str
     """The name of the node, which is also the name of the job's script."""
 
 

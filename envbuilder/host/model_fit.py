@@ -124,11 +124,11 @@ class Estimate(Struct, frozen=True, kw_only=True):
     weights_bytes: int
     active_bytes: int
     verdict: Verdict
-    placement: tuple[tuple[str, int], ...] = ()
-    tokens_per_second: float | None = None
-    spare_bytes: int | None = None
-    unknown_sizes: tuple[str, ...] = ()
-    unknown_bandwidths: tuple[str, ...] = ()
+    placement: tuple[tuple[str, int], ...]
+    tokens_per_second: float | None
+    spare_bytes: int | None
+    unknown_sizes: tuple[str, ...]
+    unknown_bandwidths: tuple[str, ...]
 
 
 def parse_model(text: str) -> Model:

@@ -34,8 +34,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     """One next step: a sentence, a command (possibly empty), and the checks that call for it."""
 
     sentence: str
-    command: str = ""
-    checks: tuple[str, ...] = ()
+    command: str
+    checks: tuple[str, ...]
 
 
 class _Step(Struct, frozen=True):

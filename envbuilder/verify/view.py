@@ -200,17 +200,17 @@ class Page(Struct, frozen=True, kw_only=True):
     verdict: Literal["passed", "failed", "skipped", ""] = ""
     """Determines the colour and the picture of the heading."""
     tag: str = ""
-    sentence: str = ""
+    sentence: str
     reasons: Sequence[str] = ()
     warnings: Sequence[str] = ()
     subject: Sequence[str] = ()
     """Lines on what was examined, when and where; empty ones are left out."""
     figures: Sequence[Fact] = ()
-    sections: Sequence[Section] = ()
+    sections: Sequence[Section]
     advice: Sequence[Advice] = ()
     folded: Sequence[tuple[str, str]] = ()
     """Titles and texts of parts that are folded at first."""
-    source: str = "a report"
+    source: str
 
 
 def render(page: Page) -> str:

@@ -37,8 +37,8 @@ class Reference(Struct, frozen=True, kw_only=True):
 
     host: str
     repository: str
-    tag: str | None = None
-    digest: types.Digest | None = None
+    tag: str | None
+    digest: types.Digest | None
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""

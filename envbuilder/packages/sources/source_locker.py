@@ -416,7 +416,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     recipe: Recipe
     """The recipe, without the wheels of its build requirements, since these depend on the
     target."""
-    size: int | None = None
+    size: int | None
     """Size in bytes, if the candidate is a wheel; None if it has to be built."""
 
     @property

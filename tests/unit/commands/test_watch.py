@@ -27,17 +27,27 @@ from tests.support.command_line import Command
 from tests.support.folders import names_in
 from tests.support.watched import observed, on_cpu, placed, watched, work
 
+
+def watching(
+    output: Path | None = None,
+    html: Path | None = None,
+    device: str | None = None,
+    earlier: Any = None,
+) -> Watching:
+    """How a command is watched, whose report and page go to these files."""
+    file, page = watch.places(output, html)
+    return Watching(device=device, file=file, page=page, earlier=earlier)
+
+
 WORDS = ("python", "train.py", "caf\udce9", "--hf-token", "hf_secret")
 Run = Callable[..., int]
 
 
 @pytest.fixture
 def run(own: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run(Watching(…), code=…, processes=…)`: watch a command that ends so, and saw that."""
+    """`run(watching(…), code=…, processes=…)`: watch a command that ends so, and saw that."""
 
-    def start(
-        watching: Watching, *, code: int | ToolError = 0, processes: Sequence[Any] = ()
-    ) -> int:
+    def start(how: Watching, *, code: int | ToolError = 0, processes: Sequence[Any] = ()) -> int:
         def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
             assert argv == WORDS
             if isinstance(code, ToolError):
@@ -63,7 +73,7 @@ def run(own: Settings, monkeypatch: pytest.MonkeyPatch) -> Run:
         build: Any = SimpleNamespace(
             settings=own, environment=environment, backend="venv", profile=profile
         )
-        return watching.run(build, WORDS, NOTHING)
+        return how.run(build, WORDS, NOTHING)
 
     return start
 
@@ -97,9 +107,7 @@ def test_the_code_is_the_commands_own_or_5(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "watch.json"
-    file, page = watch.places(path, None)
-    watching = Watching(device=device, file=file, page=page)
-    assert run(watching, code=code, processes=processes) == ends
+    assert run(watching(path, device=device), code=code, processes=processes) == ends
     kept = model.read(path)
     assert (kept.exit_code, kept.profile, kept.lock) == (code, "cuda", "cd" * 32)
     assert kept.command == ("python", "train.py", "caf\\udce9", "--hf-token", "…")
@@ -110,8 +118,7 @@ def test_the_report_is_written_where_it_is_wanted(
 ) -> None:
     output = tmp_path / "out.json"
     html = tmp_path / "out.html"
-    file, page = watch.places(output, html)
-    assert run(Watching(file=file, page=page), processes=(observed(),)) == 0
+    assert run(watching(output, html), processes=(observed(),)) == 0
     assert json.loads(output.read_text())["kind"] == "watch"
     assert html.read_text().startswith("<!DOCTYPE html>")
     assert capsys.readouterr().out == ""
@@ -123,10 +130,10 @@ def test_a_report_that_cannot_be_written_changes_no_code_and_loses_no_other(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file, page = watch.places(tmp_path / "there", tmp_path / "page.html")
+    wanted = watching(tmp_path / "there", tmp_path / "page.html")
     (tmp_path / "there").mkdir()  # meanwhile, by the command
     monkeypatch.setattr(console.VERBOSITY, "quiet", True)
-    assert run(Watching(file=file, page=page), code=3, processes=(observed(),)) == 3
+    assert run(wanted, code=3, processes=(observed(),)) == 3
     error = capsys.readouterr().err
     assert f"warning: {tmp_path / 'there'}: already exists and is another kind of file" in error
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
@@ -154,13 +161,13 @@ def test_a_report_is_never_larger_than_can_be_read(tmp_path: Path) -> None:
 
 def test_it_is_compared_with_an_earlier_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = judge.judged(watched(observed()))
-    assert run(Watching(earlier=earlier), processes=(observed(),)) == 0
+    assert run(watching(earlier=earlier), processes=(observed(),)) == 0
     assert "about as fast" in capsys.readouterr().err
 
 
 def test_a_command_that_does_not_start_leaves_nothing(run: Run, own: Settings) -> None:
     with pytest.raises(ToolError):
-        run(Watching(), code=ToolError("nosuch: not found"))
+        run(watching(), code=ToolError("nosuch: not found"))
     assert [*(own.data_dir / "runs").iterdir()] == [own.data_dir / "runs" / MARKER]
 
 
