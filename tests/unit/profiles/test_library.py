@@ -92,7 +92,7 @@ def test_which_lock_hides_which(own: Path) -> None:
     folders = (own.parent.parent, SHIPPED)
     hidden = library.hidden_lock(CPU, folders)
     assert hidden == (CPU_LOCK, own)
-    assert hidden.sentence == (f"{own} replaces the shipped lock; {WAY_BACK}")
+    assert hidden.sentence == (f"{own} replaces the shipped lock, {WAY_BACK}")
     assert library.hidden_lock(CPU, (SHIPPED,)) is None
     assert library.hidden_lock(load_profile("mps", (SHIPPED,)), folders) is None
 
