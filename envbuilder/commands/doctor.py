@@ -111,6 +111,9 @@ def command(
         console.data({"schema": 2, **shown})
     else:
         _print(problems, judgement, proof)
+        if judgement is None and not recorded and not profile:
+            console.result("note: no environment with PyTorch, JAX or TensorFlow is in use")
+            console.result("    To judge one, name its interpreter with --python.")
     if proof and proof["status"] != "passed":
         return VERIFY_FAILED
     wrong = judgement and judgement.verdict in {"broken", "unusable"}
@@ -229,5 +232,5 @@ def _print(
         show("proved" if passed else "NOT PROVED", "bold", line)
     for problem in problems:
         show(_HEADINGS[problem.severity], _STYLES[problem.severity], problem.text, problem.fix)
-    if not problems:
+    if not problems and (judgement is None or judgement.verdict in {"right", "none"}):
         out.print(Text("no problems found", style="green"))

@@ -145,26 +145,27 @@ def parse_shipped(text: str, path: Path) -> dict[str, Any]:
     return parse_cached(text, path, path.parent / "__pycache__" / f"{path.name}.json")
 
 
-def parse_cached(text: str, path: Path, copy: Path, *, own: bool = False) -> dict[str, Any]:
+def parse_cached(text: str, path: Path, copy: Path, *, is_users: bool = False) -> dict[str, Any]:
     """Return the YAML mapping in a file's text, as `parse_yaml` does, cached in the file `copy`.
 
-    With `own`, the file is the user's: its lines are cached, too, and others cannot read the copy.
+    With `is_users`, the file is the user's: its lines are cached, too, and others cannot read the
+    copy.
     """
     parser = Path(decoding.__file__).with_name("yaml_files.py").read_bytes()
     digest = hashlib.sha256(parser + text.encode()).hexdigest()
     with suppress(OSError, msgspec.MsgspecError):
         parsed = decoding.from_json(read(copy, _LARGEST), _Parsed)
         if parsed.of == digest:
-            if own:
+            if is_users:
                 decoding.LINES[text] = dict(parsed.lines)
             return parsed.data
     data = decoding.parse_yaml(text, str(path))
-    lines = (*decoding.lines(text).items(),) if own else ()
+    lines = (*decoding.lines(text).items(),) if is_users else ()
     content = msgspec.json.encode(_Parsed(digest, data, lines))
     # JSON has no days.
     if not sys.dont_write_bytecode and decoding.from_json(content, _Parsed).data == data:
         with suppress(OSError):
-            write(copy, content, PRIVATE if own else 0o666)
+            write(copy, content, PRIVATE if is_users else 0o666)
     return data
 
 

@@ -484,7 +484,7 @@ def decoded(
     where = str(path)
     if cache:
         copy = cache / f"{files.folder_identity(path)}.json"
-        data = files.parse_cached(text, path, copy, own=True)
+        data = files.parse_cached(text, path, copy, is_users=True)
     else:
         data = parse_yaml(text, where)
     if path.name != PROJECT_FILE:

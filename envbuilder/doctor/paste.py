@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from envbuilder.core import process
 from envbuilder.core.errors import Hint
 from envbuilder.host.accelerators import ACCELERATORS
-from envbuilder.profiles.frameworks import FRAMEWORKS
+from envbuilder.profiles.frameworks import FRAMEWORKS, cuda_of
 from envbuilder.profiles.releases import table_of
 
 if TYPE_CHECKING:
@@ -98,10 +98,14 @@ def lines(
     named = key + _EXTRAS[key].format(build.build) if is_cuda else package.name
     row = table_of(key)[build.release]
     needs = [f"{named}=={build.release}{local}"]
+    removed = set()
     for name in sorted(FRAMEWORKS[key].companions & env.packages.keys()):
         needs.append(f"{name}{row.range_of(name) or ''}")
         if version := row.companions.get(name):
             needs[-1] = f"{name}=={version}{local}"
+        elif needs[-1] == name and cuda_of(env.packages[name].build) != cuda_of(build.build):
+            # An installer would keep it. torchcodec's build for the CPU works beside any.
+            removed |= {name} - {"torchcodec"}
     needs += [rule for rule in row.constraints if rule.startswith("numpy")]
     tool = env.place.tool
     version = env.place.version
@@ -116,9 +120,9 @@ def lines(
     )
     twins = FRAMEWORKS[key].names - {named.partition("[")[0]}
     twins |= FRAMEWORKS[key].foreign(accelerator.name)
-    twins &= env.packages.keys()
-    if twins and tool in _REMOVE:
-        text = f"{_REMOVE[tool]} {' '.join(sorted(twins))}\n{text}"
+    removed |= twins & env.packages.keys()
+    if removed and tool in _REMOVE:
+        text = f"{_REMOVE[tool]} {' '.join(sorted(removed))}\n{text}"
     return text.format(
         again=_AGAIN.get(tool, "") if again else "",
         needs="".join(f" \\\n  {process.quoted([need])}" for need in needs),

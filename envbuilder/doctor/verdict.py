@@ -25,17 +25,20 @@ from envbuilder.profiles.frameworks import FRAMEWORKS, cuda_of, of_build
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from packaging.requirements import Requirement
+
     from envbuilder.doctor.installed import Installed, Package
     from envbuilder.host.gpus.accelerator import Finding, Level, Needs
     from envbuilder.host.model import Host
     from envbuilder.profiles.releases import Build
 
-Verdict = Literal["broken", "unusable", "slower", "right"]
+Verdict = Literal["broken", "unusable", "slower", "right", "none"]
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "broken": ("broken", "bold red"),
     "unusable": ("cannot use this GPU", "bold red"),
     "slower": ("works, but slower than it could", "yellow"),
     "right": ("right", "green"),
+    "none": ("no framework", "cyan"),
 }
 """Verdict → its words and its style on a screen, worst first."""
 _SLOW = frozenset({"kernels-partly", "kernels-ptx"})
@@ -80,7 +83,12 @@ def judge(env: Installed, host: Host, around: Around) -> Judgement:
                 place=env.place, verdict="broken", proof=proof, fix="Create the environment again."
             )
         ]
-    nothing = Judgement(place=env.place, verdict="right", proof="it contains no framework")
+    nothing = Judgement(
+        place=env.place,
+        verdict="none",
+        proof="PyTorch, JAX or TensorFlow is not installed in this environment",
+        fix="To judge another environment, name its interpreter with --python.",
+    )
     order = list(VERDICTS)
     decisive = min(judged, key=lambda each: order.index(each.verdict), default=nothing)
     return replace(decisive, notes=tuple(_notes(env, {each.build for each in judged})))
@@ -98,7 +106,11 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
     target = _best(env, key, host)
     verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
     texts = dict.fromkeys(finding.text for finding in decisive)
-    proof = "; ".join(texts) or "no GPU of this machine can run it"
+    proof = "; ".join(texts) or (
+        "no GPU of this machine can run it"
+        if host.gpus
+        else "it runs on the CPU, because this machine has no GPU"
+    )
     fix = ""
     damage = next(_damage(env, key, around), "")
     if fault := damage or next(_faults(env, key), ""):
@@ -217,32 +229,51 @@ def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
         unstated = [f"jaxlib=={part.release}"] if name.endswith("-plugin") else []
         if part is package:
             unstated += releases.rules(key, package.release)
+            yield from _missing(env, part)
         yield from _conflicts(env, part, unstated)
         # torchcodec's own build for the CPU works beside any.
         if part.build and name != "torchcodec" and cuda_of(part.build) != cuda_of(package.build):
             yield f"{name} {part.version} is for another version of CUDA"
 
 
+def _missing(env: Installed, package: Package) -> Iterator[str]:
+    """Yield a sentence for each required package that is not installed, except parts of CUDA.
+
+    Packages from conda declare requirements that conda provides under other names.
+    """
+    if env.is_of_conda(package):
+        return
+    for need in _needs(env, package.requires):
+        name = types.canonical(need.name)
+        if name not in env.packages and not of_build(name) and not cuda_of(name):
+            yield f"{package.name} {package.version} needs {need.name}, which is not installed"
+
+
 def _title(key: types.Framework, release: str, build: str) -> str:
     return f"{FRAMEWORKS[key].title} {release}" + (f" ({build})" if build else "")
 
 
-def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a sentence for each framework or NumPy requirement that is not satisfied."""
+def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
+    """Yield the requirements that apply to the environment, without invalid ones and extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     version = env.place.version
     markers = {"extra": "", "python_version": version, "python_full_version": f"{version}.0"}
-    for text in (*package.requires, *unstated):
-        with suppress(InvalidRequirement, ValueError, RecursionError):  # of either version, too
+    for text in texts:
+        with suppress(InvalidRequirement, ValueError, RecursionError):
             need = Requirement(text)
-            other = env.packages.get(types.canonical(need.name))
-            if (
-                other
-                and (of_build(other.name) or other.name == "numpy")
-                and (need.marker is None or need.marker.evaluate(markers))
-                and not any(need.specifier.contains(v, prereleases=True) for v in other.versions)
-            ):
+            if need.marker is None or need.marker.evaluate(markers):
+                yield need
+
+
+def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
+    """Yield a sentence for each framework or NumPy requirement that is not satisfied."""
+    for need in _needs(env, (*package.requires, *unstated)):
+        other = env.packages.get(types.canonical(need.name))
+        if other is None or not (of_build(other.name) or other.name == "numpy"):
+            continue
+        with suppress(ValueError):  # an invalid version
+            if not any(need.specifier.contains(v, prereleases=True) for v in other.versions):
                 yield (
                     f"{package.name} {package.version} needs {need.name}{need.specifier}, but"
                     f" {other.version} is installed"
