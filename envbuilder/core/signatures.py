@@ -278,29 +278,17 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
     return envelope
 
 
-def signed_envelope(content: bytes, payload_type: str, key: PrivateKey) -> Envelope:
-    """Return an envelope of the payload with one signature."""
-    return Envelope(
-        payload_type=payload_type,
-        payload=base64.b64encode(content).decode(),
-        signatures=(_signature(content, payload_type, key),),
-    )
-
-
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
     """Return the envelope with a further signature; unchanged if this key has already signed it."""
     if _signs(envelope, key.public):
         return envelope
     others = [s for s in envelope.signatures if s.keyid != key.public.id]
-    signatures = (*others, _signature(envelope.content, envelope.payload_type, key))
+    made = key.sign(_to_sign(envelope.content, envelope.payload_type))
+    signature = Signature(keyid=key.public.id, sig=base64.b64encode(made).decode())
+    signatures = (*others, signature)
     if len(signatures) > MOST_SIGNATURES:
         raise InvalidError(f"a file can have at most {MOST_SIGNATURES} signatures")
     return replace(envelope, signatures=signatures)
-
-
-def _signature(content: bytes, payload_type: str, key: PrivateKey) -> Signature:
-    made = key.sign(_to_sign(content, payload_type))
-    return Signature(keyid=key.public.id, sig=base64.b64encode(made).decode())
 
 
 def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> PublicKey:
@@ -507,10 +495,11 @@ def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
         ) from error
     same = (e for e in existing if e.payload_type == PAYLOAD_TYPE and e.content == payload)
     earlier = next(same, None)
-    envelope = also_signed(earlier or signed_envelope(payload, PAYLOAD_TYPE, key), key)
+    content = base64.b64encode(payload).decode()
+    unsigned = Envelope(payload_type=PAYLOAD_TYPE, payload=content, signatures=())
     files.save(
         path,
-        msgspec.json.encode(envelope) + b"\n",
+        msgspec.json.encode(also_signed(earlier or unsigned, key)) + b"\n",
         BuildError,
         "Copy the file to a folder you can write to, and sign the copy.",
     )

@@ -149,12 +149,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     profile: str = ""
     """The profile that was verified."""
     backend: str = ""
-    accelerator: str = ""
     epoch_seconds: float | None = None
     share: float | None = None
     """`epoch_seconds` divided by the median of similar nodes, or None if there are fewer than
     three."""
-    images_per_second: float | None = None
     accuracy: float | None = None
     framework: str = ""
     """The name and the version of the framework."""

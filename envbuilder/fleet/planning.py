@@ -15,7 +15,7 @@ from envbuilder.core import decoding, files, types
 from envbuilder.core.errors import InvalidError, printable
 from envbuilder.core.resources import MARK, filled
 from envbuilder.fleet import slurm
-from envbuilder.fleet.model import Entry, Node, Promise, started
+from envbuilder.fleet.model import Entry, Node, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -201,8 +201,6 @@ SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
 """Pattern for folder names that a line of `#SBATCH` can contain unquoted."""
 _START_SECONDS = 120
 """Seconds added to the time limit of a job, for its setup and for reporting a time-out."""
-_LONGEST_WAIT_SECONDS = 30 * 60
-"""Maximum number of seconds to wait until a job starts."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
@@ -237,9 +235,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """The plan of a run: who must prove what, and how long that may take."""
 
     run: str
-    started: str
     quick: bool
-    start_seconds: int
     limit_seconds: int
     promises: tuple[Promise, ...]
     left_out: tuple[Entry, ...]
@@ -280,9 +276,7 @@ def plan(
         raise InvalidError("the scheduler lists no node", "To list the nodes, run: sinfo")
     return Plan(
         run=run,
-        started=started(run),
         quick=request.quick,
-        start_seconds=_LONGEST_WAIT_SECONDS,
         limit_seconds=request.limit_seconds,
         promises=tuple(_counted(promise, library) for promise in promises),
         left_out=left_out,

@@ -12,9 +12,11 @@ from envbuilder.core import text
 from envbuilder.core.console import Progress
 from envbuilder.core.errors import ToolError
 from envbuilder.fleet import folder as folders, judge, planning
-from envbuilder.fleet.model import Entry, Outcome, Summary, natural
+from envbuilder.fleet.model import Entry, Outcome, Summary, natural, started
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
+_LONGEST_WAIT_SECONDS = 30 * 60
+"""Maximum number of seconds to wait until a job starts."""
 SILENT_SECONDS = 600.0
 """Seconds that the scheduler may go without an answer before its jobs are given up."""
 _GRACE_SECONDS = 120
@@ -42,7 +44,7 @@ class _Track:
     ended: float | None = None
 
     def end(
-        self, state: JobState | None, now: float, start_seconds: float, run_seconds: float
+        self, state: JobState | None, now: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
         """Return the outcome and detail of a job that is given up, or None to keep following it.
 
@@ -50,12 +52,12 @@ class _Track:
         """
         if state is not None and state.phase == "waiting":
             self.ended = None
-            if now - self.submitted <= start_seconds:
+            if now - self.submitted <= _LONGEST_WAIT_SECONDS:
                 return None
             reason = ""
             if state.reason:
                 reason = f": {state.reason}"
-            return "pending", f"not started within {text.duration(start_seconds)}{reason}"
+            return "pending", f"not started within {text.duration(_LONGEST_WAIT_SECONDS)}{reason}"
         if state is not None and state.phase in {"running", "ending"}:
             self.running = now if self.running is None else self.running
             self.ended = None
@@ -208,7 +210,7 @@ class Run:
         cancelled = []
         for name, track in list(self._tracks.items()):
             state = states.get(track.job)
-            end = track.end(state, self._now(), self._plan.start_seconds, self._run_seconds)
+            end = track.end(state, self._now(), self._run_seconds)
             if end is None:
                 continue
             del self._tracks[name]
@@ -245,7 +247,7 @@ class Run:
         entries = (*judge.against_equals(judged), *self._plan.left_out)
         summary = Summary(
             run=self._plan.run,
-            started=self._plan.started,
+            started=started(self._plan.run),
             finished=text.stamp_now(),
             quick=self._plan.quick,
             entries=tuple(sorted(entries, key=lambda entry: natural(entry.node))),

@@ -56,12 +56,7 @@ def failed(node: str, job: str, code: int | None, message: str) -> bytes:
 
 
 def plan(*promises: Promise, **changes: Any) -> Plan:
-    facts = {"run": RUN, "started": STARTED}
-    facts |= {
-        "quick": False,
-        "start_seconds": 600,
-        "limit_seconds": 600,
-    }
+    facts = {"run": RUN, "quick": False, "limit_seconds": 600}
     return Plan(**{**facts, "promises": promises, "left_out": (), **changes})
 
 

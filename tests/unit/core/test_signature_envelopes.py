@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from envbuilder.core import signatures
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.signatures import ChangedPayloadError, Envelope, PrivateKey, UnknownKeyError
+from tests.support.envelopes import signed_envelope
 
 KIND = "application/vnd.in-toto+json"
 
@@ -40,7 +41,7 @@ def test_the_specification_s_own_encoding() -> None:
 
 def test_the_trusted_key_that_signed_is_returned(key: PrivateKey, other: PrivateKey) -> None:
     envelope = signatures.parse_envelope(
-        msgspec.json.encode(signatures.signed_envelope(b"x", KIND, key)), "it"
+        msgspec.json.encode(signed_envelope(b"x", KIND, key)), "it"
     )
     assert envelope.content == b"x"
     assert signer(envelope, other, key).id == key.public.id
@@ -53,7 +54,7 @@ def test_the_trusted_key_that_signed_is_returned(key: PrivateKey, other: Private
 
 
 def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: PrivateKey) -> None:
-    envelope = signatures.signed_envelope(b"x", KIND, key)
+    envelope = signed_envelope(b"x", KIND, key)
     for forged in (
         changed(envelope, payload=text(b"y")),
         changed(envelope, payloadType="text/plain"),  # the type is signed, too
@@ -68,9 +69,9 @@ def test_a_changed_payload_is_told_from_an_unknown_key(key: PrivateKey, other: P
 
 def test_the_key_id_decides_nothing(key: PrivateKey, other: PrivateKey) -> None:
     """It is a hint that is not signed."""
-    made = signatures.signed_envelope(b"x", KIND, other).signatures[0].sig
+    made = signed_envelope(b"x", KIND, other).signatures[0].sig
     claims = changed(
-        signatures.signed_envelope(b"x", KIND, other),
+        signed_envelope(b"x", KIND, other),
         signatures=[{"keyid": key.public.id, "sig": made}],
     )
     with pytest.raises(ChangedPayloadError):
@@ -84,7 +85,7 @@ def test_the_key_id_decides_nothing(key: PrivateKey, other: PrivateKey) -> None:
 
 
 def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) -> None:
-    envelope = signatures.signed_envelope(b"x", KIND, key)
+    envelope = signed_envelope(b"x", KIND, key)
     assert signatures.also_signed(envelope, key) is envelope
     both = signatures.also_signed(envelope, other)
     for one in (key, other):
@@ -101,7 +102,7 @@ def test_a_second_signature_is_added_once(key: PrivateKey, other: PrivateKey) ->
 
 def test_unknown_keys_are_ignored_and_both_alphabets_read(key: PrivateKey) -> None:
     content = b"\xfb\xff\xfe"
-    envelope = signatures.signed_envelope(content, KIND, key)
+    envelope = signed_envelope(content, KIND, key)
     assert "+" in envelope.payload or "/" in envelope.payload
     url_safe = envelope.payload.replace("+", "-").replace("/", "_")
     more = [{**json.loads(msgspec.json.encode(envelope))["signatures"][0], "cert": "…"}]

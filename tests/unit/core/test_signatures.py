@@ -22,6 +22,7 @@ from envbuilder.core.signatures import (
     WrongTypeError,
 )
 from tests.support import absence, signing
+from tests.support.envelopes import signed_envelope
 from tests.support.folders import read_json
 
 KIND = "urn:test:v1"
@@ -36,9 +37,7 @@ def judged(
     content: bytes, signer: PrivateKey, trusted: PrivateKey, **changes: Any
 ) -> signatures.Signed:
     kind = changes.pop("payload_type", signatures.PAYLOAD_TYPE)
-    document = (
-        json.loads(msgspec.json.encode(signatures.signed_envelope(content, kind, signer))) | changes
-    )
+    document = json.loads(msgspec.json.encode(signed_envelope(content, kind, signer))) | changes
     envelope = signatures.parse_envelope(json.dumps(document).encode(), "it")
     return signatures.accepted(envelope, [trusted.public], KIND, DIGEST, "it")[1]
 
@@ -138,9 +137,9 @@ def test_of_several_the_error_closest_to_acceptance_is_raised(
 ) -> None:
     purpose = signatures.make_statement([SUBJECT], "urn:other", {})
     refused = {
-        UnknownKeyError: signatures.signed_envelope(purpose, signatures.PAYLOAD_TYPE, other),
-        WrongTypeError: signatures.signed_envelope(purpose, signatures.PAYLOAD_TYPE, key),
-        OtherSubjectError: signatures.signed_envelope(ELSEWHERE, signatures.PAYLOAD_TYPE, key),
+        UnknownKeyError: signed_envelope(purpose, signatures.PAYLOAD_TYPE, other),
+        WrongTypeError: signed_envelope(purpose, signatures.PAYLOAD_TYPE, key),
+        OtherSubjectError: signed_envelope(ELSEWHERE, signatures.PAYLOAD_TYPE, key),
     }
     path = tmp_path / "it.intoto.jsonl"
     for error, envelope in refused.items():  # each is closer than those before it
@@ -148,7 +147,7 @@ def test_of_several_the_error_closest_to_acceptance_is_raised(
         path.write_bytes(msgspec.json.encode(envelope) + b"\n" + lines)
         with pytest.raises(error):
             require([path], key)
-    good = signatures.signed_envelope(STATEMENT, signatures.PAYLOAD_TYPE, key)
+    good = signed_envelope(STATEMENT, signatures.PAYLOAD_TYPE, key)
     path.write_bytes(path.read_bytes() + msgspec.json.encode(good))
     assert require([path], key).keyid == key.public.id
 
@@ -252,7 +251,7 @@ def accepts(content: str, key: PrivateKey, folder: Path) -> bool:
 
 
 def signed(statement: Any, key: PrivateKey, kind: str = signatures.PAYLOAD_TYPE) -> dict[str, Any]:
-    made = signatures.signed_envelope(json.dumps(statement).encode(), kind, key)
+    made = signed_envelope(json.dumps(statement).encode(), kind, key)
     envelope: dict[str, Any] = json.loads(msgspec.json.encode(made))
     return envelope
 
