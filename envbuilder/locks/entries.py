@@ -77,10 +77,14 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> tuple[str, ...]:
-        """The chosen framework release and Python, as text; empty if none were chosen."""
-        if self.decision is None:
+        """The project's framework release and Python, as text.
+
+        Empty outside of a project, and if the profile pins no release.
+        """
+        if isinstance(self.profile, InvalidError) or not self.environment:
             return ()
-        return self.decision.chosen.title, f"Python {self.decision.python}"
+        version = self.decision.chosen.title if self.decision else self.profile.expects.version
+        return (version, f"Python {self.profile.python.default}") if version else ()
 
 
 def entries(
@@ -268,9 +272,10 @@ def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
     result = {}
     releases = set[str]()
     for entry in chosen:
-        if entry.decision:
-            releases.add(entry.decision.chosen.release)
-            result[entry.label] = entry.decision.why
+        if entry.release:
+            releases.add(re.split(r"[ +]", entry.release[0])[0])
+            only = "it works with this release only"
+            result[entry.label] = entry.decision.why if entry.decision else only
     return result if len(releases) > 1 else {}
 
 

@@ -162,7 +162,11 @@ class ProjectProfiles:
                     "Remove the line. To support only profiles that fit, list them, as in"
                     " profiles: [cpu, cuda]",
                 )
-        return adapt(profile, self.contents, self.decision(profile) if profile.builds else None)
+        if profile.builds:
+            return adapt(profile, self.contents, self.decision(profile))
+        for line in self.limits.lines:
+            tuple(_added(profile, profile.python.supported, line))  # raises, if it has another
+        return adapt(profile, self.contents)
 
     def decision(self, profile: Profile) -> Decision:
         """Return the release and the Python for a profile with several builds.

@@ -96,9 +96,10 @@ def test_a_package_is_added_and_locked_everywhere(envbuilder: Command) -> None:
     assert FILE.read_text() == TEXT.replace("[leaf]", "[leaf, more>=1]")
     assert stat.S_IMODE(FILE.stat().st_mode) == 0o640
     assert out.startswith("envbuilder.yaml: added more>=1\n")
-    assert "\ndefault.small: locked, 6 files, 1 changed\n  + more 1.0\n" in out
+    assert "\ndefault.small: locked, 2.13.0, Python 3.11, 6 files, 1 changed\n  + more 1.0\n" in out
     assert out.endswith(
-        "\ndefault.tiny: locked, 6 files, 1 changed\nnotebooks.tiny: locked, 7 files, 1 changed\n"
+        "\ndefault.tiny: locked, 2.13.0, Python 3.11, 6 files, 1 changed\n"
+        "notebooks.tiny: locked, 2.13.0, Python 3.11, 7 files, 1 changed\n"
     )
     assert len(locks()) == 4
     assert packages("notebooks.tiny") == {"torch", "leaf", "lab", "more"}
@@ -192,7 +193,10 @@ def test_a_project_that_can_be_locked_for_no_profile_is_2(package: str, code: in
 def test_check_fails_where_lock_does(envbuilder: Command) -> None:
     FILE.write_text("requirements: [never]\n")
     envbuilder("lock", code=2)
-    assert "✗ default.tiny             unlocked\n" in envbuilder("check", code=2).out
+    assert (
+        "✗ default.tiny             unlocked   2.13.0, Python 3.11\n"
+        in envbuilder("check", code=2).out
+    )
 
 
 @pytest.mark.parametrize(("key", "kind"), [("python_path", "folder"), ("files", "file or folder")])

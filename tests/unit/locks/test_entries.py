@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from envbuilder.core.errors import InvalidError
 from envbuilder.core.settings import load as load_settings
 from envbuilder.locks import compare
-from envbuilder.locks.entries import Entry, of_project, unused_locks
+from envbuilder.locks.entries import Entry, of_project, reasons, unused_locks
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.profile import Profile
 from tests.support.shipped import shipped_lock
@@ -90,6 +90,34 @@ def test_a_profile_that_does_not_fit_says_why(tmp_path: Path) -> None:
     problem = found["default.xpu"].profile
     assert isinstance(problem, InvalidError)
     assert "torch==2.4.1: profile 'xpu' has PyTorch 2.6" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("framework_version: '2.4'", "envbuilder.yaml:1: torch==2.4.*"),
+        ("as_of: 2024-03-01", "envbuilder.yaml:1: torch<=2.2.1"),
+        ("requirements: [torchtext==0.18.0]", "envbuilder.yaml:1 (torchtext): torch<2.4"),
+    ],
+)
+def test_a_profile_with_one_release_is_refused_if_the_project_has_another(
+    tmp_path: Path, text: str, limit: str
+) -> None:
+    found = {entry.name: entry for entry in entries(tmp_path, text)}
+    problem = found["zendnn"].profile
+    assert isinstance(problem, InvalidError)
+    assert problem.message == f"{limit}: profile 'zendnn' has torch 2.13.0+cpu"
+
+
+def test_a_profile_with_one_release_states_it(tmp_path: Path) -> None:
+    (cpu,) = entries(tmp_path, "python: '3.11'\n", "cpu")
+    (zendnn,) = entries(tmp_path, "python: '3.11'\n", "zendnn")
+    assert zendnn.release == ("2.13.0+cpu", "Python 3.11")
+    assert reasons([cpu, zendnn]) == {}
+    assert cpu.decision
+    newer = replace(cpu.decision, chosen=replace(cpu.decision.chosen, release="2.14.1"))
+    differing = reasons([replace(cpu, decision=newer), zendnn])
+    assert differing["default.zendnn"] == "it works with this release only"
 
 
 JAX = "environments: {other: {requirements: [jax]}}\n"
