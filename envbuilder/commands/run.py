@@ -290,7 +290,8 @@ def lock_profile(
     (outcome,) = resolution.resolve_all(settings, listed, report=progress.note, diagnosis=diagnosis)
     if outcome.obstacle or outcome.lock is None:
         what = f"{outcome.entry.label} cannot be locked"
-        raise InvalidError(f"{what}: {outcome.problem}", outcome.hints)
+        again = outcome.hints or Hint("Then run", ("lock",))
+        raise InvalidError(f"{what}: {outcome.problem}", again)
     entries.save({outcome.entry.path: outcome.lock}, _WRITE)
     return outcome.lock
 

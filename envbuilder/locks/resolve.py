@@ -123,6 +123,7 @@ def resolve(
     for lock in filter(None, (basis, of_origin)):
         accepted.update(f"{file.name} {file.version}" for file in lock.files)
 
+    lacking = target_wheels.unoffered(profile, offers)
     offered = _Offered(offers, {}, [])
     ask_of = partial(_asking, start, offered)
 
@@ -140,7 +141,6 @@ def resolve(
             raise OutdatedError(old, place)
 
     try:
-        target_wheels.require_offers(profile, offers, everywhere=not in_project)
         asked = profile
         offered.named.update(_named_sources(profile, foundry))
         for left in reversed(range(_MOST_ROUNDS)):
@@ -157,6 +157,7 @@ def resolve(
                     read_contents,
                     require_recent,
                     on_progress,
+                    lacking,
                     in_project=in_project,
                 )
                 instead = _in_place_of_others(asked, solution) if left else []
@@ -368,12 +369,18 @@ def _targets(
     contents: Contents,
     require_recent: Callable[[Place, Iterable[Found]], None],
     on_progress: Callable[[str], None],
+    lacking: Mapping[types.Platform, str],
     *,
     in_project: bool,
 ) -> _Solution:
-    """Resolve each target of a profile; in a project, also record what each package requires."""
+    """Resolve each target of a profile; in a project, also record what each package requires.
+
+    `lacking` says why some platforms cannot be resolved.
+    """
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
+        if platform in lacking:
+            return UnresolvableError(lacking[platform])
         on_progress(f"{profile.name}: resolving {platform} with Python {python}")
         uv_here = target_wheels.overriding(uv_of[platform, python], profile, platform, python)
         try:

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from msgspec.structs import replace
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuilder.core import http, pip, process, types
@@ -138,12 +139,13 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
     return replace(uv, options=(*uv.options, "--overrides", str(path)))
 
 
-def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: bool) -> None:
-    """Raise `UnresolvableError` if a named index lacks a version that the profile requires of it.
+def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform, str]:
+    """Return why platforms cannot be resolved: a named index lacks a version that they require.
 
-    The framework may be missing on platforms for which PyPI has the same build. Unless
-    `everywhere`, it is enough if the index has the packages of one platform.
+    The framework may be missing on platforms for which PyPI has the same build. Of its companions,
+    the version that goes with the release is required.
     """
+    row = releases.table_of(profile.framework).get(profile.release or "")
     offered: dict[str, set[str]] = {}
     for offer in offers:
         offered.setdefault(types.canonical(offer.distribution), set()).add(offer.version)
@@ -152,18 +154,21 @@ def require_offers(profile: Profile, offers: Iterable[Offer], *, everywhere: boo
     lacking: dict[types.Platform, str] = {}
     for need in map(Requirement, profile.requirements):
         name = types.canonical(need.name)
+        if row and name in row.companions and not need.specifier:
+            need.specifier = SpecifierSet(f"=={row.companions[name]}")
         versions = need.specifier.filter(map(Version, offered.get(name, ())), prereleases=True)
         if name not in sources or any(True for _ in versions):
             continue
         for platform in profile.platforms:
             applying = applies(need.marker, platform, profile.python.default)
             if applying and not (name in builds and is_on_pypi(profile, platform)):
-                lacking[platform] = (
-                    f"{need}: the index {sources[name]} did not answer, and no public lock"
-                    f" contains the hashes of its wheels: {_elsewhere(sources[name])}"
+                lacking.setdefault(
+                    platform,
+                    f"{need.name}{need.specifier}: the index {sources[name]} did not answer, and"
+                    " no public lock contains the hashes of its wheels:"
+                    f" {_elsewhere(sources[name])}",
                 )
-    if lacking and (everywhere or lacking.keys() >= {*profile.platforms}):
-        raise UnresolvableError(next(iter(lacking.values())))
+    return lacking
 
 
 class Hashes:

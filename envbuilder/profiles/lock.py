@@ -568,7 +568,7 @@ def select(lock: Lock, platform: str, python: str) -> Target:
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
     what = f"the lock of '{lock.profile}' has no files for {platform} with Python {python}"
     if cause := lock.missing.get(f"{platform} {python}"):
-        raise InvalidError(f"{what}: {cause.printed()}", f"It covers: {have}")
+        raise InvalidError(f"{what}: {cause.printed()}", Hint("Then run", ("lock",)))
     raise InvalidError(what, f"It covers: {have}. {OTHER_PYTHON}")
 
 

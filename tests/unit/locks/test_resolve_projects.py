@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from envbuilder.core.errors import InvalidError
 from envbuilder.core.process import Completed
 from envbuilder.core.settings import Settings
 from envbuilder.locks import compare
@@ -18,7 +19,17 @@ from envbuilder.packages.sources.source_locker import SourceLocker
 from envbuilder.profiles import lock as profile_lock
 from envbuilder.profiles.lock import Lock
 from envbuilder.profiles.profile import Base, Profile, Python, Resolution, Source, Tools
-from tests.support.resolving import DEB, FakeUv, done, in_project, made, offer, profile
+from tests.support.resolving import (
+    DEB,
+    UVS,
+    FakeUv,
+    done,
+    in_project,
+    made,
+    offer,
+    package,
+    profile,
+)
 
 OVERRIDES = (
     "numpy<2",
@@ -41,6 +52,31 @@ def test_what_a_project_says_of_all_packages_reaches_uv(
     tool = uv.calls[-1]
     assert tool["requirements"].startswith("uv==")
     assert not {"--exclude-newer", "--excludes", "--overrides"}.intersection(tool["argv"])
+
+
+def test_a_target_whose_index_is_silent_says_so_and_stops_no_other(
+    found: Settings, offered: list[Offer]
+) -> None:
+    offered.clear()
+    lines = (
+        'torch==2.5.1+cpu; platform_machine == "x86_64"',
+        'torch==2.5.1; platform_machine == "aarch64"',
+        "torchvision",
+    )
+    both = profile(platforms=("linux/amd64", "linux/arm64"), release="2.5.1", requirements=lines)
+    file = "https://i/torch-2.5.1-cp311-cp311-manylinux_2_17_aarch64.whl"
+    uv = FakeUv(
+        lambda r, _: (
+            package("uv", "0.13.8", *UVS) if r[0] == "u" else package("torch", "2.5.1", file)
+        )
+    )
+    lock = made(in_project(found), uv, both)
+    assert [target.platform for target in lock.targets] == ["linux/arm64"]
+    (cause,) = lock.missing.values()
+    assert cause.text.startswith("torch==2.5.1+cpu: the index pytorch-cpu did not answer")
+    with pytest.raises(InvalidError, match="ENVBUILDER_INDEX_PYTORCH_CPU") as raised:
+        profile_lock.select(lock, "linux/amd64", "3.11")
+    assert raised.value.hint == "Then run: envbuilder lock"
 
 
 def test_each_target_is_offered_the_source_that_is_for_it(

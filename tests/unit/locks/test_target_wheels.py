@@ -20,6 +20,7 @@ from envbuilder.packages.python.uv import Found, Offer, StaticIndex, Unresolvabl
 from envbuilder.profiles import profile as profiles, releases
 from envbuilder.profiles.lock import File
 from tests.support.http_server import Quiet, serving
+from tests.support.resolving import offer
 from tests.support.shipped import shipped_profile
 
 NOTHING = StaticIndex(url="", offers={})
@@ -317,11 +318,16 @@ def test_a_platform_whose_index_is_silent_leaves_those_that_pypi_serves() -> Non
         indexes={"torch": "pytorch-cu124"},
         platforms=("linux/amd64", "linux/arm64"),
     )
-    target_wheels.require_offers(profile, (), everywhere=False)
-    for everywhere, platforms in ((True, profile.platforms), (False, profile.platforms[1:])):
-        fewer = replace(profile, platforms=platforms)
-        with pytest.raises(UnresolvableError, match="pytorch-cu124 did not answer"):
-            target_wheels.require_offers(fewer, (), everywhere=everywhere)
+    lacking = target_wheels.unoffered(profile, ())
+    assert [*lacking] == ["linux/arm64"]
+    assert lacking["linux/arm64"].startswith("torch==2.5.1+cu124: the index pytorch-cu124 did not")
+    # A companion that belongs to another release is of no use.
+    with_vision = replace(
+        profile, requirements=("torchvision",), indexes={"torchvision": "pytorch-cu124"}
+    )
+    newer = offer(distribution="torchvision", version="0.28.0")
+    vision = target_wheels.unoffered(with_vision, [newer])["linux/arm64"]
+    assert vision.startswith("torchvision==0.20.1: the index pytorch-cu124")
 
 
 def test_of_two_nccl_the_one_that_the_framework_requires_takes_the_place() -> None:

@@ -272,7 +272,7 @@ def test_what_a_lock_covers() -> None:
     )
     with pytest.raises(InvalidError, match=r"Python 3.11: 1 package:\n +leaf: exclude") as caught:
         profile_lock.select(partly, "macos/arm64", "3.11")
-    assert caught.value.hint.endswith("linux/arm64 Python 3.14")
+    assert caught.value.hint == "Then run: envbuilder lock"
 
 
 def test_only_a_fitting_lock_is_usable() -> None:
