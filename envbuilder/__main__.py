@@ -1,4 +1,4 @@
-"""Entry point of `envbuilder` and of `python -m envbuilder`."""
+"""The entry point of both `envbuilder` and `python -m envbuilder`."""
 
 import gc
 import sys
@@ -8,10 +8,10 @@ _ALLOCATIONS = 100_000
 
 
 def main() -> NoReturn:
-    """Run the command line.
+    """Run the command line with a garbage collector that runs less often.
 
-    Importing makes thousands of objects and no garbage: at Python's own threshold, looking for some
-    would take a tenth of the time of `--help`.
+    Imports create thousands of objects but no garbage. At Python's default threshold, the garbage
+    collections during the imports would take a tenth of the time of `--help`.
     """
     gc.set_threshold(_ALLOCATIONS)
     try:

@@ -1,4 +1,4 @@
-"""The command line: import commands on first use, and turn errors into exit codes."""
+"""The command line: import each command on first use, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ GROUPS = {
         "clean": "Remove environments, images and files that envbuilder made.",
     },
 }
-"""The commands as `--help` lists them, in groups: a repository that runs, its proof, other
-machines."""
+"""The commands in the groups and the order in which `--help` lists them."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 RELATIVES = {
     "remove": "add",
@@ -72,9 +71,9 @@ RELATIVES = {
     "verify-signature": "sign",
     "unbundle": "bundle",
 }
-"""Command → the command whose module contains it, under the command's own name."""
+"""Command → the command whose module also contains it, as a function named after the command."""
 _NARROWEST = 50
-"""Minimum width of help texts, in columns."""
+"""Minimum width of the help texts in columns."""
 PASSES_CODE_THROUGH = {"run", "watch", "shell", "jupyter"}
 
 
@@ -89,7 +88,7 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 def global_options() -> list[click.Option]:
-    """Return the options that envbuilder accepts before and after every command."""
+    """Return the options that are accepted both before and after the name of every command."""
     return [
         click.Option(
             ["-q", "--quiet"],
@@ -125,14 +124,14 @@ def _with_global_options(command: click.Command) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are in `envbuilder.commands` and are imported on first use."""
+    """A group that imports its commands from `envbuilder.commands` on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their groups."""
+        """Return the names of all commands in the order in which `--help` lists them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None if there is no command of that name."""
+        """Import and return the command `cmd_name`, or return None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"envbuilder.commands.{RELATIVES.get(cmd_name, cmd_name)}")
@@ -140,7 +139,7 @@ class LazyGroup(click.Group):
         return _with_global_options(getattr(module, name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands in their groups, without importing them."""
+        """Write the commands to the help text, grouped and without importing them."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
@@ -148,7 +147,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if the name is unknown, suggest a similar one."""
+        """Find the command; if its name is unknown, suggest a similar name in the error."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -181,7 +180,7 @@ cli.params += global_options()
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit with the exit code for its outcome."""
+    """Run the command line, then exit with the exit code that corresponds to its outcome."""
     # A caller that passes its own arguments or uses py-rattler itself may continue afterwards.
     owns_process = arguments is None and "rattler" not in sys.modules
     if arguments is None:
@@ -198,10 +197,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _require_utf8() -> None:
-    """Restart in Python's UTF-8 mode if the locale has another encoding.
+    """Restart this process in Python's UTF-8 mode if the locale uses another encoding.
 
     Otherwise the names and contents of files in an image would depend on the locale. Python 3.15
-    uses this mode by default.
+    uses UTF-8 mode by default.
     """
     if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
         return
@@ -209,12 +208,12 @@ def _require_utf8() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit without shutting down the interpreter.
+    """Exit the process without shutting down the Python interpreter.
 
-    A shutdown would take a tenth of a short command's time, only to free what the process's end
-    frees anyway. It would also wait for threads, such as one that resolves a name. A py-rattler
-    thread that reports a failure holds on to the interpreter for a moment; if it shuts down
-    meanwhile, the process aborts (seen in one of five failures).
+    A shutdown would take a tenth of a short command's time, only to free memory that is freed
+    anyway when the process ends. It would also wait for threads, such as one that is resolving a
+    host name. A py-rattler thread that reports a failure needs the interpreter for a moment longer;
+    if the interpreter shuts down meanwhile, the process aborts (seen in one of five failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -271,7 +270,7 @@ def _run(arguments: list[str]) -> int:  # noqa: PLR0911 (one return per outcome 
 
 
 def _unforeseen(error: Exception) -> tuple[str, str]:
-    """Return the message and the hint for an error that no command expected."""
+    """Return the message and the hint to print for an exception that no command handles."""
     if isinstance(error, OSError) and error.errno is not None:  # a failure of the machine
         place = f"{error.filename}: " if error.filename else ""
         return (

@@ -76,7 +76,7 @@ _WRITABLE = "Free space or make the folder writable, then run the command again.
 
 
 def read_project(settings: Settings) -> tuple[str, Path]:
-    """Return the text and the path of the project's file; raise `InvalidError` without one."""
+    """Return the text and path of the project file. Raise `InvalidError` outside of a project."""
     if settings.project is None:
         raise InvalidError(
             f"there is no {PROJECT_FILE} in this folder or a folder above",
@@ -87,11 +87,11 @@ def read_project(settings: Settings) -> tuple[str, Path]:
 
 
 def apply_change(change: environment_changes.Change, settings: Settings) -> int:
-    """Write a change of the project's file together with its locks; return the exit code.
+    """Write a change of the project file together with the new locks; return the exit code.
 
-    Even without a change, packages that are already listed may not be locked yet, so locks are made
-    anyway. Raise `InvalidError`, and write nothing, if nothing can be locked, or if the file was
-    edited while the locks were resolved, which may take minutes.
+    Make the locks even if the project file does not change, because packages that it already lists
+    may not be locked yet. Raise `InvalidError` and write nothing if nothing can be locked, or if
+    the file was edited while the locks were being resolved, which may take minutes.
     """
     for note in change.notes:
         console.result(f"note: {note}")
@@ -103,10 +103,10 @@ def apply_change(change: environment_changes.Change, settings: Settings) -> int:
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
-    """Return the locks to be remade for an environment: the existing ones and this machine's.
+    """Return the locks to remake after a change of `environment`: existing ones and this machine's.
 
-    For the default environment, these are the locks of all environments, because all other
-    environments contain it.
+    If `environment` is the default one, these are the locks of all environments, because every
+    other environment contains it.
     """
     every = of_project(settings, choosing=choosing)
     concerned = [entry for entry in every if environment in {DEFAULT, entry.environment}]
@@ -115,10 +115,10 @@ def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -
 
 
 def _without_effect(change: environment_changes.Change, settings: Settings) -> Iterator[str]:
-    """Yield notes on added packages that overrides replace.
+    """Yield a note for each added package whose requirement an override replaces.
 
-    The overrides may come from listed files, too. Raise `InvalidError` for an added package that is
-    excluded.
+    The overrides may also come from requirements files that the project lists. Raise `InvalidError`
+    if an added package is excluded.
     """
     environment = settings.environment
     before = settings.definition
@@ -143,7 +143,7 @@ def _without_effect(change: environment_changes.Change, settings: Settings) -> I
 
 
 def _locked(change: environment_changes.Change, settings: Settings) -> Sequence[resolution.Outcome]:
-    """Return the new locks of the environments that a change affects.
+    """Resolve the locks of all environments that a change affects, and return the outcomes.
 
     Raise `InvalidError` if none of them can be locked.
     """

@@ -120,14 +120,14 @@ def command(
 # --- several profiles
 
 _LONGEST = 200
-"""Maximum number of characters of an artifact or an error in the table. Errors are also printed in
-full, above the table."""
+"""Maximum length of an artifact's name or an error in the table, in characters. Errors are also
+printed in full above the table."""
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
-"""Exit codes, worst first, which is the order of the checks."""
+"""Exit codes, worst first. This is also the order in which the conditions are checked."""
 
 
 class _Outcome(NamedTuple):
-    """The result for one profile: a planned build, a finished build, or an error."""
+    """The outcome for one profile: a planned build, a finished build, or an error."""
 
     profile: str
     build: Planned | None = None
@@ -138,7 +138,7 @@ class _Outcome(NamedTuple):
 def _build_several(
     profiles: Sequence[str], request: Request, settings: Settings, *, as_json: bool
 ) -> int:
-    """Build several profiles, print the result of each, and return the exit code."""
+    """Build several profiles and print the outcome of each; return the worst exit code."""
     _require_no_place(request, profiles[0])
     library = variants.library(settings)
     for name in profiles:
@@ -174,7 +174,7 @@ def _planned(request: Request, settings: Settings) -> _Outcome:
 
 
 def _built(outcome: _Outcome) -> _Outcome:
-    """Finish a planned build; return an outcome without a planned build unchanged."""
+    """Finish a planned build; return an outcome that has no planned build unchanged."""
     if outcome.build is None:
         return outcome
     try:
@@ -184,7 +184,7 @@ def _built(outcome: _Outcome) -> _Outcome:
 
 
 def _require_no_place(request: Request, first: str) -> None:
-    """Raise `InvalidError` if an option with the location of a single image is given."""
+    """Raise `InvalidError` if the request has an option for a single image: a tag or a location."""
     options = {"--tag": request.tag, "--output": request.output, "--push": request.push}
     for option, value in options.items():
         if value:
@@ -227,7 +227,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 
 
 def _cells(outcome: _Outcome) -> tuple[str, ...]:
-    """Return the cells of a profile's row in the table."""
+    """Return the cells of the table row that shows an outcome."""
     if result := outcome.result:
         status = result.status
         seconds = f"{result.seconds:.1f}"

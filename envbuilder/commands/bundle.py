@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}
-"""Kind of member → its name in messages, if that differs from the kind."""
+"""Kind of member → what messages call it, for kinds whose own name is not used."""
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a comma-separated value into platforms; reject unknown ones."""
+    """Split a comma-separated value at its commas; reject platforms that are unknown."""
     items = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in items if param.name == "platform" and f not in types.PLATFORMS]
     if unknown:
@@ -225,7 +225,7 @@ def unbundle(file: Path, force: bool, as_json: bool) -> None:
 
 
 def _next(taken: Unpacked) -> tuple[Hint, ...]:
-    """Return the commands to run next, which build or verify the profiles in the bundle."""
+    """Return hints with the commands to run next, which build or verify the unpacked profiles."""
     commands: list[tuple[str, ...]] = []
     locks = {member.path for member in taken.manifest.of_kind("lock")}
     environment = taken.manifest.environment
@@ -249,6 +249,6 @@ def _next(taken: Unpacked) -> tuple[Hint, ...]:
 
 
 def _extraction(file: Path, settings: Settings) -> tuple[str, ...]:
-    """Return the command that extracts a bundle's locks to the project."""
+    """Return the command that extracts the locks in a bundle into the current project."""
     folder = str(settings.project)
     return ("tar", "-xf", str(file), "-C", folder, "--strip-components=1", f"project/{LOCKS}")

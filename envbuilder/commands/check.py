@@ -22,11 +22,11 @@ from envbuilder.profiles.profile import load, search_path
 
 _USABLE = frozenset({"locked", "claimed"})
 _REFUSED = frozenset({"unlocked", "impossible"})
-"""States of locks that locking again would not change."""
+"""States of a lock that running `envbuilder lock` again would not change."""
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """The state of one environment's lock for one profile, and the problems with it."""
+    """The state of the lock for one environment on one profile, with its problems."""
 
     environment: str
     profile: str
@@ -34,10 +34,10 @@ class State(Struct, frozen=True, kw_only=True):
     """One of `locked`, `claimed`, `unlocked`, `missing`, `damaged` and `impossible`."""
     problems: tuple[str, ...]
     hint: str = ""
-    """Advice on the problem, other than to run `envbuilder lock`."""
+    """Advice on how to solve the problem, if running `envbuilder lock` is not enough."""
     failed: bool
-    """Whether this lock fails the check. Profiles that the project does not list may be impossible
-    or unlocked, but not all of them."""
+    """Whether this lock makes the check fail. Profiles that the project does not list may be
+    `impossible` or `unlocked`, as long as this does not apply to all of them."""
 
 
 @click.command("check")
@@ -93,7 +93,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) -> int:
-    """Print whether the locks of the named profiles are fresh; return the exit code."""
+    """Print whether the lock of each named profile is fresh; return the exit code."""
     if settings.definition is not None:
         raise InvalidError(
             "in a project, check takes no profiles, because it checks all locks together",
@@ -114,7 +114,7 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
 
 
 def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the state of a profile's lock, and the state of its conda lock if there is one."""
+    """Yield the state of a profile's lock and, if the profile has one, of its conda lock."""
     profile = load(name, folders)
     path = profile_lock.path_for(name, folders)
     if path is None:
@@ -143,7 +143,7 @@ def _print(state: State, entry: entries.Entry, reason: str) -> None:
 
 
 def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
-    """Yield a note for each profile for which the user's own lock replaces the shipped one."""
+    """Yield a note for each profile whose shipped lock is replaced by a lock of the user's own."""
     folders = search_path(settings.project, settings.config_dir)
     origins = {entry.name: entry.origin for entry in every if entry.origin}
     for profile, lock in origins.values():

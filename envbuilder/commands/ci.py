@@ -1,8 +1,8 @@
-"""`envbuilder ci`: write a workflow that builds and verifies environments.
+"""`envbuilder ci`: write a CI workflow that builds and verifies environments.
 
-From the top, the module has the locked profiles, the matrix (one row for each job), the workflow
-that a CI service reads, and the command. It is long because a row and the job made from it are one
-topic.
+From top to bottom, the module defines the locked profiles, the matrix (one row per job), the
+workflow file for a CI service, and the command. It is long because a row and the job generated from
+it are a single topic.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 def locked_profiles(
     settings: Settings, names: Sequence[str], repository: Path
 ) -> tuple[list[LockedProfile], list[Omission]]:
-    """Return the named profiles, or all that are not opt-in, with their locks, and the omissions.
+    """Return the profiles with their locks, and an omission for each profile that cannot be used.
 
-    Profiles that cannot be used are omitted, with the reason. Raise `InvalidError` instead if such
-    a profile was named, or if the project lists it.
+    Without `names`, return all profiles that are not opt-in. Raise `InvalidError` instead of
+    omitting a profile if it is in `names` or if the project lists it.
     """
     library = Library(search_path(settings.project, settings.config_dir))
     locked: list[LockedProfile] = []
@@ -66,7 +66,7 @@ def locked_profiles(
 
 
 def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
-    """Return a profile with its locks; raise `InvalidError` if it has no usable lock."""
+    """Return an entry's profile with its locks. Raise `InvalidError` if it has no usable lock."""
     if isinstance(entry.profile, InvalidError):
         raise entry.profile
     lock = locks.load(entry.earlier) if entry.earlier else None
@@ -89,7 +89,7 @@ def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
 
 
 def _inside(path: Path | None, repository: Path) -> str:
-    """Return the path relative to the repository; empty if it is None or outside."""
+    """Return `path` relative to the repository, or "" if it is None or not in the repository."""
     root = repository.resolve()
     if path is None or not path.resolve().is_relative_to(root):
         return ""
@@ -97,30 +97,31 @@ def _inside(path: Path | None, repository: Path) -> str:
 
 
 BACKENDS: tuple[types.Backend, ...] = ("venv", "docker", "conda")
-"""Backends that rows may have, the default one first. conda requires a lock of the user's own."""
+"""Backends that a row may use, the default one first. conda requires a conda lock of the user's
+own."""
 TESTS = "pytest"
-"""Name of the package that runs a project's own tests."""
+"""The package that jobs use to run a project's own tests."""
 _DIGITS = 16
-"""Number of digits of a lock's digest that a cache key contains."""
+"""Number of digits of a lock's digest that are part of a cache key."""
 
 
 class LockedProfile(Struct, frozen=True, kw_only=True):
     """A profile, or a project's environment on a profile, with its usable lock."""
 
     environment: str
-    """Name of the project's environment; empty for a profile itself."""
+    """Name of the project's environment; empty if this is a profile outside of a project."""
     profile: Profile
     lock: locks.Lock
     path: str
-    """The lock's path in the repository; empty if it came with envbuilder."""
+    """Path of the lock in the repository; empty if the lock is shipped with envbuilder."""
     conda_lock: CondaLock | None = None
-    """Lock of the profile's conda packages, if it has one."""
+    """The profile's conda lock, if it has one."""
     conda_path: str = ""
-    """Path of the conda lock in the repository; empty if the lock is elsewhere."""
+    """Path of the conda lock in the repository; empty if the conda lock is elsewhere."""
 
     @property
     def backends(self) -> tuple[types.Backend, ...]:
-        """The backends for which there is a lock, the default one first."""
+        """The backends for which the profile has a lock, the default one first."""
         return tuple(
             each
             for each in BACKENDS
@@ -129,12 +130,12 @@ class LockedProfile(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One job: an environment on one platform, with one Python and one backend."""
+    """One job of the matrix: an environment on one platform, with one Python and one backend."""
 
     id: str
-    """Unique name of the job; valid in the names of files, jobs and artifacts."""
+    """Unique name of the job, which is valid in the names of files, jobs and artifacts."""
     what: Literal["verify", "build"]
-    """What the job does: `build` if the runner lacks the accelerator, or may lack it."""
+    """What the job does. `build` means that the runner lacks, or may lack, the accelerator."""
     environment: str
     profile: str
     framework: types.Framework
@@ -143,39 +144,41 @@ class Row(Struct, frozen=True, kw_only=True):
     python: types.PythonVersion
     backend: types.Backend
     runner: str
-    """Label of the runner that does the job."""
+    """Label of the runner that runs the job."""
     cpu_flags: tuple[str, ...]
-    """CPU flags that the runner's processor must have; otherwise `verify` exits with 3."""
+    """CPU flags that the runner's processor must have. Without them, `verify` exits with 3."""
     lock: str
-    """The lock's path in the repository; empty if it came with envbuilder."""
+    """Path of the lock in the repository; empty if the lock is shipped with envbuilder."""
     conda_lock: str = ""
-    """Path of the lock of the conda packages in the repository; empty for other backends."""
+    """Path of the conda lock in the repository; empty for backends other than conda."""
     cache_key: str
-    """Key of the cache of downloads, which changes if other files are needed."""
+    """Key of the download cache, which changes when the required files change."""
     tests: bool = False
-    """Whether the job runs the project's own tests with pytest, which requires that it is locked.
-    """
+    """Whether the job runs the project's own tests with pytest. This requires that pytest is
+    locked."""
     download_bytes: int = 0
-    """Least number of bytes that are downloaded, without a base image."""
+    """Minimum number of bytes that the job downloads, not counting a base image."""
     disk_bytes: int
-    """Least number of bytes that the downloads and the environment take, without a base image."""
+    """Minimum number of bytes that the downloads and the environment take up, not counting a base
+    image."""
 
 
 class Omission(Struct, frozen=True, kw_only=True):
-    """A profile or job that has no row, and the reason."""
+    """A profile or a job that has no row in the matrix, and the reason."""
 
     label: str
     why: str
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """The rows that are requested; an empty field does not restrict them."""
+    """The rows that the user selects. An empty field selects all values."""
 
     platforms: tuple[types.Platform, ...] = ()
     pythons: tuple[types.PythonVersion, ...] = ()
-    """Python versions; if empty, each profile's default."""
+    """Python versions. If empty, each profile's default version is used."""
     backends: tuple[types.Backend, ...] = ()
-    """Backends; if empty, the first one in `BACKENDS` that a profile has."""
+    """Backends. If empty, the first backend in `BACKENDS` for which the profile has a lock is used.
+    """
 
 
 def rows(
@@ -184,9 +187,9 @@ def rows(
     hosted: Mapping[types.Platform, str],
     accelerated: Mapping[str, str],
 ) -> tuple[list[Row], list[Omission]]:
-    """Return the rows of all profiles, and the omissions: the profiles and jobs without a row.
+    """Return the rows of all profiles, and an omission for each profile or job that has no row.
 
-    `hosted` maps a platform to the label of a hosted runner, which has no accelerator.
+    `hosted` maps each platform to the label of a hosted runner, which has no accelerator.
     `accelerated` maps the names that `_runner` looks up to the labels of runners with an
     accelerator.
     """
@@ -209,7 +212,7 @@ def rows(
 
 
 def hint(row: Row) -> str:
-    """Return advice on naming a runner of the user's own for a job."""
+    """Return advice on how to assign a job to a runner of the user's own."""
     return f"name your own runner: --runner {row.profile}@{row.platform}=LABEL"
 
 
@@ -250,9 +253,9 @@ def _default_python(profile: Profile, backend: types.Backend) -> types.PythonVer
 def _pythons(
     locked: LockedProfile, platform: types.Platform, backend: types.Backend
 ) -> tuple[types.PythonVersion, ...]:
-    """Return the Python versions that the locks cover on a platform.
+    """Return the Python versions for which the locks have targets on a platform.
 
-    For images, only versions with a base image count.
+    For images, return only the versions for which there is a base image.
     """
     image = makes_image(backend)
     if image and types.system(platform) != "linux":
@@ -319,7 +322,7 @@ def _files(
     python: types.PythonVersion,
     backend: types.Backend,
 ) -> Iterator[locks.File]:
-    """Yield the files that a job downloads, except a base image and single libraries."""
+    """Yield the files that a job downloads, except for base images and single libraries."""
     target = locks.select(locked.lock, platform, python)
     yield locked.lock.tool(platform)
     for file in target.files:
@@ -333,11 +336,11 @@ def _files(
 def _runner(
     profile: Profile, platform: types.Platform, accelerated: Mapping[str, str]
 ) -> str | None:
-    """Return the label of a runner with the profile's accelerator, or None.
+    """Return the label of a runner that has the profile's accelerator, or None if there is none.
 
-    A runner is named by a profile or an accelerator (`cuda`), or also by a platform
-    (`cuda@linux/arm64`). Without a platform, it is for the profile's first platform, since no
-    machine has two.
+    The keys of `accelerated` are profiles or accelerators (`cuda`), optionally with a platform
+    (`cuda@linux/arm64`). A key without a platform applies only to the profile's first platform,
+    because no machine has two platforms.
     """
     for name in (profile.name, profile.accelerator):
         label = accelerated.get(f"{name}@{platform}")
@@ -353,14 +356,14 @@ PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """The free runners that a CI service provides; none of them has an accelerator."""
+    """The free hosted runners of a CI service. None of them has an accelerator."""
 
     runners: Mapping[types.Platform, str]
-    """Platform → label of a hosted runner."""
+    """Platform → label of the hosted runner for that platform."""
     disk_bytes: int
-    """Number of bytes of disk space that every hosted runner has."""
+    """Disk space in bytes that every hosted runner has."""
     has_engine: bool
-    """Whether jobs on hosted runners can use a container engine without further services."""
+    """Whether jobs on hosted runners can use a container engine without additional services."""
 
 
 SERVICES: Mapping[Provider, Service] = MappingProxyType(
@@ -387,37 +390,38 @@ SERVICES: Mapping[Provider, Service] = MappingProxyType(
 
 
 _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
-"""Prefixes of CPU flags that only some hosted runners have."""
+"""Prefixes of the CPU flags that only some hosted runners have."""
 
 
 OLDEST_PYTHON = "3.11"
-"""Oldest Python that envbuilder itself runs with. Jobs for older versions build them from the
-lock's interpreter."""
+"""Oldest Python that can run envbuilder itself. A job for an older version builds its environment
+with the interpreter from the lock."""
 
 
 class Workflow(Struct, frozen=True, kw_only=True):
-    """The data from which a workflow is written."""
+    """The data from which a workflow file is generated."""
 
     provider: Provider
     rows: tuple[Row, ...]
     omissions: tuple[Omission, ...]
     arguments: tuple[str, ...]
-    """The command that writes the workflow, as arguments."""
+    """The command that writes this workflow, as a list of arguments."""
     output: str
-    """Path of the workflow in the repository. If the workflow is printed, it is empty, and the
-    workflow cannot check itself."""
+    """Path of the workflow file in the repository. Empty if the workflow is printed instead; it
+    then cannot check whether it is up to date."""
     project: bool
-    """Whether the repository is a project with environments."""
+    """Whether the repository contains a project with environments."""
     from_checkout: bool
-    """Whether the repository is envbuilder's own; jobs then install it from the checkout."""
+    """Whether the repository is envbuilder's own. Jobs then install envbuilder from the checkout.
+    """
     requirements: str
-    """Path in the repository of the requirements file that jobs install."""
+    """Path in the repository of the requirements file from which jobs install envbuilder."""
     quick: bool
     """Whether jobs verify with the small subset of MNIST."""
 
 
 def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omission]]:
-    """Return the jobs that a service can do, and the others as omissions with the reason."""
+    """Return the rows that the service can run; turn each of the others into an omission."""
     jobs: list[Row] = []
     omissions: list[Omission] = []
     for row in rows:
@@ -429,9 +433,10 @@ def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omis
 
 
 def require_jobs(workflow: Workflow) -> None:
-    """Raise `InvalidError` if the workflow has no job, or if a lock is not in the repository.
+    """Raise `InvalidError` if the workflow has no jobs, or if a lock is outside of the repository.
 
-    Without the lock, jobs could build something other than what was checked in the repository.
+    Without the lock in the repository, a job could build something other than what was checked
+    there.
     """
     outside: set[str] = set()
     for row in workflow.rows:
@@ -453,7 +458,7 @@ def require_jobs(workflow: Workflow) -> None:
 
 
 def _why_not(row: Row, service: Service) -> str:
-    """Return why a hosted runner cannot do a job; empty if it can, or if another runner does it."""
+    """Return why no hosted runner can run a job, or "" if one can or the job has another runner."""
     if row.runner not in service.runners.values():
         return ""
     if makes_image(row.backend) and not service.has_engine:
@@ -467,10 +472,10 @@ def _why_not(row: Row, service: Service) -> str:
 
 
 def workflow_files(workflow: Workflow) -> dict[str, str]:
-    """Return the files of a workflow: path → text.
+    """Return the files that make up a workflow, as a mapping from paths to texts.
 
-    On GitHub, jobs that only build are in a file of their own, because only a whole workflow can
-    depend on which files have changed.
+    On GitHub, jobs that only build are in a separate file, because only a whole workflow, not a
+    single job, can be made to depend on which files have changed.
     """
     if workflow.provider == "gitlab":
         return {workflow.output: _text(workflow, workflow.rows)}
@@ -485,18 +490,18 @@ def workflow_files(workflow: Workflow) -> dict[str, str]:
 
 
 def _beside(output: str, ending: str) -> str:
-    """Return the path of a file next to the workflow.
+    """Return the path of a file in the same folder as the workflow file.
 
-    Its name is the name of the workflow's file with `ending` in place of the suffix.
+    Its name is the name of the workflow file with the suffix replaced by `ending`.
     """
     path = Path(output or "envbuilder.yml")
     return str(path.with_name(path.stem + ending))
 
 
 def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
-    """Return the text of a workflow file with these jobs.
+    """Return the text of a workflow file that contains the given jobs.
 
-    `builds` is the path of the file if its jobs only build, and is empty otherwise.
+    `builds` is the path of the file if all of its jobs only build. Otherwise, it is empty.
     """
     command = shlex.join(workflow.arguments)
     service = SERVICES[workflow.provider]
@@ -532,8 +537,8 @@ def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
 
 
 _MOST_CACHED = 5 * 10**9
-"""Maximum number of bytes that the jobs cache: half of GitHub's limit per repository, since the
-caches of earlier locks stay until the limit is reached."""
+"""Maximum number of bytes that all jobs together cache. It is half of GitHub's limit per
+repository, because the caches for earlier locks stay until that limit is reached."""
 
 
 def uncached(rows: Iterable[Row]) -> list[str]:
@@ -552,13 +557,13 @@ def uncached(rows: Iterable[Row]) -> list[str]:
 
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Valid labels of runners, which workflows contain unquoted."""
+"""Pattern for valid runner labels. Workflows contain the labels unquoted."""
 
 
 def _python_versions(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> tuple[types.PythonVersion, ...]:
-    """Return the Python versions; raise `BadParameter` if one is malformed."""
+    """Return the given Python versions. Raise `BadParameter` if one is malformed."""
     try:
         return decoding.convert(values, tuple[types.PythonVersion, ...])
     except msgspec.ValidationError as error:
@@ -568,7 +573,7 @@ def _python_versions(
 
 
 def _runners(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Return the labels of runners by profile or accelerator, with or without a platform."""
+    """Parse `--runner` options into a mapping from NAME or NAME@PLATFORM to the runner's label."""
     runners = {}
     for value in values:
         key, _, label = value.partition("=")
@@ -592,7 +597,7 @@ def planned(
     runners: Mapping[str, str],
     provider: Provider,
 ) -> tuple[list[Row], list[Omission]]:
-    """Return the rows for the project in this folder, and the omissions with their reasons."""
+    """Return the rows for the current folder's project, and the omissions with their reasons."""
     locked, unlocked = locked_profiles(load_settings(), names, Path.cwd())
     _require_known(runners, locked)
     service = SERVICES[provider]
@@ -602,7 +607,7 @@ def planned(
 
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
-    """Raise `InvalidError` if a runner is given for a name that the matrix does not contain."""
+    """Raise `InvalidError` if a runner is given for a name that no selected profile has."""
     available: set[str] = set()
     for locked in profiles:
         available |= {locked.profile.name, locked.profile.accelerator}
@@ -623,7 +628,7 @@ _WHEEL = re.compile(
 
 
 def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of the workflow; raise `BadParameter` if it may be outside this folder.
+    """Return the path of the workflow file. Raise `BadParameter` if it may be outside this folder.
 
     The path must be relative, because the workflow contains the command that writes it.
     """
@@ -637,7 +642,7 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of envbuilder's wheel in the repository; it must have this version."""
+    """Return the path of envbuilder's wheel in the repository, after checking its version."""
     if value is None:
         return ""
     inside = _WHEEL.fullmatch(value) and ".." not in value.split("/")
@@ -801,7 +806,7 @@ def command(
 
 
 def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
-    """Print the jobs, and name a file of builds that is not among the workflow's files any more."""
+    """Print the jobs, and a note if the workflow no longer needs its file of build jobs."""
     for line in summary(workflow):
         console.message(line)
     builds = _beside(workflow.output, "-builds.yml")
@@ -810,7 +815,7 @@ def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
 
 
 def summary(workflow: Workflow) -> Iterator[str]:
-    """Yield a line for each job with its task and its sizes, and a line for each omission."""
+    """Yield a line for each job with its task and sizes, and a line for each omission."""
     for row in workflow.rows:
         does = f"verify{' and pytest' if row.tests else ''} at each push"
         if row.what == "build":
@@ -829,7 +834,7 @@ def _options(
     selection: Selection,
     runners: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield the command-line options that select the same jobs again."""
+    """Yield the options of `envbuilder ci` that select the same jobs again."""
     yield from ("--provider", provider)
     if names:
         yield from ("--profile", ",".join(names))
@@ -844,13 +849,13 @@ def _options(
 
 
 def _begin_of_own_line(wheel: str) -> str:
-    """Return the beginning of the line for envbuilder itself in a requirements file."""
+    """Return the beginning of the requirements file's line for envbuilder itself."""
     source = f"./{wheel}" if wheel else f"{self_wheel.DISTRIBUTION}=={__version__}"
     return f"{source} --hash=sha256:"
 
 
 def _requirements(plan: Workflow, wheel: str, settings: Settings) -> RenderedFile:
-    """Return the requirements file that jobs install."""
+    """Return the requirements file from which jobs install envbuilder."""
     if wheel:
         installed = self_wheel.Wheel(file=wheel, content=Path(wheel).read_bytes())
     else:
@@ -865,9 +870,10 @@ def _requirements(plan: Workflow, wheel: str, settings: Settings) -> RenderedFil
 
 
 def _require_current(path: str, expected: str, again: str, *, whole: bool = True) -> None:
-    """Raise `InvalidError` unless a file has the expected text.
+    """Raise `InvalidError` unless the file at `path` has the expected text.
 
-    If not `whole`, the file only has to contain that text.
+    Unless `whole` is true, the file only has to contain that text. `again` is the command that
+    writes the file again, which the hint shows.
     """
     try:
         current = Path(path).read_text(encoding="utf-8")

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     Sizes = Mapping[str, int | None]
 
 _SHOWN = 20
-"""Maximum number of names that are shown per reason to stay, and of rows per kind; --json has all.
-"""
+"""Maximum number of names to show for each reason why items stay, and of rows for each kind of
+item. The output of `--json` contains all of them."""
 _BLOCK = 512
-"""Number of bytes per unit of `st_blocks`, whatever the block size of the file system."""
+"""Number of bytes in one unit of `st_blocks`, whatever the block size of the file system."""
 _SIZE = 12
-"""Width of a size in the table, in columns."""
+"""Width of the size column in the table, in columns."""
 
 
 @click.command("clean")
@@ -133,9 +133,9 @@ def command(
 
 
 def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
-    """Raise an error if something was not removed.
+    """Raise an error if an item could not be removed or the user did not agree to the removal.
 
-    Raise `InvalidError` if consent was missing (`refused`), or `BuildError` if removal failed.
+    Raise `InvalidError` if the user did not agree (`refused`), or `BuildError` if a removal failed.
     """
     if refused:
         raise InvalidError("nothing was removed", "To remove the items listed above, add --yes.")
@@ -148,19 +148,19 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
 
 
 def _is_terminal() -> bool:
-    """Return whether a person, not a program, reads the output and can answer."""
+    """Return whether the output goes to a person, not to a program, and the person can answer."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> None:
-    """Print the table of items: on stdout on a terminal, otherwise on stderr."""
+    """Print the table of items to stdout if that is a terminal, otherwise to stderr."""
     write = console.result if sys.stdout.isatty() else progress.note
     for line in table(items, sizes):
         write(line)
 
 
 def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
-    """Print what was removed: each name for a program, or one line on a terminal."""
+    """Print what was removed: one line in total on a terminal, otherwise one line per name."""
     if not sys.stdout.isatty():
         for name in removed:
             console.result(f"{'would remove' if dry_run else 'removed'} {name}")
@@ -170,9 +170,9 @@ def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
 
 @contextmanager
 def _connected(progress: console.Progress) -> Iterator[Engine | None]:
-    """Yield the container engine, or None if none answers.
+    """Yield a connection to the container engine, or None if no engine answers.
 
-    In that case, print a note if an engine is configured.
+    If an engine is configured but does not answer, print a note.
     """
     try:
         engine = connection.connect()
@@ -194,7 +194,7 @@ def _note_unseen(error: ToolError, progress: console.Progress) -> None:
 
 
 def _lines(staying: Iterable[Skipped]) -> Iterable[str]:
-    """Yield lines on the items that stay, grouped by reason."""
+    """Yield the lines that list the items that stay, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for item in staying:
         by_reason.setdefault(item.reason, []).append(item.name)
@@ -218,7 +218,7 @@ def _examined(
     store: bool,
     volumes: bool,
 ) -> list[Item]:
-    """Return the items to remove, in this order; the inventory records the items that stay."""
+    """Return the items to remove, in order of removal. `inventory` records the items that stay."""
     leftovers = inventory.leftovers()
     if profile is not None:
         inventory.staying.clear()
@@ -242,11 +242,11 @@ def _examined(
 
 
 def measured(items: Sequence[Item], engine: Engine | None, progress: console.Progress) -> Sizes:
-    """Return the bytes that removing each item frees, by name, if removed in this order.
+    """Return item name → bytes that its removal frees if items are removed in the given order.
 
-    A file with several hard links is counted for the last link, and not at all if a link stays. An
-    image is counted for its last name, without the data that it shares with other images. None
-    means that no engine reports the size.
+    A file with several hard links counts when its last link is removed, and never if a link stays.
+    An image counts when its last name is removed, without the data that it shares with other
+    images. None means that no engine reports the size.
     """
     if not items:
         return {}
@@ -281,7 +281,7 @@ def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
 def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Skipped]]:
-    """Remove items; return the removed names, and the items that could not be removed."""
+    """Remove items; return the names of removed items, and the items that could not be removed."""
     removed: list[str] = []
     failed: list[Skipped] = []
     present: set[str] = set()
@@ -301,7 +301,7 @@ def _remove(
 
 
 def _failure(item: Item, engine: Engine | None) -> str:
-    """Remove an item; return an error message, or an empty string if it was removed."""
+    """Remove an item; return an error message if that fails, or "" if the item was removed."""
     try:
         if item.root is not None:
             files.remove(Path(item.name), item.root, item.aside)
@@ -322,7 +322,7 @@ def _failure(item: Item, engine: Engine | None) -> str:
 
 
 def table(items: Sequence[Item], sizes: Sizes) -> Iterator[str]:
-    """Yield the lines of the table of items: by kind, with users and sizes, and the total."""
+    """Yield the lines of the table: items by kind with their users and sizes, then the total."""
     for kind in dict.fromkeys(item.kind for item in items):
         parts: dict[str, list[int | None]] = {}
         users: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""`envbuilder compare`: compare reports of several machines side by side."""
+"""`envbuilder compare`: compare reports from several machines side by side."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def command(
 def _judgements(
     reports: Sequence[history.StoredReport], earlier: Path | None
 ) -> tuple[history.Judgement, ...] | None:
-    """Return the judgements of the reports against earlier ones of the same name in a folder.
+    """Return a judgement of each report that compares it with the earlier report of the same name.
 
-    Return None without a folder.
+    The earlier reports are in the folder `earlier`. Return None if no folder is given.
     """
     if earlier is None:
         return None
@@ -111,7 +111,7 @@ def _text(
 
 
 def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
-    """Return each report once; raise one `InvalidError` for all files that cannot be read."""
+    """Read each report once. Raise a single `InvalidError` for all files that cannot be read."""
     problems: list[InvalidError] = []
     stored: dict[Path, history.StoredReport] = {}
     for path in paths:

@@ -145,7 +145,7 @@ def command(
 
 
 def _frameworks(library: Library, requested: types.Framework | None) -> str:
-    """Return a line on the framework of the shown profiles and on how to see others."""
+    """Return a line that names the framework in use and says how to see the others."""
     name, says_so = library.framework
     reason = f", because {says_so}" if says_so else ""
     if requested:
@@ -158,7 +158,7 @@ def _frameworks(library: Library, requested: types.Framework | None) -> str:
 def _served(
     host: Host, candidates: Sequence[Profile]
 ) -> Iterator[tuple[str, tuple[tuple[Build, Level], ...]]]:
-    """Yield each kind of GPU in this machine with the framework's builds and how they fit."""
+    """Yield each kind of GPU in the host, with the framework's builds and how well they fit."""
     for name, row in ACCELERATORS.items():
         profile = next((p for p in candidates if p.accelerator == name), None)
         if profile and row.vendor and any(gpu.vendor == row.vendor for gpu in host.gpus):
@@ -168,7 +168,7 @@ def _served(
 def _releases(
     framework: types.Framework, host: Host, candidates: Sequence[Profile]
 ) -> Iterator[str]:
-    """Yield a line for each kind of GPU here with the releases that have a build for it."""
+    """Yield a line for each kind of GPU here that lists the releases with a build for it."""
     for name, rated in _served(host, candidates):
         works = [build.release for build, level in rated if level == "note"]
         may = [build.release for build, level in rated if level in {"note", "warning"}]
@@ -180,7 +180,7 @@ def _releases(
 
 
 def _record(folder: Path, *, full: bool, as_json: bool) -> None:
-    """Write a recording of this machine."""
+    """Record everything that detection reads on this machine to files in `folder`."""
     files = recorder.write(folder, probe.fetch(Path("/"), full=full), recorder.this_machine())
     if as_json:
         console.data({"schema": 1, "recording": str(folder), "files": files})
@@ -194,7 +194,7 @@ def _record(folder: Path, *, full: bool, as_json: bool) -> None:
 
 
 def _room(pools: tuple[model_fit.Pool, ...]) -> tuple[str, ...]:
-    """Return lines on the size of models that fit into the accelerator's or main memory."""
+    """Return lines that describe how large a model fits into accelerator or main memory."""
     first = [pool for pool in pools if pool.kind == pools[0].kind]
     counts = Counter(pool.name for pool in first)
     names = " and ".join(f"{n} × {name}" if n > 1 else name for name, n in counts.items())
@@ -268,7 +268,7 @@ _SETS = {
 
 
 def facts(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield labels and values that describe a host, in the usual order of interest."""
+    """Yield labels and values that describe a host, the most frequently needed ones first."""
     yield "system", _system(host)
     yield "processor", _processor(host.cpu)
     yield "cores", _cores(host.cpu)
@@ -390,7 +390,7 @@ def _containers(containers: Containers) -> str:
 
 
 def _gib(size: int | None) -> str:
-    """Return a number of bytes as text in GiB, or "unknown"."""
+    """Format a number of bytes in GiB. Return "unknown" for None."""
     if size is not None:
         return gibibytes(size)
     return _UNKNOWN

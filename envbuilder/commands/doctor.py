@@ -1,4 +1,4 @@
-"""`envbuilder doctor`: report the problems of this machine, each with its fix."""
+"""`envbuilder doctor`: report the problems of this machine, and how to fix each of them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _problems(
 def _judged(
     executable: Path | None, host: Host, settings: Settings, environ: Mapping[str, str]
 ) -> Judgement | None:
-    """Return the judgement of the environment that is named or in use, or None without one."""
+    """Judge the environment that was given or is in use; return None if there is none."""
     from envbuilder.doctor import installed, verdict
     from envbuilder.packages.python import indexes, libraries
 
@@ -172,7 +172,7 @@ def _judged(
 
 
 def _prove(judgement: Judgement, framework: types.Framework, settings: Settings) -> dict[str, Any]:
-    """Return the report of a quick verification in the judged environment."""
+    """Run the quick verification in the judged environment and return its report."""
     from envbuilder.builds import mnist
     from envbuilder.builds.request import Request
     from envbuilder.commands import verify

@@ -42,7 +42,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Parse a time such as 90s, 30m or 2h of at most a week; return it in seconds."""
+    """Parse a duration such as 90s, 30m or 2h, which may be at most a week, into seconds."""
     match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= 7 * 24 * 3600:
@@ -181,7 +181,7 @@ def verify(
 
 
 def _report(summary: Summary, *, as_json: bool) -> int:
-    """Print a run as a table or as JSON, and return the exit code."""
+    """Print the summary of a run, as a table or as JSON, and return the exit code."""
     from envbuilder.fleet import show
 
     if as_json:

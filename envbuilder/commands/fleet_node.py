@@ -1,4 +1,4 @@
-"""`envbuilder fleet node`: verify a node. A job runs it on its node; people do not."""
+"""`envbuilder fleet node`: verify a node. The node's job runs this command; users do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HINT = "Is the folder shared with this node?"
 _LONGEST_MESSAGE = 4000
-"""Maximum number of characters that are kept of the verification's last output."""
+"""Maximum number of characters to keep from the end of the verification's output."""
 
 
 @click.command("node", hidden=True, short_help="Verify this node, for a run of a fleet.")
@@ -81,7 +81,7 @@ def node(
 
 
 def _detected(settings: Settings) -> Detected:
-    """Detect this node and the profile that fits it."""
+    """Detect this node's hardware and the profile that fits it."""
     from envbuilder.host import probe
     from envbuilder.profiles import choice
     from envbuilder.project import variants
@@ -99,7 +99,7 @@ def _detected(settings: Settings) -> Detected:
 
 
 def _read(path: Path, largest: int) -> dict[str, Any] | None:
-    """Return the report in the file that was just written; None if missing or incomplete."""
+    """Return the report that was just written to `path`, or None if it is missing or incomplete."""
     try:
         report = msgspec.json.decode(files.read(path, largest))
     except (OSError, ValueError):

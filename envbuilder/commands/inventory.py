@@ -1,11 +1,11 @@
-"""Decide what `envbuilder clean` may remove, before anything is removed.
+"""Decide which items `envbuilder clean` may remove, before anything is removed.
 
-A folder and its content count as envbuilder's if envbuilder marked the folder on creation. An
-environment counts if its metadata says so. Links are never followed.
+A folder and its contents count as envbuilder's own if envbuilder marked the folder when it created
+it. An environment counts if its metadata says so. Links are never followed.
 
-An image built on one of envbuilder's inherits its labels, and so does an image made from it by
-`docker commit`. Labels therefore only select candidates; an id in a record proves that envbuilder
-built the image.
+An image that is built on top of an envbuilder image inherits its labels, and so does an image that
+`docker commit` creates from it. Labels therefore only select candidates. An image counts as built
+by envbuilder only if a record contains its id.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NOBODYS = (
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 _NAMED = 3
-"""Maximum number of projects that a reason names."""
+"""Maximum number of projects to name in a reason."""
 
 _RUNS = project_folder.RUNS
 _UNPACKED = "unpacked"
@@ -69,63 +69,66 @@ CACHES = (
     _RUNS,
     _UNPACKED,
 )
-"""Folders with replaceable content. Those with envbuilder's mark are removed as a whole."""
+"""Folders whose contents can be downloaded or made again. Folders with envbuilder's mark are
+removed as a whole."""
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """A file, a folder, an image name or a volume that is removed separately."""
+    """A file, folder, image name or volume that can be removed individually."""
 
     name: str
     kind: str
     row: str
-    """Label of the item's row in the table of its kind."""
+    """Label of the table row that shows this item."""
     root: Path | None = None
-    """Folder above a file or folder; no link is followed below it. None for other items."""
+    """Folder above a file or folder, below which no links are followed; None for other items."""
     aside: str = ""
-    """Name to which a folder is renamed first, so that nothing uses it during the removal."""
+    """Name to which a folder is renamed before it is removed, so that nothing uses it meanwhile."""
     id: str = ""
-    """Id of the image; empty for other items."""
+    """Id of the image that the item names; empty for items that are not images."""
     last: bool = False
-    """Whether this is the last name of its image."""
+    """Whether this is the last remaining name of its image."""
     images: frozenset[str] = frozenset()
-    """Ids of images that must be removed before this record; empty for other items."""
+    """Ids of the images that must be removed before this item, which is their record; empty for
+    items that are not records."""
     users: tuple[str, ...] = ()
-    """Projects that use the item."""
+    """The projects that use this item."""
 
 
 class Skipped(Struct, frozen=True):
-    """An examined item that is kept, and the reason."""
+    """An item that was examined and is kept, and the reason for keeping it."""
 
     name: str
     reason: str
 
 
 class Recorded(Struct, frozen=True):
-    """An image in a record: its ids, its names, and the folder of the record."""
+    """An image that a record lists: its ids, its names, and the folder that contains the record."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
     profile: str | None
     folder: Path
     work: str = ""
-    """Working folder of the unfinished build that needs the image; empty for a build's result."""
+    """Working folder of the unfinished build that needs the image; empty if the image is the result
+    of a build."""
     is_leftover: bool = False
-    """Whether only a build that was killed needed the image."""
+    """Whether the image was needed only by a build that has been killed."""
 
 
 class Inventory(Struct):
     """The items that may be removed, and the items that stay.
 
-    While the inventory is open, it holds locks on the items that may be removed.
+    While an inventory is open, it holds locks on the items that may be removed.
     """
 
     settings: Settings
     of_all: bool = False
-    """Whether items that other projects use may be removed, too."""
+    """Whether items that other projects use may be removed as well."""
     items: list[Item] = []
     staying: list[Skipped] = []
     busy: set[str] = set()
-    """Names of working folders that a running build has locked."""
+    """Names of the working folders that running builds have locked."""
     _held: set[Path] = set()
     _locks: ExitStack = field(default_factory=ExitStack)
 
@@ -136,13 +139,13 @@ class Inventory(Struct):
         self._locks.close()
 
     def keep(self, name: Path | str, reason: str) -> None:
-        """Record that an item stays, and why."""
+        """Record that an item stays, and the reason."""
         item = Skipped(str(name), reason)
         if item not in self.staying:
             self.staying.append(item)
 
     def _needed(self, projects: Collection[Path]) -> str:
-        """Return why an item that these projects use must stay; empty if it may be removed."""
+        """Return why an item that is used by `projects` must stay, or "" if it may be removed."""
         own = self.settings.project
         others = _names(project for project in projects if project != own)
         if self.of_all or (not others and (own is None or own in projects)):
@@ -154,7 +157,10 @@ class Inventory(Struct):
     # --- environments, working folders
 
     def environments(self, profile: str | None) -> None:
-        """List environments (of one profile, if given) and the attestations next to them."""
+        """Collect the environments and the attestations next to them.
+
+        If `profile` is given, collect only its environments.
+        """
         for path in self._children(self.settings.data_dir, self.settings.envs_dir):
             if path.name.startswith("."):
                 continue
@@ -175,7 +181,7 @@ class Inventory(Struct):
                     self._environment(path)
 
     def _environment(self, path: Path) -> None:
-        """List an environment that is not locked, unless another project uses it."""
+        """Add an environment, which no process has locked, unless another project uses it."""
         root = self.settings.data_dir
         users_folder = records.users_of(path)
         projects = records.users_in(users_folder)
@@ -227,9 +233,9 @@ class Inventory(Struct):
     # --- downloads and caches
 
     def downloads(self) -> None:
-        """List the folders with content that can be downloaded or made again.
+        """Collect the folders whose contents can be downloaded or made again.
 
-        All of them stay while a build runs.
+        While a build is running, all of these folders stay.
         """
         for name in CACHES:
             ours = {_RUNS, _UNPACKED}
@@ -255,10 +261,10 @@ class Inventory(Struct):
         profile: str | None,
         used: Collection[str] = (),
     ) -> None:
-        """List the images that builds of this installation made, and their records.
+        """Collect the images that builds of this installation created, and their records.
 
-        `images` have envbuilder's label. Only images of `profile` are listed, if it is given.
-        `used` holds the ids of images of running containers.
+        `images` are the images with envbuilder's label. If `profile` is given, only its images are
+        collected. `used` contains the ids of the images of running containers.
         """
         gone: set[str] = set()
         for image in images:
@@ -304,9 +310,10 @@ class Inventory(Struct):
         self._records(recorded, gone, {image.id for image in images} - gone)
 
     def _records(self, recorded: Sequence[Recorded], gone: set[str], staying: set[str]) -> None:
-        """List the folders of records whose images are all removed.
+        """Collect the folders of records whose images are all being removed.
 
-        Records without an image in this engine stay, because their images may be in another engine.
+        Records stay if none of their images is in this engine, because the images may be in another
+        engine.
         """
         ids: dict[Path, set[str]] = {}
         for record in recorded:
@@ -318,7 +325,7 @@ class Inventory(Struct):
                 self._add(folder, root, RECORDS, RECORDS, images=frozenset(of_folder))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
-        """List the engine's volumes that this user's commands made; without `remove`, keep them."""
+        """Collect the volumes that this user's commands created; unless `remove`, keep them."""
         for volume in volumes:
             if volume.labels.get(VOLUME_LABEL) != str(os.getuid()):
                 continue
@@ -347,7 +354,7 @@ class Inventory(Struct):
                 self.keep(folder, f"cannot be read: {error.strerror or error}")
 
     def _is_ours(self, root: Path, folder: Path) -> bool:
-        """Return whether the folder exists, and neither it nor its root is a symbolic link."""
+        """Return whether `folder` exists and neither it nor `root` is a symbolic link."""
         for path in (root, folder):
             if path.is_symlink():
                 self.keep(path, LINK)
@@ -355,7 +362,7 @@ class Inventory(Struct):
         return folder.is_dir()
 
     def _is_marked(self, root: Path, folder: Path) -> bool:
-        """Return whether the folder exists and is marked as envbuilder's."""
+        """Return whether the folder exists and has envbuilder's mark."""
         if not self._is_ours(root, folder):
             return False
         if not files.is_marked(folder):
@@ -364,9 +371,9 @@ class Inventory(Struct):
         return True
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
-        """Take the lock in a file; return whether no other process holds it.
+        """Try to acquire the lock on a lock file; return whether no other process holds it.
 
-        Return true if the file does not exist. The lock is kept if `hold` is true.
+        Return true if the file does not exist. The lock is released again unless `hold` is true.
         """
         if path in self._held:
             return True
@@ -390,7 +397,7 @@ class Inventory(Struct):
 
 
 def recorded_images(settings: Settings, leftovers: Iterable[Item] = ()) -> tuple[Recorded, ...]:
-    """Return the images of all records.
+    """Return the images that all records list.
 
     This includes the records of killed `reproduce` runs in `leftovers`.
     """
@@ -420,7 +427,7 @@ def _names(projects: Iterable[Path]) -> tuple[str, ...]:
 
 
 def statuses(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of a path and of everything below it, as far as it can be read."""
+    """Yield the `stat` results of a path and everything below it, skipping unreadable entries."""
     paths = [path]
     for folder, folders, names in os.walk(path):
         paths += (Path(folder, name) for name in (*folders, *names))
@@ -430,5 +437,5 @@ def statuses(path: Path) -> Iterator[os.stat_result]:
 
 
 def _has_strangers(path: Path) -> bool:
-    """Return whether a path, or anything below it, belongs to another user."""
+    """Return whether `path`, or anything below it, is owned by another user."""
     return any(status.st_uid != os.geteuid() for status in statuses(path))

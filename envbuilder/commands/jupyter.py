@@ -1,4 +1,4 @@
-"""`envbuilder jupyter`: notebooks with a kernel in an environment."""
+"""`envbuilder jupyter`: open notebooks with a kernel that runs in an environment."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _serve(
     version: str,
     arguments: tuple[str, ...],
 ) -> NoReturn:
-    """Replace this process with JupyterLab's server."""
+    """Replace this process with the JupyterLab server."""
     prefix = jupyter.prefix(build)
     # What was built and said above, even if the host changes while the server runs.
     decided = replace(choice.request, profile=build.profile.name, backend=build.backend)
@@ -123,7 +123,8 @@ def _serve(
 def _start_kernel(request: Request, project: Path, connection_file: Path) -> int:
     """Run the kernel of a project's environment in the current folder; return its exit code.
 
-    A kernel outside of containers replaces this process instead.
+    If the kernel does not run in a container, it replaces this process, and the function does not
+    return.
     """
     with chdir(project):
         settings = load_settings()
