@@ -1,8 +1,8 @@
-"""Explain why a target cannot be resolved: the packages without wheels, and what requires them.
+"""Explain why a target cannot be resolved: which packages have no wheel, and what requires them.
 
-uv names only some of the packages that it cannot install. So it is asked again without these, but
-with the requirements that their sources declare, until it finds a solution or fails for another
-reason.
+A single error from uv names only some of the packages that cannot be installed. So uv is run again
+without the named packages, but with the requirements declared by their sources, until it finds a
+solution or fails for another reason.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Ask = Callable[[Profile], Sequence[Found] | UnresolvableError]
-    """A function that asks uv whether a target can be resolved. It returns uv's solution, or the
-    reason why there is none."""
+    """A function that asks uv whether a profile can be resolved for a target. It returns uv's
+    solution, or the reason why there is none."""
 
 _LARGEST_SOURCE = 32 << 20
-"""Maximum bytes of a source distribution that is downloaded to read its requirements."""
+"""Maximum size in bytes of a source distribution that is downloaded to read its requirements."""
 _MOST_NEEDS = 3
 _MOST_QUESTIONS = 12
 """Maximum number of uv runs for one target."""
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
-"""Wheels uploaded within this time count as recent, so the index is not read to check for newer
+"""Wheels uploaded within this time count as recent, so the index is not read to look for newer
 ones."""
 _OWN_INDEX = (
     "its own index has no such wheel or cannot be reached, and no public lock contains its hash"
@@ -56,29 +56,30 @@ _OWN_INDEX = (
 
 
 class Blocker(Struct, frozen=True, kw_only=True):
-    """A package for which a target has no wheel."""
+    """A package that has no wheel for a target."""
 
     name: str
     kind: Literal["absent", "unknown", "source", "wheel"]
-    """Why there is no wheel. `absent`: no index has the package. `unknown`: an index cannot be
-    read. `source`: the releases that fit have only a source. `wheel`: they only have wheels for
-    other targets."""
+    """Why the package has no wheel. `absent`: no index has the package. `unknown`: an index cannot
+    be read. `source`: the releases that would fit are available only as source distributions.
+    `wheel`: the releases that would fit have no source either, and their wheels are for other
+    targets."""
     version: str = ""
-    """The newest release that would fit."""
+    """The newest release that would fit; for `source`, the newest that can be built."""
     by: tuple[str, ...] = ()
-    """What requires it: a place such as "requirements.txt:3", or a package such as "wandb
+    """What requires the package: a place such as "requirements.txt:3", or a package such as "wandb
     0.15.3"."""
     pythons: tuple[str, ...] = ()
-    """The Pythons for which fitting releases have wheels on the target's platform."""
+    """The Python versions for which fitting releases have wheels on the target's platform."""
     problem: str = ""
-    """For `unknown`, why it is unknown; for `absent`, which releases did not exist yet on the
-    `as_of` day."""
+    """For `unknown`, why the package's state is unknown; for `absent`, which releases did not exist
+    yet on the `as_of` day."""
     instead: tuple[str, ...] = ()
-    """Outdated versions that the target would get because of it, such as "wandb 0.15"."""
+    """Outdated versions that the target would get because of this package, such as "wandb 0.15"."""
 
 
 class Diagnosis:
-    """Facts that a command has read from indexes, so that each page is read once.
+    """Facts that a command has read from package indexes, kept so that each page is read once.
 
     The user's own indexes are read only when something cannot be resolved.
     """
@@ -90,11 +91,11 @@ class Diagnosis:
         self._indexes: dict[str, upstream.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
         self.read = upstream.Pages().read
-        """Returns a page of an index that a profile names."""
+        """A function that returns a page of a package index named by a profile."""
 
     @cached_property
     def memory(self) -> Memory:
-        """Results of earlier uv runs."""
+        """The results of earlier uv runs."""
         return Memory(answers={}, indexes=tuple(p.url for p in fetch.places() if not p.flat))
 
     def __enter__(self) -> Self:
@@ -113,8 +114,8 @@ class Diagnosis:
     ) -> tuple[tuple[Blocker, ...], UnresolvableError | None]:
         """Return the packages without a wheel for a target, and why the rest cannot be resolved.
 
-        The second value is None if the rest can be resolved. `refusal` is uv's error for the
-        complete profile. `places` maps requirements to where they are listed.
+        The second value is None if the remaining packages can be resolved. `refusal` is uv's error
+        for the complete profile. `places` maps each requirement to the place where it is listed.
         """
         blockers: dict[str, Blocker | None] = {}
         rest: UnresolvableError | None = refusal
@@ -148,7 +149,7 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
-        """Return the packages without a wheel because of which a target gets outdated versions.
+        """Return the packages without a wheel that force outdated versions of others on a target.
 
         A wheel is outdated if a release with a newer major version fits the project. A pre-release
         that nothing requires is outdated if another release would fit.
@@ -188,9 +189,9 @@ class Diagnosis:
         return tuple(blockers.values())
 
     def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
-        """Return a specifier of the newer versions that a package should have; empty if none.
+        """Return a specifier for the newer versions that a package should have; empty if none.
 
-        A release that has wheels only for other Pythons, and no source, does not fit.
+        A release that has no source, and wheels only for other Python versions, does not fit.
         """
         accepted = ranks(*target)
         fitting = []
@@ -214,7 +215,7 @@ class Diagnosis:
         refusal: UnresolvableError,
         places: Mapping[str, str],
     ) -> Blocker | None:
-        """Return the blocker for a package that uv names; None if the package is not the cause."""
+        """Return the blocker for a package named by uv, or None if the package is not the cause."""
         index = self.index(profile.resolution.as_of)
         releases = index.releases(name)
         lines = [line for line in profile.requirements if distribution(line) == name]
@@ -246,9 +247,10 @@ class Diagnosis:
     def fitting(
         self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
     ) -> dict[Version, upstream.Release]:
-        """Return the releases of a package that fit the profile's lines and uv's error (`proof`).
+        """Return a package's releases that fit the profile's requirements and uv's error (`proof`).
 
-        If the limits in `proof` contradict each other, return the releases that fit any of them.
+        If the version limits in `proof` contradict each other, return the releases that fit any of
+        them.
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
@@ -266,7 +268,8 @@ class Diagnosis:
     ) -> tuple[str, ...]:
         """Return the requirements declared by the source of the newest release within `versions`.
 
-        Empty if there is no source, if it is too large, or if it declares none.
+        Return an empty tuple if there is no source, if it is too large, or if it declares no
+        requirements.
         """
         releases = [*self.index(as_of).fitting(name, versions).values()]
         sdist = releases[-1].sdist if releases else None
@@ -277,14 +280,14 @@ class Diagnosis:
         return self._stated[sdist.file]
 
     def index(self, as_of: str | None = None) -> upstream.Index:
-        """Return the user's indexes as they were on a day, by default now; each is opened once."""
+        """Return the user's indexes as they were on a day (by default today), opened only once."""
         if (key := as_of or "") not in self._indexes:
             opened = upstream.opened(self._settings, as_of)
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
     def elsewhere(self, name: str, version: str, as_of: str | None) -> Sequence[str] | None:
-        """Return a release's requirements from a wheel for another platform; None without one."""
+        """Return a release's requirements from another platform's wheel; None if there is none."""
         with self._lock:
             return self.index(as_of).required_elsewhere(name, version)
 
@@ -316,9 +319,9 @@ def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
 
 
 def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
-    """Return the blockers that make other packages outdated, if a remedy exists.
+    """Return the blockers that force outdated versions which could be avoided.
 
-    There is none for an outdated package if one of its blockers has neither a wheel nor a source.
+    An outdated version cannot be avoided if one of its blockers has neither a wheel nor a source.
     """
     versions = {
         *chain.from_iterable(blocker.instead for blocker in blockers if blocker.kind == "wheel")
@@ -327,7 +330,7 @@ def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
 
 
 class OutdatedError(UnresolvableError):
-    """A target would get outdated versions of packages."""
+    """Raised when a target would get outdated versions of packages."""
 
     def __init__(self, blockers: tuple[Blocker, ...], target: upstream.Target) -> None:
         super().__init__(explained(blockers, target), target)
@@ -343,7 +346,7 @@ def replaced(line: str, version: str, platform: str) -> str:
 
 
 def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
-    """Return the reason why a target cannot be locked, with an item for each blocker and remedy."""
+    """Return the reason why a target cannot be locked, with an item per blocker and remedy."""
     platform, python = target
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]

@@ -1,7 +1,7 @@
-"""Choose the framework release, the Python and the versions that fit a project, by running uv.
+"""Choose a framework release, a Python and package versions that fit a project, by running uv.
 
-There are two searches. The first leaves the framework's release open, and tries one Python after
-the other. The second turns pins into lower bounds, and finds the nearest later versions that fit
+There are two searches. The first leaves the framework's release open and tries one Python version
+after another. The second turns pins into lower bounds and finds the nearest later versions that fit
 together.
 """
 
@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _MOST_SOURCES = 12
-"""Maximum number of uv runs for one Python; uv names the packages without wheels one at a time."""
+"""Maximum number of uv runs for one Python version. uv names the packages that lack wheels one at a
+time."""
 _MOST_NEEDS = 3
 """Maximum number of packages to list as the reason for a choice."""
 _OF_PYTHON = re.compile(r"wheel|Python")
-"""Matches errors from uv that another Python may resolve."""
+"""Matches errors from uv that another Python version may resolve."""
 
 
 class Answer(NamedTuple):
-    """uv's solution for one Python."""
+    """uv's solution for one Python version."""
 
     python: str
     versions: Mapping[str, str]
@@ -65,25 +66,27 @@ class Answer(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Another Python and framework release that an environment could use."""
+    """An alternative Python version and framework release that an environment could use."""
 
     python: str
     wheels: tuple[str, ...]
-    """Packages that have a wheel for this Python but none for the earlier one."""
+    """Packages that have a wheel for this Python version but not for the original one."""
     release: Line | None
-    """The framework release that packages need; None if it does not change."""
+    """The framework release to use instead and the packages that need it; None if it does not
+    change."""
     sources: frozenset[str] = frozenset()
     """Packages that must be built."""
 
 
 class Chooser:
-    """A search with uv for versions that fit together, for a profile on its first platform.
+    """A search with uv for package versions that fit together on the first platform of a profile.
 
-    `diagnosis` has the facts that the command read from indexes; `sources` are packages known to
-    have no wheels. Packages that may be built are left out of the question to uv. If `settled`
-    names the Python, this includes packages that only have wheels for other Pythons. Their own
-    requirements still count, except for the packages in `unasked`, which the user did not ask to
-    build. `report` is called with a line for each run.
+    `diagnosis` provides the facts that the command has read from indexes. `sources` are packages
+    known to have no wheels. Packages that may be built are not passed to uv. If the Python version
+    is already decided (`settled`), this includes packages that have wheels for other Python
+    versions only. The requirements of packages to be built are passed to uv nevertheless, except
+    for the packages in `unasked`, which the user did not ask to build. `report` is called with a
+    line of text for each run.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class Chooser:
         self._settled = settled
         self._unasked = unasked
         self.sources = sources
-        """Packages known to have no wheel for any Python."""
+        """Packages known to have no wheel for any Python version."""
 
     @cached_property
     def _offers(self) -> tuple[Offer, ...]:
@@ -115,11 +118,11 @@ class Chooser:
     def alternatives(
         self, python: str, limits: Iterable[str] = (), pythons: Sequence[Line] = ()
     ) -> Iterator[Way]:
-        """Yield the releases and Pythons for which all requirements have wheels.
+        """Yield the framework releases and Python versions for which all requirements have wheels.
 
-        `limits` are the project's constraints on the framework, and `pythons` those on Python.
-        Pythons are tried from the nearest to the farthest, and unsupported ones last. Newer
-        framework releases are tried only if no other fits.
+        `limits` are the project's constraints on the framework, and `pythons` its constraints on
+        Python. Python versions are tried from the nearest to the farthest, with unsupported ones
+        last. Newer framework releases are tried only if no other release fits.
         """
         profile = self._profile
         every = [*profile.choices()]
@@ -136,11 +139,10 @@ class Chooser:
     def moved(
         self, python: str, lines: Iterable[Line], pythons: Sequence[Line] = ()
     ) -> Iterator[tuple[Answer, dict[str, str]]]:
-        """Yield the nearest later versions that fit together, with the new versions by name.
+        """Yield solutions with the nearest later versions, and the versions that differ from a pin.
 
-        Only versions that differ from a pin are included. `lines` are the requirements in the
-        project's files. The first solution keeps the framework's release if it is pinned; the
-        second may change it.
+        `lines` are the requirements in the project's files. The first solution keeps the
+        framework's release if it is pinned; the second may change it.
         """
         loose = _relaxed(self._profile, lines)
         pins = {li.name: Requirement(li.text).specifier for li in lines if is_pin(li.text)}
@@ -160,10 +162,11 @@ class Chooser:
     def _answers(
         self, profile: Profile, pythons: Sequence[str], refusals: set[str], *options: str
     ) -> Iterator[Answer]:
-        """Yield uv's solution for each Python that has one.
+        """Yield uv's solution for each Python version that has one.
 
-        A Python is skipped if a package is known to have no wheel for it. The search stops when an
-        error occurs again that Python does not cause. `refusals` collects the errors.
+        A Python version is skipped if a package is known to have no wheel for it. The search stops
+        when an error that does not depend on the Python version occurs again. The errors are added
+        to `refusals`.
         """
         possible = {*pythons}
         for python in pythons:
@@ -189,8 +192,8 @@ class Chooser:
     ) -> Answer | UnresolvableError:
         """Return uv's solution for a profile's requirements, or the reason why there is none.
 
-        `before` has the versions (by name) to keep if possible. Packages that the project gets from
-        other sources are left out. Raise `BuildError` if an index fails.
+        `before` maps package names to the versions to keep if possible. Packages that the project
+        gets from other sources are left out. Raise `BuildError` if an index fails.
         """
         build = profile.resolution.build
         target = (profile.platforms[0], python)
@@ -236,7 +239,7 @@ class Chooser:
     def _with_needs(
         self, question: Profile, profile: Profile, sources: Iterable[str], target: upstream.Target
     ) -> Profile:
-        """Return `question` extended by the requirements of the packages that must be built."""
+        """Return a copy of `question` with the requirements of the packages to be built added."""
         requirements: list[str] = []
         for name in sorted({*sources} - self._unasked):
             versions = allowed(profile, target, name)
@@ -293,7 +296,7 @@ class Chooser:
         return frozenset(alone)
 
     def absent(self, names: Collection[str]) -> frozenset[str]:
-        """Return the packages that no index has."""
+        """Return those of the named packages that no index has."""
         index = self._diagnosis.index()
         index.prefetch(names)
         return frozenset(n for n in names if not index.releases(n) and n not in index.problems)
@@ -313,11 +316,11 @@ class Chooser:
         return [*self._diagnosis.fitting(profile, target, name, proof).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
-        """Return the Pythons for which one of the releases has a wheel on the first platform."""
+        """Return the Pythons for which any of the releases has a wheel for the first platform."""
         return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
-        """Return the Pythons to try, supported ones first, then by distance from `python`."""
+        """Return the Pythons to try: supported ones first, then by distance from `python`."""
         of_builds = set[str]()
         for choice in self._profile.choices().values():
             of_builds.update(choice.pythons)
@@ -332,7 +335,10 @@ class Chooser:
         return sorted(release.allowed(possible, limits), key=rank)
 
     def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
-        """Return the choice that an answer to `asked` represents, with the reasons for it."""
+        """Return uv's answer to the question `asked` as an alternative, with the reasons for it.
+
+        `before` is the original Python version.
+        """
         profile = self._profile
         index = self._diagnosis.index(profile.resolution.as_of)
         required = sorted({*map(distribution, profile.requirements)} & answer.versions.keys())
@@ -350,7 +356,7 @@ class Chooser:
         return Way(answer.python, tuple(lacking), needed, answer.sources)
 
     def _requirer(self, answer: Answer, asked: Profile) -> str:
-        """Return the packages that do not accept the profile's framework release, as text."""
+        """Return the packages that do not accept the profile's framework release, as one text."""
         profile = self._profile
         framework = FRAMEWORKS[profile.framework]
         index = self._diagnosis.index(profile.resolution.as_of)
@@ -381,7 +387,7 @@ class Chooser:
 def _of_index(profile: Profile) -> Profile:
     """Return a copy of a profile without the packages that the project gets from other sources.
 
-    An index may have another package by that name, or other versions.
+    An index may have an unrelated package with the same name, or other versions of the package.
     """
     return without(profile, [source.name for source in profile.resolution.sources])
 
@@ -409,10 +415,10 @@ def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Pro
 
 
 def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
-    """Return a copy of a profile in which exact pins become lower bounds.
+    """Return a copy of a profile in which exact pins are replaced by lower bounds.
 
     Packages without a lower bound are dropped, because uv would pick their oldest release. They are
-    then installed only as dependencies of other packages, like the framework's own parts.
+    then installed only as dependencies of other packages, as are the framework's own parts.
     """
     framework = FRAMEWORKS[profile.framework]
     texts = {line.name: line.text for line in lines}
@@ -450,7 +456,7 @@ def _lower(specifiers: SpecifierSet) -> Iterator[str]:
 
 
 def is_pin(requirement: str) -> bool:
-    """Return whether a requirement allows one version or one series of versions only."""
+    """Return whether a requirement allows only a single version or a single series of versions."""
     return any(
         specifier.operator in {"==", "===", "~="}
         for specifier in Requirement(requirement).specifier

@@ -1,7 +1,8 @@
 """Compare a lock with its profile and with the lock that it replaces. These functions are pure.
 
-A dependency or an edit can replace the framework build for this hardware with one that installs but
-never uses the device. A new lock may add packages, drop packages, or change their versions.
+Because of a dependency or an edit, a lock can contain a framework build that installs but never
+uses the device, in place of the build for this hardware. A new lock may add packages, drop
+packages, or change their versions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _MOST_OTHERS = 5
 """Maximum number of differing packages to list for one lock."""
 _DIGITS = 9
-"""Number of digits to print of a commit or of a source's hash."""
+"""Number of digits of a commit or a source's hash to print."""
 
 
 def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
@@ -44,7 +45,7 @@ def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
     """Yield a message for each file of `lock` that is not meant for the profile's hardware.
 
-    `origin` is the profile's own lock, with which the files of `lock` are compared.
+    `origin` is the profile's own lock. The files of `lock` are compared with those in it.
     """
     theirs: dict[tuple[str, str, str], File] = {}
     for target in origin.targets if origin else ():
@@ -75,10 +76,10 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
 def _objection(
     file: File, profile: Profile, platform: types.Platform, expected: File | None
 ) -> str:
-    """Return why a file is not the one for this hardware; empty if it is.
+    """Return why a file is not the right one for this hardware; empty if it is the right one.
 
-    `expected` is the same package in the profile's own lock. It counts only if the versions are
-    equal, since a project may choose another release.
+    `expected` is the same package in the profile's own lock. It is compared only if the versions
+    are equal, since a project may choose another release.
     """
     framework = FRAMEWORKS[profile.framework]
     is_build = file.name in framework.builds
@@ -106,9 +107,9 @@ def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
 
 
 def decided_again(before: Lock | None, after: Decided | None) -> str:
-    """Return how the framework release or Python changed since an earlier lock, and why.
+    """Return how the framework release or Python version changed since an earlier lock, and why.
 
-    Empty if neither changed, or if the project's limits on them are the same as before.
+    Empty if neither changed, or if the project's limits on them are still the same.
     """
     earlier = before.decision if before else None
     if earlier is None or after is None or earlier.limits == after.limits:
@@ -127,9 +128,9 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
 
 
 def later_day(decided: Decided | None) -> str:
-    """Return a line if the packages' date comes from the framework release, not from the project.
+    """Return a message if the date limit on packages comes from the framework release.
 
-    Empty if the project sets `as_of` itself, or if there is no date.
+    Empty if the project sets `as_of` itself, or if there is no date limit.
     """
     if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
         return ""
@@ -139,7 +140,7 @@ def later_day(decided: Decided | None) -> str:
 
 
 def in_images(lock: Lock) -> str:
-    """Return a line about the Debian packages that wheels need in images; empty if none."""
+    """Return a line listing the Debian packages that wheels need in images; empty if none."""
     for target in lock.targets:
         if needs := target.system_packages:
             packages = ", ".join(name for name, wheels in needs.items() if wheels)
@@ -152,7 +153,7 @@ def in_images(lock: Lock) -> str:
 def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
     """Yield a message for each required wheel that is missing and each wheel that nothing requires.
 
-    Yield nothing for a profile's own lock, since it does not record requirements.
+    Yield nothing for a profile's own lock, since such a lock does not record requirements.
     """
     from packaging.requirements import Requirement
 
@@ -192,7 +193,7 @@ def changes(before: Lock | None, after: Lock) -> list[str]:
 
 
 def moved(changes: Iterable[str]) -> Iterator[str]:
-    """Yield the version changes, except those of frameworks' builds and their runtime libraries."""
+    """Yield the lines that change a version, except for framework builds and runtime libraries."""
     for line in changes:
         name = line.partition(" ")[0]
         if "→" in line and not (frameworks.of_build(name) or frameworks.is_runtime(name)):
@@ -202,10 +203,10 @@ def moved(changes: Iterable[str]) -> Iterator[str]:
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
     """Yield the label of each lock that differs from its environment's other locks, and a message.
 
-    The message lists packages whose version is not the most common one in the environment. `locks`
-    has an environment (may be empty), a label and a lock for each. Frameworks and their companions
-    may have any version. Debian packages are not compared, since each profile's base determines
-    them.
+    The message lists the packages whose version is not the most common one in the environment. Each
+    item of `locks` has an environment's name (which may be empty), a label and a lock. Frameworks
+    and their companions may have any version. Debian packages are not compared, since they depend
+    on each profile's base image.
     """
     versions: dict[tuple[str, str], dict[str, str]] = {}
     counts: dict[tuple[str, str], Counter[str]] = {}
@@ -225,7 +226,7 @@ def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple
 
 
 def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield a note for each requirement that this hardware cannot use, with any replacement."""
+    """Yield notes on the requirements that this hardware cannot use, and on any replacements."""
     without = []
     for name in dict.fromkeys(map(distribution, requirements)):
         other = instead_of(name, profile)
@@ -238,7 +239,7 @@ def left_out(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 
 
 def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
-    """Yield a message for each requirement that is made for another CUDA version than the build."""
+    """Yield a message for each requirement made for a CUDA version other than the framework's."""
     build = profile.build_on(profile.platforms[0])
     if build is None or profile.accelerator != "cuda":
         return
@@ -254,7 +255,7 @@ def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
     """Return the versions of each package by name; with `of_python`, of Python packages only.
 
-    Targets may have different versions; these are joined with commas.
+    If the versions differ between targets, they are joined with commas.
     """
     versions: dict[str, set[str]] = {}
     for target in lock.targets:
@@ -265,7 +266,7 @@ def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
 
 
 def _version(file: File) -> str:
-    """Return the version of a file, with commit or hash if its source is named by the project."""
+    """Return a file's version, with the commit or hash of its source if the project names one."""
     recipe = file.recipe
     if recipe and "/" in recipe.location:
         return f"{file.version} ({(recipe.commit or recipe.sha256)[:_DIGITS]})"
@@ -275,7 +276,7 @@ def _version(file: File) -> str:
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     """Return the reasons why a lock no longer fits its profile; empty if it fits.
 
-    Reads no other files.
+    No files other than the two given are needed.
     """
     from packaging.requirements import Requirement
     from packaging.version import Version

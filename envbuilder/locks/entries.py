@@ -1,6 +1,6 @@
 """List the locks to create for profiles or for a project's environments, and write them.
 
-Before a lock is written, it is parsed the way every command will parse it.
+Before a lock is written, it is parsed in the same way as by the commands that will read it.
 """
 
 from __future__ import annotations
@@ -40,31 +40,34 @@ class Entry(Struct, frozen=True, kw_only=True):
     """A lock file to be created."""
 
     environment: str = ""
-    """The project's environment; empty for the lock of a profile itself."""
+    """The name of the project's environment; empty for a profile's own lock."""
     name: str = ""
-    """The profile's name; empty if no profile fits the environment or if the environment is
-    unreadable."""
+    """The profile's name; empty if no profile fits the environment or if the environment cannot be
+    read."""
     profile: Profile | InvalidError
     """The profile to lock, or the project's variant of it; an error if there is no usable
     profile."""
     origin: tuple[Profile, Lock] | None = None
-    """For a project's variant, the original profile and its lock, if it has one."""
+    """For a project's variant, the original profile and its lock; None if the original has no
+    lock."""
     places: Mapping[str, str] = {}
-    """Requirement of the project → where it is listed, such as "requirements.txt:3"."""
+    """The project's requirements, each mapped to the place that lists it, such as
+    "requirements.txt:3"."""
     notes: tuple[str, ...] = ()
     """Notes about requirements that were changed or left out."""
     earlier: Path | None
     """The path of the existing lock, or None if there is none."""
     path: Path
-    """The path that the new lock is written to."""
+    """The path to write the new lock to."""
     shipped: Path | None = None
     """The lock shipped with envbuilder, if the new lock would take precedence over it."""
     required: bool
-    """Whether the user named the profile, so that a failure to lock it is an error."""
+    """Whether the user named the profile, so that failing to lock it is an error."""
     decision: Decision | None = None
-    """The framework release and Python chosen for the project, if the profile offers several."""
+    """The framework release and Python version chosen for the project, if the profile offers
+    several."""
     decided: profile_lock.Decided | None = None
-    """The same decision in the form that the lock records, with the reasons."""
+    """The same decision in the form that the lock records, with the reasons for it."""
     limits: tuple[str, ...] = ()
     """The project's limits on the framework and its companions, as constraints for any build."""
     pythons: tuple[Line, ...] = ()
@@ -77,9 +80,9 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> tuple[str, ...]:
-        """The project's framework release and Python, as text.
+        """The project's framework release and Python version, as text.
 
-        Empty outside of a project, and if the profile pins no release.
+        Empty outside of a project, and if the profile pins no framework release.
         """
         if isinstance(self.profile, InvalidError) or not self.environment:
             return ()
@@ -127,11 +130,12 @@ def of_project(
 ) -> Iterator[Entry]:
     """Yield the locks to create for a project, or only those for one profile.
 
-    Opt-in profiles, and profiles for a framework that the environment does not use, are skipped
-    unless the project lists them. An environment that cannot be read, or that no profile fits,
-    yields an entry with the error, so that the other environments can still be locked.
+    Opt-in profiles are skipped unless the project lists them, and so are profiles for a framework
+    that the environment does not use. If an environment cannot be read or no profile fits it, yield
+    an entry with the error, so that the other environments can still be locked.
 
-    Raise `InvalidError` outside a project, for unreadable profiles, and if every environment fails.
+    Raise `InvalidError` outside a project, if a profile cannot be read, or if every environment
+    fails.
     """
     definition = settings.definition
     folder = settings.project
@@ -249,8 +253,8 @@ def _entry(
 def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     """Return a profile's lock, or None if it has none.
 
-    If the user's lock is damaged or stale, return the shipped lock instead, if it matches the
-    profile. Raise `InvalidError` if the lock is damaged and no shipped lock matches.
+    If the user's lock is damaged or stale, return the shipped lock instead, provided that it
+    matches the profile. Raise `InvalidError` if the lock is damaged and no shipped lock matches.
     """
     path = profile_lock.path_for(profile.name, folders)
     try:
@@ -268,7 +272,7 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
 
 
 def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
-    """Return label → why its framework release was chosen; empty if all locks have the same one."""
+    """Return why each lock has its framework release, by label; empty if the releases are equal."""
     result = {}
     releases = set[str]()
     for entry in chosen:
@@ -280,9 +284,9 @@ def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
 
 
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
-    """Return whether the locks as a whole failed; each is given as (required by name, usable).
+    """Return whether locking failed as a whole, given (required by name, usable) for each lock.
 
-    They failed if a lock required by name is unusable, or if all locks are.
+    It failed if a lock that is required by name is unusable, or if all locks are unusable.
     """
     every = tuple(locks)
     unusable = [is_required for is_required, is_usable in every if not is_usable]
@@ -312,8 +316,8 @@ class UnusedLock(Struct, frozen=True, kw_only=True):
     path: Path
     why: str
     excluded: bool
-    """Whether the project file rules the lock out. Otherwise this machine lacks only the profile,
-    which may be a user's own profile on another machine."""
+    """Whether the project file rules the lock out. Otherwise, only the profile is missing on this
+    machine; it may be a user's own profile on another machine."""
 
 
 def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
@@ -366,7 +370,7 @@ class CondaEntry(Struct, frozen=True, kw_only=True):
     label: str
     profile: Profile
     origin: Profile | None
-    """For a project's variant, the original profile."""
+    """The original profile, if `profile` is a project's variant of it; otherwise None."""
     earlier: Path | None
     """The path of the existing lock, or None if there is none."""
     path: Path
@@ -375,9 +379,10 @@ class CondaEntry(Struct, frozen=True, kw_only=True):
 
 
 def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Iterator[CondaEntry]:
-    """Yield the conda locks to create in `folder`, for one profile or all with the conda backend.
+    """Yield the conda locks to create in `folder`.
 
-    Raise `InvalidError` for a profile that cannot be read.
+    These are the lock for the profile `name` or, without a name, those for all profiles that have
+    the conda backend. Raise `InvalidError` for a profile that cannot be read.
     """
     for profile_name in (name,) if name else profile_files.names(library.folders):
         profile = profile_files.load(profile_name, library.folders)
@@ -395,10 +400,10 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 def conda_of_project(
     settings: Settings, name: str | None, folder: Path | None, *, requested: bool
 ) -> Iterator[CondaEntry]:
-    """Yield the conda locks that a project needs; with `requested`, also those it can have.
+    """Yield the conda locks that a project needs; with `requested`, also those that it can have.
 
-    Raise `InvalidError` for an unreadable project, or if `requested` and a required profile is
-    unusable.
+    Raise `InvalidError` if the project cannot be read, or if `requested` is set and a required
+    profile is unusable.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     for entry in of_project(settings, name):
@@ -453,9 +458,9 @@ def conda_solved(
 ) -> tuple[conda_lock.Lock | None, conda_lock.Lock]:
     """Return the existing conda lock (or None) and the new one.
 
-    Versions are kept if they still fit, except with `upgrade` and for `packages`. An up-to-date
-    lock is returned unchanged, without reading the channels, unless `again` is set. Raises the
-    errors of `solve.lock`.
+    Versions that still fit are kept, except with `upgrade` and for the packages in `packages`. If
+    the existing lock is up to date, it is also returned as the new one, without reading the
+    channels, unless `again` is set. Raise the errors of `solve.lock`.
     """
     from envbuilder.packages.conda import solve
 
@@ -471,7 +476,7 @@ def conda_solved(
 
 
 def conda_names(path: Path | None) -> frozenset[str]:
-    """Return the normalized package names of the conda lock at `path`; empty if unreadable."""
+    """Return the normalized names of the packages in a conda lock; empty if it cannot be read."""
     lock, _ = read_earlier(path, conda_lock.load)
     return _conda_names(lock) if lock else frozenset()
 
@@ -482,7 +487,7 @@ def _conda_names(lock: conda_lock.Lock) -> frozenset[str]:
 
 
 def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
-    """Return a copy of a lock without some packages, letting the solver change their versions."""
+    """Return a copy of a lock without some packages, so that the solver is free to update them."""
     targets = []
     for target in lock.targets:
         kept = (p for p in target.packages if types.canonical(p.name) not in names)
@@ -513,10 +518,10 @@ AnyLock = Lock | conda_lock.Lock
 def save(
     locks: Mapping[Path, AnyLock], hint: str | Hint, others: Mapping[Path, bytes] = {}
 ) -> None:
-    """Write the locks and then other files; either all of them are written or none.
+    """Write the locks and then the other files; either all of them are written or none.
 
-    Raise `InvalidError` if the new lock could not be read back, or, with `hint`, if a file cannot
-    be written.
+    Raise `InvalidError` if a new lock could not be read back. Also raise it, with `hint`, if a file
+    cannot be written.
     """
     contents = {path: content(lock) for path, lock in locks.items()}
     for path, lock in locks.items():
@@ -525,7 +530,7 @@ def save(
 
 
 def content(lock: AnyLock) -> bytes:
-    """Return the bytes of a lock's file."""
+    """Return the contents of the lock file for a lock, as bytes."""
     if isinstance(lock, conda_lock.Lock):
         return conda_lock.dump(lock).encode()
     return profile_lock.dump(lock).encode()

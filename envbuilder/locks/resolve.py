@@ -1,7 +1,7 @@
-"""Resolve a profile to a lock: exact files with sha256 for each of its platforms and Pythons.
+"""Resolve a profile to a lock: exact files with a sha256, for each of its platforms and Pythons.
 
-uv resolves each platform and Python in a separate run. It uses the user's own package index and a
-static index of the packages that come from named upstream indexes. This module prepares the runs,
+uv is run separately for each platform and Python version. It uses the user's own package index and
+a static index of the packages that come from named upstream indexes. This module prepares the runs,
 and records which hashes in the result were read and which are only claimed.
 """
 
@@ -54,13 +54,14 @@ if TYPE_CHECKING:
     FindOutdated = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
 
 _MOST_ROUNDS = 12
-"""Maximum rounds of finding packages to build; each goes one level deeper in the requirements."""
+"""Maximum number of rounds of finding packages to build. Each round goes one level deeper into the
+requirements."""
 _ANY_OF = {
     "linux/amd64": "manylinux_2_17_x86_64",
     "linux/arm64": "manylinux_2_17_aarch64",
     "macos/arm64": "macosx_11_0_arm64",
 }
-"""The platform tag of a wheel that will be built for a single target."""
+"""The platform tag for a wheel that will be built for a single target."""
 _AT_ONCE = 2
 """Maximum number of a lock's targets to resolve in parallel."""
 _KIND_ORDER = {"wheel": 0, "source": 0, "deb": 1, "conda": 2, "oci": 3}
@@ -86,18 +87,19 @@ def resolve(
     memory: Memory | None = None,
     suites: Suites | None = None,
 ) -> Lock:
-    """Create the lock of a profile.
+    """Create the lock for a profile.
 
     Versions in `previous` are kept if they still fit, except with `upgrade` and for the packages in
-    `upgrade_packages`. Those move to the newest version that fits the others. For a project's
-    variant, `origin` has the original profile and its lock, from which unchanged parts are taken.
+    `upgrade_packages`. These move to the newest version that fits the others. For a project's
+    variant, `origin` is the original profile with its lock, from which unchanged parts are taken.
     `memory` and `suites` hold answers that the command already has.
 
     If neither an index nor a claim provides a distribution, the lock is `unlocked` and states the
-    reason. `explain` finds the packages that prevent a target. `find_outdated` finds versions that
-    are too old, among those that no earlier lock has. `elsewhere` reads the requirements of a
-    release from a wheel for another platform. Packages without wheels are built if the project
-    allows it. A project's lock records what each package requires, and may omit targets.
+    reason. `explain` finds the packages that prevent a target from being resolved. `find_outdated`
+    finds outdated versions among those that are in no earlier lock. `elsewhere` reads the
+    requirements of a release from a wheel for another platform. Packages without wheels are built
+    if the project allows it. A project's lock records what each package requires, and may omit
+    targets.
 
     Raise `BuildError` if an index fails, `ToolError` if uv is missing, and `InvalidError` if the
     bytes of a local wheel contradict its index or a claim.
@@ -207,7 +209,7 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield uv for each target of a profile, set up with an index of the target's offers."""
+    """Yield a uv for each target of a profile, set up with an index of the target's offers."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -219,14 +221,14 @@ class _Offered(NamedTuple):
     """Wheels that uv can choose from in addition to the user's own indexes."""
 
     indexes: Sequence[Offer]
-    """Wheels from indexes that the profile names."""
+    """Wheels from the indexes that the profile names."""
     named: dict[Source, Offer]
-    """Wheels of sources that the project names."""
+    """Wheels from the sources that the project names."""
     built: list[Offer]
     """Wheels of packages that must be built."""
 
     def on(self, place: Place) -> tuple[Offer, ...]:
-        """Return the offers for a target."""
+        """Return the wheels that are offered for a target."""
         offers = (offer for source, offer in self.named.items() if source.serves(*place))
         return (*self.indexes, *self.built, *offers)
 
@@ -238,13 +240,13 @@ class _Solution(NamedTuple):
     urls: dict[str, str]
     """The URL at which uv found each wheel (sha256 → URL)."""
     failures: dict[Place, UnresolvableError]
-    """The targets that cannot be resolved."""
+    """The targets that cannot be resolved, and why."""
     missing: dict[str, Reason]
     """The targets that the lock omits, and why."""
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
-    """Return requirements that replace packages which cannot be installed together."""
+    """Return requirements on packages that replace others which cannot be installed together."""
     clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
     return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
 
@@ -252,7 +254,7 @@ def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
 def _with_interpreters(
     targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
 ) -> tuple[Target, ...]:
-    """Return the targets with their standalone Python, where they use one."""
+    """Return the targets, each with its standalone Python interpreter if it uses one."""
     everywhere = settings.definition is not None or profile.python.managed
     return tuple(
         replace(target, interpreter=interpreters.of_target(target, basis))
@@ -288,7 +290,7 @@ def _obstacles(
     ask_of: Callable[[Place], Ask],
     explain: Explain,
 ) -> dict[Place, Sequence[Blocker]]:
-    """Return the packages that prevent each target that cannot be resolved."""
+    """Return, for each target that cannot be resolved, the packages that prevent it."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
         if isinstance(failure, OutdatedError):
@@ -304,7 +306,7 @@ def _offers(
     foundry: SourceLocker,
     solution: _Solution,
 ) -> list[Offer]:
-    """Return an offer for each package without a wheel that may be built.
+    """Return an offer for each package that has no wheel and may be built.
 
     If a package cannot be built, the failure is recorded for its target.
     """
@@ -336,7 +338,7 @@ def _finished(
     *,
     may_lack: bool,
 ) -> _Solution:
-    """Return the solution with built wheels, or locked sources, in place of packages to build.
+    """Return the solution with built wheels or locked sources for the packages to be built.
 
     With `may_lack`, the lock may omit targets that cannot be resolved. Otherwise, or if no target
     is left, raise the `UnresolvableError` of the first one.
@@ -422,11 +424,11 @@ def _tools(
     earlier: Iterable[Lock | None],
     on_progress: Callable[[str], None],
 ) -> tuple[dict[types.Platform, File], dict[str, str]]:
-    """Return the uv release that the profile names for every platform, and URLs by sha256.
+    """Return the wheels of the uv that the profile names, by platform, and their URLs by sha256.
 
-    It is taken from an earlier lock if that has this version. This is the uv that installs, since
-    it determines the installed bytes. The uv that resolves depends on the machine, and the lock
-    records its choices. A project's rules for packages do not apply here.
+    The wheels are taken from an earlier lock if it has this version. They are for the uv that
+    installs, because it determines the installed bytes. The uv that resolves depends on the
+    machine; the lock records its choices. A project's rules for packages do not apply here.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
@@ -448,10 +450,10 @@ def _sized(
     measure: Measure,
     on_progress: Callable[[str], None],
 ) -> Lock:
-    """Return the lock with sizes for the files whose index stated none, if they can be determined.
+    """Return the lock with the sizes added that no index stated, as far as they can be determined.
 
-    The previous lock's size for the same sha256 is used, because a size depends only on the bytes,
-    not on their location. Servers are asked for the others.
+    The size in the previous lock for the same sha256 is used, because a size depends only on the
+    bytes, not on their location. For the other files, their servers are asked.
     """
     before = previous.files if previous else ()
     sizes = {f.sha256: f.size for f in before if f.size is not None}
@@ -475,7 +477,10 @@ def _sized(
 def preferred(
     basis: Lock | None, free: Collection[str], platform: str, python: str
 ) -> dict[str, str]:
-    """Return name → version of a target's packages in an earlier lock, without those in `free`."""
+    """Return the versions that an earlier lock has for a target (name → version).
+
+    The packages in `free` are left out.
+    """
     target = target_of(basis, platform, python)
     packages = target.packages if target else ()
     return {f.name: f.version for f in packages if types.canonical(f.name) not in free}
@@ -484,7 +489,7 @@ def preferred(
 def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
     """Return the lock with its final state: `claimed` if a hash was not read from an index.
 
-    The lock is `unlocked` if it has files for other hardware, because `check` would reject it.
+    The lock is `unlocked` if it contains files for other hardware, because `check` would reject it.
     """
     if others := [*foreign]:
         others.append("Use an index with upstream's own files, or another framework_version")

@@ -1,4 +1,4 @@
-"""Find the wheels of one target with uv, their requirements, and their sizes.
+"""Find the wheels for one target with uv, and determine their requirements and sizes.
 
 A package that is assigned to a named index comes only from that index. A framework is installed
 under only one of its distribution names.
@@ -56,12 +56,12 @@ unresolvable."""
 _CUDAS = frozenset({"12", "13"})
 
 _USUAL = frozenset({"opencv-python-headless"})
-"""Packages preferred among equivalent ones if the project lists none: those that need no
+"""Packages to prefer among equivalent ones if the project lists none of them, because they need no
 display."""
 
 
 class ClashError(UnresolvableError):
-    """Two wheels install different bytes at the same path."""
+    """Raised when two wheels install different bytes at the same path."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class ClashError(UnresolvableError):
 def left_out(profile: Profile) -> frozenset[str]:
     """Return the packages that a profile omits even if other packages require them.
 
-    They are for other hardware, excluded by the project, or equivalent to a package that it lists.
+    They are for other hardware, excluded by the project, or equivalent to a package that the
+    profile lists.
     """
     names = {*map(distribution, profile.requirements)}
     foreign = FRAMEWORKS[profile.framework].foreign(profile.accelerator)
@@ -107,7 +108,7 @@ def resolver(
     environ: Mapping[str, str],
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield uv set up to resolve a profile, with a static index of the offers."""
+    """Yield a uv that is set up to resolve a profile, with a static index of the offers."""
     with started(settings, run, environ, offers, profile.indexes, memory) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
@@ -124,9 +125,9 @@ def resolver(
 
 
 def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return uv with only the overrides that apply to a target.
+    """Return uv with only those of the profile's overrides that apply to a target.
 
-    uv would omit a package if the marker of its override did not match.
+    If an override's marker did not match, uv would omit the package altogether.
     """
     needs = map(Requirement, profile.resolution.overrides)
     holding = [need for need in needs if applies(need.marker, platform, python)]
@@ -140,10 +141,11 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
 
 
 def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform, str]:
-    """Return why platforms cannot be resolved: a named index lacks a version that they require.
+    """Return the platforms that cannot be resolved because a named index lacks a required version.
 
-    The framework may be missing on platforms for which PyPI has the same build. Of its companions,
-    the version that goes with the release is required.
+    Each platform is mapped to a message. The framework may be missing from the index on platforms
+    for which PyPI has the same build. A companion of the framework is required in the version that
+    goes with the release.
     """
     row = releases.table_of(profile.framework).get(profile.release or "")
     offered: dict[str, set[str]] = {}
@@ -172,7 +174,7 @@ def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform,
 
 
 class Hashes:
-    """A lookup of the Pythons for which the hash of a framework's wheel is known.
+    """A lookup of the Python versions for which the hash of a framework's wheel is known.
 
     Each index is read once. Whether an index can be reached depends on the machine; what the index
     or a claim states does not.
@@ -184,7 +186,7 @@ class Hashes:
         self._offers: dict[str, tuple[Offer, ...]] = {}
 
     def __call__(self, build: Build) -> tuple[str, ...]:
-        """Return the Pythons for which a wheel of this build has a known hash."""
+        """Return the Python versions for which a wheel of this build has a known hash."""
         if build.index == indexes.DEFAULT:
             return build.pythons
         if build.index not in self._offers:
@@ -209,11 +211,11 @@ def of_target(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target, with the framework only under the name in the profile.
+    """Return the wheels for a target, with the framework only under the name in the profile.
 
-    Another package may require it by a different name, such as `tensorflow` where the profile has
-    `tensorflow-cpu`. Both contain the same modules. The other name is resolved to the same version,
-    so that the limits of the packages that require it apply, and is then left out.
+    Another package may require the framework under a different name, such as `tensorflow` where the
+    profile has `tensorflow-cpu`. Both contain the same modules. The other name is resolved to the
+    same version, so that the limits of the packages that require it apply, and is then left out.
     """
     wheels = _of_indexes(profile, platform, python, before, uv)
     present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
@@ -238,11 +240,12 @@ def compared(
     python: types.PythonVersion,
     contents: Mapping[str, Mapping[str, str]],
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target after checking them for files that conflict.
+    """Return the wheels for a target after checking them for conflicting files.
 
-    `contents` has the files of each wheel by its sha256; a wheel whose content is unknown is marked
-    as unread. If stray files or programs conflict, one of the wheels gets a recipe that leaves them
-    out. Raise `ClashError` for any other path at which two wheels install different bytes.
+    `contents` holds the files in each wheel by the wheel's sha256. A wheel whose contents are
+    unknown is marked as unread. If stray files or programs conflict, one of the wheels gets a
+    recipe that leaves them out. Raise `ClashError` for any other path at which two wheels install
+    different bytes.
     """
     installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
     pruned = wheel_conflicts.prunable(installed, python)
@@ -277,9 +280,9 @@ def compared(
 
 
 def _pruned(file: File, python: str, paths: Iterable[str]) -> File:
-    """Return a wheel with a recipe that installs it without some paths.
+    """Return a wheel with a recipe that installs it without the given paths.
 
-    The recipe has the hash of the complete wheel.
+    The recipe contains the hash of the complete wheel.
     """
     site = f"lib/python{python}/site-packages/"
     recipe = Recipe(
@@ -296,9 +299,9 @@ def _pruned(file: File, python: str, paths: Iterable[str]) -> File:
 def with_dependencies(
     wheels: Sequence[Found], profile: Profile, platform: types.Platform, python: str, uv: Uv
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target, each with the names of the wheels that it requires.
+    """Return the wheels for a target, each with the names of the wheels that it requires.
 
-    A requirement of an omitted framework name is replaced by the framework's name in the lock.
+    A requirement on a framework name that is not in the lock is replaced by the name that is.
     """
     names = FRAMEWORKS[profile.framework].names
     pins = {wheel.file.name: wheel.file.version for wheel in wheels}
@@ -318,10 +321,10 @@ def with_dependencies(
 
 
 def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
-    """Return the constraints of a profile, with more that keep out builds for other hardware.
+    """Return a profile's constraints, with additional ones that keep out builds for other hardware.
 
     If the profile uses PyPI's build of torch, other builds of the same release are excluded: a
-    find-links folder may have 2.13.0+cpu, which satisfies `torch==2.13.0` for uv.
+    find-links folder may contain 2.13.0+cpu, which satisfies `torch==2.13.0` for uv.
     """
     if profile.framework != "torch":
         return (*profile.constraints, *_one_cuda(profile, platform))
@@ -352,10 +355,10 @@ def _of_indexes(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels of a target; a package that is assigned to a named index comes from it.
+    """Return the wheels for a target, taking packages that have a named index only from that index.
 
     uv chooses the best version from all indexes, which may be PyPI's build for other hardware. In
-    that case, it resolves again without that version.
+    that case, uv is run again without that version.
     """
     builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
@@ -396,7 +399,7 @@ def _of_indexes(
 
 
 def _elsewhere(source: str) -> str:
-    """Return advice for a named index that cannot be reached."""
+    """Return advice on what to do about a named index that cannot be reached."""
     return (
         f"lock on a machine that can reach it, or set a mirror ({indexes.mirror_setting(source)})"
     )
@@ -408,9 +411,9 @@ PATIENCE = 3
 
 
 def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
-    """Return URL → size in bytes of the files at some URLs. Never raises.
+    """Return URL → size in bytes for the files at some URLs. Never raises.
 
-    URLs without a clearly stated size are left out. A guess would be worse, because the size
+    URLs whose size is not clearly stated are left out. A guess would be worse, because the size
     decides whether a disk has enough space.
     """
     unique = sorted(set(urls))
@@ -424,7 +427,7 @@ def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]
 def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
     """Return a file's size in bytes from a HEAD request or from disk; None if it is unknown.
 
-    If the host does not answer, add it to `silent_hosts`.
+    If the host does not answer, it is added to `silent_hosts`.
     """
     import requests
 
