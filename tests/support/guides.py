@@ -6,16 +6,14 @@ own:
     <!-- tested
     project: script
     writes: envbuilder.yaml
-    laptop.json: lunar-lake
     needs: torch
     -->
 
 Its `sh` blocks then run one after the other in a copy of that project of `examples/` (`without`
 some of its files, and with those that the reader `writes`: the `yaml`, `python` and `cpp` blocks
-whose first line is `# NAME` or `// NAME`), beside recordings of constructed hosts under the names
-that the guide gives them. A `text` block is what the commands before it print, on stdout or
-stderr; … stands for anything, and lines may be wrapped elsewhere. "exit code N" at its end is not
-printed.
+whose first line is `# NAME` or `// NAME`), two folders below a checkout with `tests/data/hosts`.
+A `text` block is what the commands before it print, on stdout or stderr; … stands for anything, and
+lines may be wrapped elsewhere. "exit code N" at its end is not printed.
 
 The one command below the line `<!-- serves -->` goes on until Ctrl-C, which is pressed once the
 link that it prints was opened.
@@ -40,7 +38,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tests.support import conda_channel, conda_packages, examples, host_trees
+from tests.support import conda_channel, conda_packages, examples
 from tests.support.notebooks import ENDED
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs/guides"
@@ -73,7 +71,6 @@ class Guide(Struct, frozen=True):
     """The files that the reader writes, by name."""
     channel: tuple[str, ...]
     """Packages of the conda channel, as `NAME=VERSION`."""
-    hosts: dict[str, str]
     needs: str
     steps: tuple[Step, ...]
 
@@ -105,7 +102,6 @@ def _part(name: str, text: str, comment: str) -> Guide:
         written={file: blocks[file] for file in keys.pop("writes", "").split()},
         channel=tuple(keys.pop("channel", "").split()),
         needs=keys.pop("needs", ""),
-        hosts=keys,
         steps=tuple(steps),
     )
 
@@ -124,8 +120,6 @@ def lay(guide: Guide, folder: Path) -> None:
     for name, text in guide.written.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    for name, host in guide.hosts.items():
-        shutil.copy(host_trees.FOLDER / f"{host}.json", folder / name)
 
 
 def lay_channel(guide: Guide, python: conda_channel.Package, folder: Path) -> None:
