@@ -2,6 +2,7 @@
 """Set up envbuilder from a checkout with nothing but Python 3.11 or newer, then do the main job.
 
     python3 bootstrap.py               detect this machine, build its environment, verify it
+                                       (minutes on two cores)
     python3 bootstrap.py test [ARG…]   set up and run the tests (ARG… goes to pytest)
     python3 bootstrap.py test --all    the slow ones, too: what CI runs
     python3 bootstrap.py setup [SET]   only set up .venv; SET: run (the default), test or dev
