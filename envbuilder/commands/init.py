@@ -1,6 +1,6 @@
 """`envbuilder init`: write a first envbuilder.yaml for a repository, and lock it.
 
-The module is long because writing and reporting depend on what can be locked.
+The module is long because what is written and reported depends on what can be locked.
 """
 
 from __future__ import annotations
@@ -62,26 +62,27 @@ if TYPE_CHECKING:
     from envbuilder.project.release import Offered
 
     Ask = Callable[..., chooser.Chooser]
-    """A function that returns a chooser for a profile and for packages known to have no wheels."""
+    """A function that returns a chooser for a profile. It also receives the packages that are known
+    to have no wheels."""
 
 _OLD = timedelta(days=548)
-"""Least age of the last commit for which releases of its time are used."""
+"""Minimum age of a repository's last commit for `init` to use the package releases of that time."""
 _PATIENCE = 45.0
-"""Seconds after which no more indexes are read; `lock` continues from there."""
+"""Seconds after which `init` queries no more indexes. `lock` continues from there."""
 _BUILDING = 3600.0
-"""The same limit in seconds with --build, which needs the lock."""
+"""The same limit in seconds with --build, which needs the finished lock."""
 _MOST_SUGGESTED = 12
 _MOST_ASKED = 300
-"""Maximum number of a repository's requirements, which are untrusted, that are suggested in --json
-or looked up on the index."""
+"""Maximum number of requirements from a repository to suggest in --json or to look up on the index.
+The repository is untrusted."""
 _MOST_RELEASES = 8
-"""Maximum number of framework releases that are tried: those nearest to the requested one."""
+"""Maximum number of framework releases to try, starting with those nearest to the requested one."""
 _PYTHONS = range(8, 14)
-"""Minor versions of Python 3 that are tried."""
+"""Minor versions of Python 3 to try."""
 _SHOWN = 3
 _MANY = 6
-"""Number of items in all sections above which most sections show a single item on a terminal;
---json has all."""
+"""Number of items in all sections above which most sections show only one item on a terminal. The
+output of --json contains all items."""
 _ABSENT = "no index has them"
 _STRANGERS = "the index has an unrelated package of this name"
 _TOO_OLD = "the requested version is too old for Python 3.8 and later"
@@ -112,7 +113,7 @@ class Impossible(Struct, frozen=True):
 
 
 class SourceFile(Struct, frozen=True, kw_only=True):
-    """A file, or another source, whose requirements are used."""
+    """A file, or another source of packages, whose requirements the new envbuilder.yaml uses."""
 
     file: str
     why: str
@@ -120,28 +121,29 @@ class SourceFile(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The result of `init`: the text of the file, and what became of each requirement."""
+    """The result of `init`: the text of the new file, and what was done with each requirement."""
 
     schema: int = 2
     file: str
     written: bool
-    """Whether the file is written; false if it already exists and is not empty."""
+    """Whether the file was written; false if a file exists already and is not empty."""
     text: str
-    """Text of the new envbuilder.yaml."""
+    """The text of the new envbuilder.yaml."""
     taken: tuple[SourceFile, ...]
     changed: tuple[str, ...]
     dropped: tuple[str, ...]
     needs_you: tuple[str, ...]
     suggested: tuple[draft.Suggested, ...]
     others: tuple[str, ...]
-    """Files with requirements that are not used."""
+    """Files that contain requirements but are not used."""
     impossible: tuple[Impossible, ...]
     locked: str = ""
-    """This machine's profile if its lock was made, too; otherwise empty."""
+    """The profile for this machine if its lock was made as well; otherwise empty."""
     imports: import_check.Outcome | None = None
-    """With --build, the results of importing the code's imports and the project's requirements."""
+    """With --build, the results of trying the imports in the code and of the project's
+    requirements."""
     next: tuple[str, ...]
-    """Commands to run next."""
+    """The commands that the user should run next."""
 
 
 @click.command("init")
@@ -214,7 +216,7 @@ command.help = str(command.help).format(forms=forms.supported())
 
 @contextmanager
 def _interrupted(until: float) -> Iterator[None]:
-    """Raise `TimeoutError` in the block at a time of the monotonic clock, like Ctrl-C would."""
+    """Interrupt the block with `TimeoutError` at the time `until` of the monotonic clock."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -229,10 +231,11 @@ def _interrupted(until: float) -> Iterator[None]:
 
 
 def _locked(report: Report, diagnosis: Diagnosis) -> Report:
-    """Make the lock of this machine's profile, and return the report with it.
+    """Lock the profile that fits this machine, and return the report with that profile added.
 
-    If no profile fits this machine, make no lock: the file is for other machines, too. Raise
-    `InvalidError` if the lock has nothing for this machine.
+    If no profile fits, do not lock anything and return the report unchanged, because
+    envbuilder.yaml is for other machines, too. Raise `InvalidError` if the lock has no target for
+    this machine.
     """
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
@@ -255,7 +258,7 @@ def _locked(report: Report, diagnosis: Diagnosis) -> Report:
 
 
 def _built(report: Report) -> Report:
-    """Build the environment of this machine's lock; return the report with the import results."""
+    """Build the environment locked for this machine, and add the import results to the report."""
     from envbuilder.builds import pipeline
     from envbuilder.builds.request import Request
 
@@ -268,10 +271,10 @@ def _built(report: Report) -> Report:
 def _report(
     folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository, and return the report and an error of the index, or None.
+    """Read the repository; return the report and, if an index failed, the index's error.
 
-    Indexes are only used with a `diagnosis`, and only until the time `until` of the monotonic
-    clock. The error says why no index could tell which versions fit together.
+    Without a `diagnosis`, use no index. With one, use indexes only until the time `until` of the
+    monotonic clock. The error says why no index could tell which versions fit together.
     """
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
@@ -375,7 +378,7 @@ def _to_run(
     hints: repository.InstallHints,
     local_package: package.Package | None,
 ) -> tuple[str, ...]:
-    """Return the `envbuilder` command that starts the repository's program or notebooks."""
+    """Return arguments for `envbuilder` that start the repository's program or notebooks."""
     program = code.program_arguments(folder, files, hints.programs)
     commands = [*local_package.commands] if local_package else []
     if not program and commands:
@@ -399,7 +402,7 @@ def _taken(choice: draft.Choice) -> Iterator[SourceFile]:
 
 
 def _excluded(names: Mapping[str, str]) -> Iterator[str]:
-    """Yield advice on each excluded package; `names` maps its name to the reason."""
+    """Yield advice on each excluded package; `names` maps each package to the reason."""
     for name, reason in names.items():
         meant = nearest(name) if reason == _ABSENT else ""
         yield f"{name}: {_EXCLUDED[reason]}{meant and f' Is it {meant}?'}"
@@ -422,7 +425,7 @@ def _completed(
     imports: Mapping[str, code.Use],
     itself: package.Package | None,
 ) -> tuple[_Completed, types.Framework | None]:
-    """Return the result of `_with_unlisted`, and the main framework if there are several."""
+    """Return the result of `_with_unlisted` and, if there are several frameworks, the main one."""
     used = [*imports, *map(distribution, hints.requirements)]
     main = _main_framework(choice, used) or framework_of(settings.Definition(), choice.lines)[0]
     with_unlisted = partial(_with_unlisted, choice, hints, imports, itself=itself)
@@ -440,10 +443,11 @@ def _with_unlisted(
     framework: types.Framework,
     itself: package.Package | None,
 ) -> _Completed:
-    """Return the choice with unlisted packages added, suggestions, and notes for the user.
+    """Return the choice with unlisted packages added, further suggestions, and notes for the user.
 
-    The added packages are those that programs need to start, companions of the framework, and, if
-    no file lists anything, packages that install commands in texts name.
+    The added packages are those that programs need to start and companions of the framework. If no
+    file lists any requirements, packages are also added from install commands in texts such as
+    README.
     """
     row = FRAMEWORKS[framework]
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
@@ -488,10 +492,10 @@ def _with_unlisted(
 
 
 def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[str]:
-    """Yield advice on imported modules whose package is in no table.
+    """Yield advice on each imported module whose package is not known from any table.
 
-    `modules` maps a module to a file that imports it. A folder with its own list of requirements
-    (`lists`) may be the source of a module.
+    `modules` maps each module to a file that imports it. A module may come from a folder that has
+    its own list of requirements; `lists` contains the paths of these lists.
     """
     folders = {types.canonical(file.parent.name): file.parent for file in map(Path, lists)}
     strange = []
@@ -516,21 +520,21 @@ def _of_unknown(modules: Mapping[str, str], lists: Iterable[str]) -> Iterator[st
 
 
 class _Inputs(NamedTuple):
-    """A project, its profiles, and the available builds of frameworks."""
+    """The input of `init`: a project, its profiles, and the available builds of frameworks."""
 
     folder: Path
     profiles: Sequence[Path]
     offered: Offered
     loaded: dict[str, Profile]
-    """Profiles that were read so far, by name."""
+    """The profiles that have been loaded so far, by name."""
     read: Callable[..., lines.Listed]
-    """A function that returns the requirements in a file and reads each file once."""
+    """A function that returns the requirements listed in a file. It reads each file only once."""
     obstacles: dict[str, str]
     """Profile → the reason why uv found no solution for it."""
 
 
 class _Attempt(NamedTuple):
-    """A candidate for the content of `envbuilder.yaml`, its notes, and its usable profiles."""
+    """A candidate for the contents of envbuilder.yaml, with its notes and its usable profiles."""
 
     facts: draft.Draft
     notes: tuple[str, ...] = ()
@@ -538,15 +542,15 @@ class _Attempt(NamedTuple):
     impossible: tuple[Impossible, ...] = ()
 
     def notes_of(self, kind: type[str]) -> list[str]:
-        """Return the notes of one kind: changes, dropped lines, or lines that need the user."""
+        """Return the notes of one kind: on changes, dropped lines, or what needs the user."""
         return [str(note) for note in self.notes if type(note) is kind]
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attempt:
-    """Return the attempt with which the usual profiles, or most of them, can be combined.
+    """Return the attempt that can be combined with the most profiles among the usual ones.
 
-    The Python version and the framework release in the files are kept if possible, else the nearest
-    ones are used.
+    Prefer the Python version and the framework release that the repository's files request;
+    otherwise, use the nearest ones.
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
@@ -565,8 +569,8 @@ def _resolvable(
 ) -> tuple[draft.Draft, Sequence[str]]:
     """Return facts for which uv finds a solution, and packages that need the user's consent.
 
-    These packages must be built, and only conda's lists or imports lead to them, so the package of
-    that name on the index may be another one.
+    The latter would have to be built. They come only from conda's lists or from imports, so the
+    package of the same name on the index may be an unrelated one.
     """
     progress = console.progress()
     unasked = _not_asked_for(choice)
@@ -588,9 +592,9 @@ def _resolvable(
 
 
 def _reference(variants: ProjectProfiles) -> types.Accelerator:
-    """Return the hardware that serves as the reference for versions on every machine.
+    """Return the accelerator whose versions serve as the reference for all machines.
 
-    It is CUDA if the project has packages of its own for CUDA, else the CPU.
+    This is CUDA if the project requires packages that exist only for CUDA, otherwise the CPU.
     """
     names = {line.name for line in variants.contents.requirements}
     compilers = FRAMEWORKS[variants.framework[0]].foreign("cpu")
@@ -606,9 +610,9 @@ def _fitting(
     kind: types.Accelerator,
     ask: Ask,
 ) -> tuple[draft.Draft, frozenset[str]]:
-    """Return facts with versions that fit together on some hardware, and the packages to build.
+    """Return facts with versions that fit together on one accelerator, and the packages to build.
 
-    The facts stay unchanged if no versions fit together.
+    If no versions fit together, return facts with their versions unchanged.
     """
     from envbuilder.locks import entries, resolve
 
@@ -672,7 +676,7 @@ def _first_moved(
 ) -> tuple[draft.Draft, frozenset[str]] | None:
     """Return the first facts from `_moved` that have a solution, and the packages to build.
 
-    Return None if none of them has a solution.
+    Return None if there is no solution for any of them.
     """
     pythons = _variants(choice, facts, inputs).limits.pythons
     # Lines without a version took no part in that question.
@@ -695,10 +699,11 @@ def _moved(
     adapted: Profile,
     pythons: Sequence[Line],
 ) -> Iterator[draft.Draft]:
-    """Yield facts in which pinned packages have the nearest later versions that fit, if any do.
+    """Yield facts in which pinned packages have the nearest later versions that fit together.
 
-    A solution for lower bounds has the oldest framework release, so facts with the usual release
-    are yielded first.
+    Yield nothing if no such versions exist. The solution has the framework's oldest possible
+    release, because it is found with lower bounds. Facts with the profile's usual release are
+    therefore yielded first.
     """
     from envbuilder.locks.blockers import replaced
 
@@ -727,16 +732,17 @@ def _moved(
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, reason: str) -> draft.Draft:
-    """Return facts with another Python version, or unchanged facts if it is the same."""
+    """Return facts with the Python version `python`, or the same facts if that is no change."""
     if python == before:
         return facts
     return msgspec.structs.replace(facts, python=python, python_why=reason)
 
 
 def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | None:
-    """Return the project's variant of the first profile for some hardware.
+    """Return the project's variant of the first profile for an accelerator.
 
-    The variant may build any package. Return None if the two cannot be combined.
+    The variant is allowed to build any package from source. Return None if the project and the
+    profile cannot be combined.
     """
     try:
         profile = variants.unadapted(frameworks.first_profile(variants.framework[0], kind))
@@ -748,7 +754,7 @@ def _to_ask(variants: ProjectProfiles, kind: types.Accelerator) -> Profile | Non
 
 
 def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
-    """Return the packages on the index to which only conda's lists or imports lead."""
+    """Return the packages that are required only by conda's lists or by imports."""
     lines = _condas(choice)
     places = {line.where for line in lines}
     imported = {
@@ -761,16 +767,17 @@ def _not_asked_for(choice: draft.Choice) -> frozenset[str]:
 
 
 def _condas(choice: draft.Choice) -> list[Line]:
-    """Return the requirements in conda's lists."""
+    """Return all requirements that conda's lists contain."""
     return [*chain.from_iterable(source.listed.conda for source in choice.sources)]
 
 
 def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framework | None:
-    """Return the main framework of a project with several; None if it has at most one.
+    """Return the main framework of a project that uses several, or None if it uses at most one.
 
-    It is the first one in `used`, which has imports, most frequent first, and packages that texts
-    install; otherwise the one that most packages belong to. If another framework is used,
-    TensorFlow does not count, since it often only reads data.
+    The main framework is the first one in `used`. That list contains the imported modules, the most
+    frequent first, and then the packages that commands in texts install. If `used` does not decide,
+    it is the framework with the most packages. TensorFlow does not count if another framework is
+    used as well, because it often only reads data.
     """
     names = [line.name for line in choice.lines]
     used_frameworks = {f for name in names if (f := frameworks.of_name(name))}
@@ -787,9 +794,9 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
 
 
 def _day(folder: Path, choice: draft.Choice) -> date | None:
-    """Return the day of the last commit if it is old and most requirements have no upper bound.
+    """Return the date of the last commit if it is old and most requirements have no upper bound.
 
-    Otherwise return None.
+    Otherwise, return None.
     """
     free = [*filterfalse(draft.is_bounded, choice.lines)]
     day = repository.last_commit(folder) if 2 * len(free) >= len(choice.lines) else None
@@ -799,10 +806,10 @@ def _day(folder: Path, choice: draft.Choice) -> date | None:
 def _alternatives(
     choice: draft.Choice, framework: types.Framework
 ) -> Iterator[tuple[str | None, str | None]]:
-    """Yield pairs of framework release and Python to try, nearest to those in the files first.
+    """Yield pairs of a framework release and a Python to try, nearest to the requested ones first.
 
-    None stands for the version in the files. The newest release of each series is tried, and the
-    oldest of all.
+    None stands for the version that the files request. The releases are the newest one of each
+    series, and the oldest one of all.
     """
     from packaging.version import Version
 
@@ -826,9 +833,9 @@ def _alternatives(
 def _tried(
     choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, names: Collection[str] = ()
 ) -> _Attempt:
-    """Return the attempt with the profiles that can be combined with the project.
+    """Return the attempt that shows which profiles can be combined with the project.
 
-    The profiles are those in `names`, or by default all.
+    Try the profiles in `names` or, by default, all profiles.
     """
     variants = _variants(choice, facts, inputs)
     try:
@@ -851,7 +858,7 @@ def _tried(
 
 
 def _variants(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> ProjectProfiles:
-    """Return the project's variants of profiles, given the content of its file."""
+    """Return the project's variants of profiles for the envbuilder.yaml that the facts describe."""
     definition = facts.definition(choice)
     options = ReleaseOptions(inputs.offered)
     return ProjectProfiles(
@@ -871,9 +878,10 @@ def _absent(
     questions: chooser.Chooser,
     suspected: Collection[str],
 ) -> dict[str, str]:
-    """Return the packages that no index has, by name with the reason.
+    """Look up which packages are on no index; return each of them with the reason to exclude it.
 
-    Empty if all `suspected` packages exist, or if no package at all was found.
+    Return an empty mapping if all of the `suspected` packages exist or if none of the packages was
+    found.
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
     names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
@@ -887,7 +895,7 @@ def _absent(
 
 
 def _channels(choice: draft.Choice) -> dict[str, str]:
-    """Return the URLs of unknown conda channels in the lists, by name."""
+    """Return the unknown conda channels in the lists, as a mapping from names to URLs."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
     channels = chain.from_iterable(source.listed.channels for source in choice.sources)
@@ -943,7 +951,7 @@ def _on_hardware(
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return notes on the project's requirements for some profiles, each note once."""
+    """Return the notes on how a project's requirements differ between profiles, each note once."""
     texts = [line.text for line in variants.contents.requirements]
     pairs = []
     for name in sorted(names):
@@ -954,9 +962,9 @@ def _on_hardware(
 
 
 def _by_profile(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the notes, each once with the profiles that it is about.
+    """Return each note once, prefixed with the profiles to which it applies.
 
-    `pairs` holds a profile and a note.
+    `pairs` contains a profile and a note each.
     """
     profiles: dict[str, list[str]] = {}
     for profile, words in pairs:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _MOST_PLACES = 4
-"""Maximum number of the project's requirements that are shown for one reason."""
+"""Maximum number of the project's requirements to show for a single reason."""
 _ELSEWHERE = "Name another folder with --output-dir."
 _MADE_ANEW = "{} (made again)"
 _INSTEAD = "this lock replaces the shipped one, until you remove the file"
@@ -136,7 +136,7 @@ def command(
 
 
 def _dated(settings: Settings, day: date) -> environment_changes.Change:
-    """Return a change of the project's file that sets `as_of` to a day.
+    """Return a change of the project file that sets `as_of` to `day`.
 
     Raise `InvalidError` outside of a project.
     """
@@ -149,7 +149,7 @@ def _dated(settings: Settings, day: date) -> environment_changes.Change:
 
 
 def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) -> None:
-    """Print which files may have requirements, if the project lists none."""
+    """If the project lists no requirements, print which of its files may contain some."""
     definition = settings.definition
     requires = (
         not definition or definition.requirements_from or any(o.entry.places for o in outcomes)
@@ -164,7 +164,7 @@ def _print_unread(settings: Settings, outcomes: Iterable[resolution.Outcome]) ->
 def _require_locked(
     names: Sequence[str], chosen: Iterable[entries.Entry], of_conda: Iterable[entries.CondaEntry]
 ) -> None:
-    """Raise `InvalidError` if one of the named packages is in no lock."""
+    """Raise `InvalidError` if one of the named packages is not in any lock."""
     from difflib import get_close_matches
 
     available = set[str]()
@@ -191,11 +191,12 @@ def write_and_report(
     hint: str,
     change: environment_changes.Change | None = None,
 ) -> int:
-    """Write changed locks, and print the result of each; return the exit code.
+    """Write the locks that changed and print the result for each lock; return the exit code.
 
-    A profile that is not required may fail, but not all of them. A lock may omit platforms, but not
-    this machine's. `change` is an edit of the project's file that is written together with the
-    locks. Raise `InvalidError` with `hint`, and write nothing, if a file cannot be written.
+    Profiles that are not required may fail, unless all of them fail. A lock may lack some
+    platforms, but not this machine's. `change` is an edit of the project file that is written
+    together with the locks. If a file cannot be written, write nothing and raise `InvalidError`
+    with `hint`.
     """
     present = _save(outcomes, hint, change)
     detailed = of_this_machine((outcome.entry for outcome in outcomes), settings)
@@ -227,10 +228,10 @@ def _print_locks(
     settings: Settings,
     is_detailed: Callable[[resolution.Outcome], bool],
 ) -> bool:
-    """Print the result of each lock; return whether details were left out.
+    """Print the result for each lock; return whether details were left out.
 
-    The changes of packages are printed once. For other hardware, changes of its own packages are
-    left out.
+    Print the same package changes only once. For other hardware, leave out changes of packages that
+    are specific to that hardware.
     """
     reasons = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
     locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
@@ -257,7 +258,7 @@ def _print_locks(
 
 
 def _is_failure(outcome: resolution.Outcome) -> bool:
-    """Return whether there is no lock to build from, neither a new one nor an existing one."""
+    """Return whether there is neither a new lock nor an existing one from which to build."""
     lock = outcome.lock
     is_usable = lock is not None and not (lock.state == "unlocked" and outcome.entry.environment)
     return not (is_usable or outcome.is_kept)
@@ -266,7 +267,7 @@ def _is_failure(outcome: resolution.Outcome) -> bool:
 def _print_failures(
     outcomes: Iterable[resolution.Outcome], is_detailed: Callable[[resolution.Outcome], bool]
 ) -> bool:
-    """Print why locks cannot be made, each reason once; return whether details were left out."""
+    """Print each reason why locks cannot be made once; return whether details were left out."""
     failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
     hints: list[Hint] = []
     for outcome in outcomes:
@@ -287,7 +288,7 @@ def _print_failures(
 
 
 def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
-    """Return the labels of the locks for this machine's hardware, or all labels without any."""
+    """Return the labels of the locks for this machine's hardware, or all labels if none are."""
     labels: dict[str, set[str]] = {}
     for entry in chosen:
         labels.setdefault(entry.name, set()).add(entry.label)
@@ -300,9 +301,10 @@ def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> froz
 def _save(
     outcomes: Iterable[resolution.Outcome], hint: str, change: environment_changes.Change | None
 ) -> dict[Path, Path | None]:
-    """Write changed locks, together with a change of the project's file.
+    """Write the locks that changed, together with the change of the project file.
 
-    Return, by the path of each lock, the file that already held the same lock, or None.
+    Return a mapping from the path of each lock to the file that already contained the same lock, or
+    to None if there was no such file.
     """
     changing = [outcome for outcome in outcomes if outcome.lock and not outcome.is_kept]
     present = {outcome.entry.path: _present(outcome) for outcome in changing}
@@ -318,7 +320,7 @@ def _save(
 
 
 def _print_kept(outcome: resolution.Outcome) -> None:
-    """Print why the existing lock is kept."""
+    """Print why an existing lock is kept."""
     entry = outcome.entry
     stays = f"the lock in {entry.earlier} is kept"
     if outcome.unread:
@@ -328,7 +330,7 @@ def _print_kept(outcome: resolution.Outcome) -> None:
 
 
 def _lacks(outcome: resolution.Outcome, platform: types.Platform | None) -> bool:
-    """Return whether a platform of its profile is missing from a lock, or the lock is unusable."""
+    """Return whether the lock lacks a target for `platform` that its profile supports."""
     profile = outcome.entry.profile
     lock = outcome.lock
     if lock is None or isinstance(profile, InvalidError) or profile_lock.first(lock, platform):
@@ -347,9 +349,9 @@ def _print(text: str) -> None:
 
 
 def _places(outcome: resolution.Outcome) -> list[str]:
-    """Return the user's requirements whose packages an obstacle names, each with its place.
+    """Return the user's requirements for packages that an obstacle names, each with its location.
 
-    Return an empty list if the obstacle has items, because these contain the places.
+    Return an empty list if the obstacle has items, because the items contain the locations.
     """
     obstacle = outcome.obstacle
     if obstacle is None or obstacle.items:
@@ -364,7 +366,7 @@ def _places(outcome: resolution.Outcome) -> list[str]:
 
 
 def _present(outcome: resolution.Outcome) -> Path | None:
-    """Return the file that already holds the same lock, or None; a shipped lock is not copied."""
+    """Return the file that already contains this lock, or None. A shipped lock needs no copy."""
     entry = outcome.entry
     path = entry.earlier
     if path is None or outcome.lock is None or path not in {entry.path, entry.shipped}:
@@ -373,7 +375,7 @@ def _present(outcome: resolution.Outcome) -> Path | None:
 
 
 def _holds(path: Path, lock: entries.AnyLock) -> bool:
-    """Return whether a file holds exactly this lock."""
+    """Return whether the contents of a file are exactly this lock."""
     try:
         return path.read_bytes() == entries.content(lock)
     except OSError:
@@ -387,7 +389,7 @@ def _report(
     present: Path | None,
     settings: Settings,
 ) -> None:
-    """Print a summary of a lock, its path if it is not the usual one, and its obstacle."""
+    """Print a summary of a lock, its path unless the path is the usual one, and its obstacle."""
     entry = outcome.entry
     profile = entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -409,9 +411,9 @@ def _state(state: str, present: object) -> list[str]:
 
 
 def _place(path: Path, settings: Settings) -> str:
-    """Return the path of a lock as the end of a line.
+    """Return the path of a lock, formatted to be appended to a line.
 
-    In a project, return an empty string if the lock is in the usual folder.
+    In a project, return "" if the lock is in the usual folder.
     """
     if settings.project and path.parent == settings.project / LOCKS:
         return ""
@@ -420,9 +422,10 @@ def _place(path: Path, settings: Settings) -> str:
 
 
 def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[str]:
-    """Yield lines on a lock's details, some of them empty.
+    """Yield lines with the details of a lock. Some of the lines may be empty.
 
-    They say why the lock has another release, why it omits targets, and what was not compared.
+    They say why the release of the framework differs, why targets are missing, and what was not
+    compared.
     """
     profile = outcome.entry.profile
     assert not isinstance(profile, InvalidError), "it has a lock"
@@ -440,7 +443,7 @@ def _details(outcome: resolution.Outcome, lock: profile_lock.Lock) -> Iterator[s
 
 
 def _remove_unused(settings: Settings) -> None:
-    """Remove the locks that the project's file rules out, and their signatures."""
+    """Remove the locks that the project file rules out, together with their signatures."""
     for unused in entries.unused_locks(settings):
         if not unused.excluded:
             continue
@@ -461,8 +464,8 @@ def _conda_entries(
 ) -> tuple[entries.CondaEntry, ...]:
     """Return the conda locks to make.
 
-    With `requested` (`--backend conda`), these are all that can be made; otherwise, those that the
-    project needs.
+    If `requested` (`--backend conda`), return all conda locks that can be made. Otherwise, return
+    only those that the project needs.
     """
     if settings.definition is not None:
         return tuple(entries.conda_of_project(settings, name, output_dir, requested=requested))
@@ -481,9 +484,9 @@ def settle_conda(
     packages: Sequence[str] = (),
     again: bool = False,
 ) -> int:
-    """Solve and write conda locks one by one, and print each result; return the exit code.
+    """Solve and write conda locks one after the other, printing each result; return the exit code.
 
-    A profile that is not required may fail, but not all of them.
+    Profiles that are not required may fail, unless all of them fail.
     """
     from envbuilder.packages.conda import solve
 
@@ -528,7 +531,7 @@ def _conda_lines(
     *,
     same: bool,
 ) -> Iterator[str]:
-    """Yield lines on the content of a conda lock, its changed packages, and what it omits."""
+    """Yield lines that describe a conda lock: size, changed packages and missing targets."""
     count = sum(len(target.packages) for target in lock.targets)
     words = (*_state("locked", same), counted(count, "conda package"))
     yield f"{entry.label}: {', '.join(words)}{_place(entry.path, settings)}"

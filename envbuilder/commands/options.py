@@ -1,4 +1,4 @@
-"""Options that several commands share, and the checks of their values."""
+"""Options that several commands share, and the functions that check their values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 BUILDERS = ("buildkit", "layers")
-"""Names of the tools with which the docker backend can build its image."""
+"""Names of the tools that the docker backend can use to build an image."""
 
 
 def _complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -64,7 +64,7 @@ def _single(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a value at commas; raise `BadParameter` for an empty or a repeated name."""
+    """Split a value at its commas. Raise `BadParameter` if a name is empty or occurs twice."""
     names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
     if not all(names):
         raise click.BadParameter(f"{value!r} has an empty name", ctx, param)
@@ -75,7 +75,7 @@ def several(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 class RequestOption(click.Option):
-    """An option whose value becomes the field of `Request` with the parameter's name."""
+    """An option whose value is stored in the field of `Request` that has the parameter's name."""
 
 
 request_option = partial(click.option, cls=RequestOption)
@@ -122,7 +122,7 @@ environment_option: Decorator = click.option(
 
 
 def require_one_host(root: Path, target_host: Path | None) -> None:
-    """Raise `UsageError` if both --root and --target-host are given."""
+    """Raise `UsageError` if both `--root` and `--target-host` are given on the command line."""
     source = click.get_current_context().get_parameter_source("target_host")
     if root != Path("/") and target_host and source is ParameterSource.COMMANDLINE:
         raise click.UsageError(
@@ -156,7 +156,7 @@ require_signature_option: Decorator = click.option(
 
 
 def load_settings() -> core_settings.Settings:
-    """Return the settings, with this command's --environment and --require-signature applied."""
+    """Load the settings, and apply the command's --environment and --require-signature options."""
     chosen = click.get_current_context().meta
     settings = core_settings.load(environment=chosen.get(_ENVIRONMENT, DEFAULT))
     if _SIGNATURES not in chosen:
@@ -172,9 +172,9 @@ def locked_profile(
     name: str | None,
     target_host: Path | None = None,
 ) -> tuple[Profile, Lock]:
-    """Return a profile and its lock, which is checked for use.
+    """Return a profile and its lock, after checking that the lock can be used.
 
-    By default, it is the profile that fits the host.
+    Without a name, return the profile that fits the host.
     """
     if name is None:
         from envbuilder.host import probe
@@ -213,9 +213,10 @@ target_host_option: Decorator = request_option(
 
 
 def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | None) -> str | None:
-    """Return an image reference; raise `BadParameter` if it is malformed.
+    """Validate the reference of an image, and return it unchanged.
 
-    The check is needed because the reference ends up in a Dockerfile and on command lines.
+    Raise `BadParameter` if the reference is malformed. This check is needed because the reference
+    is inserted into a Dockerfile and command lines.
     """
     if value is None:
         return None
@@ -228,7 +229,7 @@ def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | No
 def base_image_ref(
     ctx: click.Context, param: click.Parameter | None, value: str | None
 ) -> str | None:
-    """Return an image reference, or the name of an image on disk with its absolute path.
+    """Return an image reference; if it names an image on disk, make the path absolute.
 
     Raise `BadParameter` if the reference is malformed, or if the image on disk does not exist.
     """
@@ -240,7 +241,7 @@ def base_image_ref(
 
 
 def _base_image_of_variable() -> str | None:
-    """Return the base image from its environment variable, for commands without --base-image."""
+    """Return the base image from its environment variable, for commands without `--base-image`."""
     try:
         context = click.get_current_context()
         return base_image_ref(context, None, os.environ.get(_BASE_IMAGE) or None)
@@ -250,9 +251,9 @@ def _base_image_of_variable() -> str | None:
 
 
 def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the single value of an option; raise `UsageError` if there are several.
+    """Return the only value of an option. Raise `UsageError` if the option is given more than once.
 
-    The option is declared with `multiple=True`, since Click would otherwise silently use the last
+    The option is declared with `multiple=True` because Click would otherwise silently use the last
     value.
     """
     if len(values) > 1:
@@ -265,7 +266,7 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the location of an image on disk, with its absolute path."""
+    """Return the location on disk at which to write an image, with its path made absolute."""
     value = _only(ctx, param, values)
     if value is None:
         return None
@@ -278,7 +279,7 @@ def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _push(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the location of an image in a registry: a full reference with a tag."""
+    """Return the location in a registry to which to push an image: a full reference with a tag."""
     value = _only(ctx, param, values)
     if value is None:
         return None
@@ -324,14 +325,14 @@ push_option: Decorator = request_option(
 
 
 _IMAGE_ONLY = ("base_image", "builder", "push", "tag", "volume")
-"""Names of parameters that only apply to images."""
+"""Names of the parameters that apply only to images."""
 _FOLDERS_AS_THEY_ARE = " Without a container, commands see all folders at their usual paths."
 
 
 def require_image(backend: str | None) -> None:
-    """Raise `InvalidError` if an option for images is given, but the backend makes no images.
+    """Raise `InvalidError` if an option for images is given, but the backend does not build images.
 
-    Values from environment variables do not count, since they apply to all commands.
+    Values from environment variables are ignored, because they apply to all commands.
     """
     context = click.get_current_context(silent=True)
     if backend is None or makes_image(backend) or context is None:
@@ -350,7 +351,7 @@ def require_image(backend: str | None) -> None:
 
 
 def adding(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options to a command, in the order of `--help`."""
+    """Return a decorator that adds options to a command, in the order of its `--help`."""
     return lambda function: reduce(lambda f, option: option(f), options[::-1], function)
 
 
@@ -362,15 +363,16 @@ backend_option: Decorator = request_option(
     " else venv.",
 )
 SHARED = (environment_option, backend_option)
-"""Options of every command that builds environments. To add one, add it here as a `request_option`;
-no command repeats it."""
+"""The options of every command that builds environments. To add an option to all of these commands,
+add it here as a `request_option`."""
 
 
 def request_options(profile: Decorator) -> Decorator:
-    """Return a decorator that adds an option for profiles and the `SHARED` options.
+    """Return a decorator that adds the option `profile` and the `SHARED` options to a command.
 
-    The function gets the values of all its `request_option`s as `request`. A command without
-    `--base-image` takes the base image from its environment variable.
+    The decorated function receives the values of all its `request_option`s in one argument,
+    `request`. If the command has no `--base-image` option, the base image is taken from the
+    environment variable.
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -393,15 +395,15 @@ def request_options(profile: Decorator) -> Decorator:
 
 
 environment_options = request_options(profile_option)
-"""Decorator that adds `--profile --environment --backend`; the function gets their values as
-`request`."""
+"""Decorator that adds `--profile`, `--environment` and `--backend`. The decorated function receives
+their values as `request`."""
 
 
 class _Interpreter(click.Path):
-    """An interpreter, given by its path or by its name on PATH."""
+    """The type of an option whose value is the path of an interpreter or its name on PATH."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of the interpreter."""
+        """Return the path of the interpreter, looked up on PATH if only a name is given."""
         by_name = isinstance(value, str) and "/" not in value and not Path(value).exists()
         return super().convert(process.which(value) or value if by_name else value, param, ctx)
 
@@ -430,11 +432,11 @@ measuring_options = adding(
         ),
     ),
 )
-"""Decorator that adds `--quick --python --inherit-environment`."""
+"""Decorator that adds `--quick`, `--python` and `--inherit-environment`."""
 
 
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--publish --volume --env`; the function gets their checked values as `given`."""
+    """Add `--publish`, `--volume` and `--env`; `function` receives their values as `given`."""
 
     @wraps(function)
     def reading(
@@ -479,12 +481,12 @@ locked_option: Decorator = request_option(
     help="Fail if the project is not locked or its lock is stale; the default in CI (CI=true).",
 )
 running_options = adding(environment_options, access_options, locked_option)
-"""Decorator that adds the options of commands that run something in an environment. The function
-gets their values as `request` and `given`."""
+"""Decorator that adds the options of all commands that run something in an environment. The
+decorated function receives their values as `request` and `given`."""
 
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
-    """Return the access that the options grant; raise `InvalidError` that names the option."""
+    """Return the access that the options grant. `InvalidError` names the invalid option."""
     from envbuilder.builds import access
 
     pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)

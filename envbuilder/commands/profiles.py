@@ -1,4 +1,4 @@
-"""`envbuilder profiles`: list profiles, or show one."""
+"""`envbuilder profiles`: list all profiles, or show one of them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _show(name: str, folders: Sequence[Path], host: Host, *, as_json: bool) -> N
 
 
 def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
-    """Print a line for each release with its Pythons and its builds, marked by how they fit."""
+    """Print a table of releases with their Pythons and builds. Marks show which builds fit."""
     columns: dict[str, dict[str, Any]] = {
         title: {},
         "builds (✓ fits here, ! may fit)": {},
@@ -133,7 +133,7 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    """Print a label and a text; on a terminal, wrap the text and indent it below the label."""
+    """Print a label and a text. On a terminal, wrap the text and indent its further lines."""
     line = f"{label}{text}"
     if sys.stdout.isatty():
         line = wrapped(text, console.width(), label, " " * len(label))

@@ -123,7 +123,7 @@ def command(
 def _folders(
     lock: Lock, python: str, kind: render.RenderTarget, settings: Settings
 ) -> Iterator[render.RenderedFile]:
-    """Yield an archive of each of the project's folders that a Dockerfile builds as a package."""
+    """Yield an archive of each project folder that the Dockerfile builds as a package."""
     from envbuilder.packages.sources import source
     from envbuilder.packages.store import Store
 
@@ -146,7 +146,7 @@ def _bake(
     library: Library,
     settings: Settings,
 ) -> None:
-    """Print a bake file, or write it to a folder with the files that it needs."""
+    """Print a bake file, or write it to a folder together with the files that it needs."""
     sources = []
     for name in names or (None,):
         profile, lock = locked_profile(library, settings, name, target_host)
@@ -170,10 +170,10 @@ def _bake(
 
 
 def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]:
-    """Copy the project's own files to the folder that the Dockerfile reads; yield that folder.
+    """Copy the project's own files to a subfolder that the Dockerfile reads; yield that subfolder.
 
-    Raise `InvalidError` if the folder cannot be written, or if it exists and envbuilder did not
-    make it.
+    Raise `InvalidError` if the subfolder cannot be written, or if it exists and was not created by
+    envbuilder.
     """
     target = folder / project_layer.CONTEXT
     if os.path.lexists(target) and not files.is_marked(target):
@@ -193,10 +193,10 @@ def _copied(project: project_layer.ProjectLayer, folder: Path) -> Iterator[Path]
 
 
 def write(rendered: tuple[render.RenderedFile, ...], folder: Path) -> tuple[Path, ...]:
-    """Write rendered files to a folder and return their paths.
+    """Write generated files to a folder and return their paths.
 
-    Raise `InvalidError` if a file cannot be written, or if one exists that envbuilder did not
-    generate; the latter is checked before anything is written.
+    Raise `InvalidError` if a file cannot be written. Also raise it, before anything is written, if
+    a file already exists that envbuilder did not generate.
     """
     mark = resources.MARK.encode()
     for file in rendered:

@@ -1,4 +1,4 @@
-"""Resolve a command's locks; choose another Python or release if packages need one."""
+"""Resolve the locks for a command, choosing another Python or release if packages need one."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ if TYPE_CHECKING:
     Listed = Callable[[ReleaseOptions], Iterable[entries.Entry]]
 
 _AT_ONCE = 4
-"""Maximum number of locks that are resolved in parallel: uv mostly waits for the index."""
+"""Maximum number of locks to resolve in parallel. More are possible than CPUs, because uv mostly
+waits for the index."""
 _PATIENCE = 5.0
-"""Seconds that the other threads get to remove their files after one failed and their uv was
-killed."""
+"""Seconds that the other threads have to remove their files after one thread has failed and their
+uv processes were killed."""
 
 
 class Outcome(NamedTuple):
-    """The result of resolving one entry; nothing is written yet."""
+    """The result of resolving one entry, before anything is written."""
 
     entry: entries.Entry
     previous: profile_lock.Lock | None
     lock: profile_lock.Lock | None
-    """New lock; None if the profile cannot be combined with the project."""
+    """The new lock, or None if the profile cannot be combined with the project."""
     unread: str = ""
-    """Reason why the existing lock could not be read; empty if it could."""
+    """The reason why the existing lock could not be read; empty if it could be read."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the existing lock is kept because no usable one can be made now."""
+        """Whether the existing lock is kept because no usable lock can be made now."""
         if self.lock is None or self.lock.state != "unlocked":
             return False
         return bool(self.unread) or (
@@ -53,7 +54,7 @@ class Outcome(NamedTuple):
 
     @property
     def obstacle(self) -> Reason | None:
-        """Reason why there is no usable lock, without its target; None if there is a lock."""
+        """Why there is no usable lock, without the target; None if there is a usable lock."""
         if isinstance(self.entry.profile, InvalidError):
             return Reason(text=self.entry.profile.message)
         if self.lock is None or self.lock.obstacle is None:
@@ -62,12 +63,12 @@ class Outcome(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Text of the obstacle; empty if there is none."""
+        """The text of the obstacle; empty if there is no obstacle."""
         return self.obstacle.printed() if self.obstacle else ""
 
     @property
     def hints(self) -> tuple[Hint, ...]:
-        """Advice if the profile cannot be combined with the project; otherwise empty."""
+        """Advice for a profile that cannot be combined with the project; otherwise empty."""
         return self.entry.profile.hints if isinstance(self.entry.profile, InvalidError) else ()
 
 
@@ -80,12 +81,12 @@ def resolve_all(
     report: Callable[[str], object] = console.result,
     diagnosis: Diagnosis | None = None,
 ) -> tuple[Outcome, ...]:
-    """Resolve all entries; return their results without writing anything.
+    """Resolve all entries and return the outcomes, without writing anything.
 
-    `list_entries` returns the entries for given releases and Pythons. If packages only have wheels
-    for another Python, or need another release of the framework, this function chooses that one,
-    reports it, and resolves the affected entries again. `diagnosis` holds facts from the command's
-    earlier requests.
+    `list_entries` returns the entries for the releases and Pythons passed to it. If packages have
+    wheels only for another Python, or need another release of the framework, choose that Python or
+    release, report the choice, and resolve the affected entries again. `diagnosis` holds what the
+    command has already learned from indexes.
     """
     from envbuilder.locks import target_wheels
     from envbuilder.locks.blockers import Diagnosis
@@ -122,7 +123,7 @@ def resolve_all(
 
 
 _MOST_WAYS = 3
-"""Maximum number of alternative choices that are tried."""
+"""Maximum number of alternative choices to try."""
 
 
 def _ways(
@@ -132,7 +133,7 @@ def _ways(
 ) -> Iterator[tuple[str, Way]]:
     """Yield alternative choices for the first environment that cannot be locked, best first.
 
-    Each item is an environment and the release and Python to choose for it.
+    Each item is the name of the environment and a choice of release and Python for it.
     """
     from envbuilder.locks.chooser import Chooser
 
@@ -153,7 +154,7 @@ def _ways(
 
 
 def _reasons(way: Way) -> Iterator[str]:
-    """Yield sentences on why another choice was made."""
+    """Yield sentences that explain why an alternative was chosen."""
     if way.wheels:
         yield f"Python {way.python} is used, because it has wheels of {', '.join(way.wheels)}"
     if way.release:
@@ -165,7 +166,7 @@ def _moved(
     chosen: Iterable[entries.Entry],
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
-    """Return the outcomes for another choice; resolve only the entries that it changes."""
+    """Return the outcomes for another choice; only resolve the entries that the choice affects."""
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*chosen]
     moved = [
@@ -185,9 +186,9 @@ def resolved(
     upgrade: bool,
     packages: Sequence[str] = (),
 ) -> tuple[Outcome, ...]:
-    """Resolve locks, a few at a time; one that cannot be made does not stop the others.
+    """Resolve locks, a few at a time; if a lock cannot be made, continue with the others.
 
-    `diagnosis` finds the obstacles of a target that cannot be locked.
+    `diagnosis` is used to find out why a target cannot be locked.
     """
     import sysconfig
     from concurrent import futures

@@ -82,9 +82,9 @@ def command(
 
 
 def _command(argv: tuple[str, ...], by: str) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings and the command to run: the given one, or else the project's own.
+    """Return the settings and the command to run: `argv` or, if that is empty, the project's own.
 
-    Raise `EnvbuilderError` if the command may not run.
+    Raise `EnvbuilderError` if the command must not be run.
     """
     settings = load_settings()
     words = argv[1:] if argv[:1] == ("--",) else argv
@@ -161,9 +161,9 @@ def watch(
 
 
 class _Brief:
-    """Progress of a command that usually has nothing to build.
+    """The progress output of a command that usually has nothing to build.
 
-    It holds back notes until the first task starts.
+    Notes are held back until the first task starts.
     """
 
     def __init__(self, progress: console.Progress) -> None:
@@ -171,7 +171,7 @@ class _Brief:
         self._held: list[str] | None = []
 
     def note(self, text: str) -> None:
-        """Hold back a line until work starts; print it if work has started."""
+        """Print a line if a task has started; otherwise, hold the line back until a task starts."""
         if self._held is None:
             self._progress.note(text)
         else:
@@ -187,7 +187,7 @@ class _Brief:
     def release(self, *, briefly: bool = False) -> None:
         """Print the lines that were held back.
 
-        With `briefly`, print only the profile in use and warnings.
+        If `briefly`, print only the profile in use and the warnings.
         """
         held = self._held or []
         self._held = None
@@ -205,10 +205,10 @@ def enter(
 ) -> int:
     """Build the environment if it is missing, then replace this process with the command.
 
-    A watched command runs next to this process instead, and its exit code is returned. `argv`
-    returns the command, given the environment's name: its profile, or in a project ENV.PROFILE. If
-    there is nothing to build, at most one line and warnings are printed before the command's own
-    output.
+    If the command is watched, it runs as a child process instead, and its exit code is returned.
+    `argv` is called with the environment's name (the profile or, in a project, ENVIRONMENT.PROFILE)
+    and returns the command. If there is nothing to build, print at most one line and warnings
+    before the command's own output.
     """
     project_folder.require_own(settings.project or Path.cwd())
     always = of_project(settings)
@@ -251,10 +251,10 @@ _NO = frozenset({"", "0", "false", "no"})
 
 
 def prepare_locked(request: Request, settings: Settings, progress: Progress) -> Planned:
-    """Return the planned build of an environment in which a command runs at once.
+    """Return the planned build of the environment in which a command is about to run.
 
-    If a project's lock for the profile is missing or stale, make it first. Raise `UnlockedError`
-    instead with --locked, in CI, or if locks have to be signed.
+    If a project's lock for the profile is missing or stale, make the lock first. With `--locked`,
+    in CI, or if locks must be signed, raise `UnlockedError` instead.
     """
     build = pipeline.judge(pipeline.choose(request, settings, progress, running=True))
     name = build.profile.name
@@ -274,10 +274,10 @@ def prepare_locked(request: Request, settings: Settings, progress: Progress) -> 
 def lock_profile(
     name: str, settings: Settings, progress: Progress, diagnosis: Diagnosis | None = None
 ) -> Lock:
-    """Make, save and return the lock of a project's environment for one profile.
+    """Make and save the lock of a project's environment for one profile, and return the lock.
 
-    `diagnosis` holds what the command has learned from indexes before. Raise `InvalidError` if the
-    lock cannot be made; the existing lock is then kept.
+    `diagnosis` holds what the command has already learned from indexes. Raise `InvalidError` if the
+    lock cannot be made; an existing lock is kept in that case.
     """
     from envbuilder.commands import resolution
     from envbuilder.locks import entries
@@ -297,9 +297,9 @@ def lock_profile(
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:
-    """Return whether no program uses a port, such as another command of the same project.
+    """Return whether a port is free. It may be in use by another command of the same project.
 
-    If one does, print a warning with `note`.
+    If the port is in use, print a warning by calling `note`.
     """
     import socket  # takes 3 ms; without a container, no port is opened
 
@@ -388,18 +388,18 @@ set -gx PATH (string split : -- $ENVBUILDER_PATH) $PATH
 set -e ENVBUILDER_PATH'
 """,
 }
-"""Name of a shell → script that starts it. zsh reads only `.zshenv` from our folder, and this file
-leads zsh back to the user's own files before it reads the others."""
+"""Name of a shell → script that starts the shell. zsh reads only `.zshenv` from our folder, and
+that file makes zsh read its other files from the user's own folder."""
 _OTHER = r"""
 [ -z "$1" ] || export PS1="$1$([ "$(id -u)" = 0 ] && echo '#' || echo '$') "
 """
 
 
 def shell_command(shell: str, name: str) -> tuple[str, ...]:
-    """Return a command that starts a shell, or `sh`, which every image has, if it is missing.
+    """Return a command that starts a shell or, if it is missing, `sh`, which every image contains.
 
-    The prompt begins with `name` if the shell allows that. An empty name leaves the prompt as it
-    is.
+    The prompt begins with `name` if the shell supports this. If `name` is empty, the prompt does
+    not change.
     """
     start = _STARTS.get(shell.rpartition("/")[2], _OTHER + 'exec "$0" -i\n')
     script = f'if [ -x "$0" ]; then{start}fi{_OTHER}exec /bin/sh -i\n'

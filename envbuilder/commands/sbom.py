@@ -1,4 +1,4 @@
-"""`envbuilder sbom`: print a profile's SBOM from its lock."""
+"""`envbuilder sbom`: print the SBOM of a profile, generated from its lock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`envbuilder sign` and `verify-signature`: sign files with a key, and check signatures.
 
-The content of a file shows of which kind it is. A provenance already is a statement about an
-artifact, and is signed as it is. For other files, a statement about the file is made.
-`verify-signature` compares both with the files on disk.
+The kind of a file is recognized by its contents. A provenance is already a statement about an
+artifact and is signed as it is. For a file of any other kind, a statement about the file is
+generated and signed. `verify-signature` compares the signed statement with the files on disk.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
 
 
 def _passphrase(key: Path) -> Callable[[], bytes]:
-    """Return a function that returns a key's passphrase, from a variable or the terminal.
+    """Return a function that gets a key's passphrase from a variable or from the terminal.
 
-    The passphrase is never an argument, because other users could read it.
+    The passphrase is never a command-line argument, because other users could read it there.
     """
 
     def read() -> bytes:
@@ -117,9 +117,9 @@ def verify_signature(files: tuple[Path, ...], key: tuple[Path, ...], as_json: bo
 
 
 def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signatures.Signed:
-    """Return the signature of a file by one of the named or configured keys.
+    """Return a file's signature that was made with one of the given or configured keys.
 
-    Raise `EnvbuilderError` if there is none.
+    Raise `EnvbuilderError` if there is no such signature.
     """
     what = recognized(path)
     required = settings.configuration.signatures
@@ -147,7 +147,7 @@ def _accepted(path: Path, keys: Sequence[Path], settings: Settings) -> signature
 
 
 SBOM = "urn:envbuilder:sbom:v1"
-"""Predicate type of a statement about an SBOM's file."""
+"""Predicate type of a statement about an SBOM file."""
 
 
 class Signable(Struct, frozen=True, kw_only=True):
@@ -158,13 +158,15 @@ class Signable(Struct, frozen=True, kw_only=True):
     """Predicate type of the statement."""
     statement: bytes
     digests: dict[str, str]
-    """Digests by algorithm, one of which must belong to a subject of the signed statement."""
+    """Algorithm → digest. At least one of these digests must be that of a subject in the signed
+    statement."""
     note: str = ""
-    """Note on what a signature of this file does not prove; empty if there is nothing to say."""
+    """A note that says what a signature of this file does not prove; empty if there is nothing to
+    say."""
 
 
 def recognized(path: Path) -> Signable:
-    """Return a file in the form to be signed; raise `InvalidError` if it cannot be signed."""
+    """Recognize a file's kind and return what to sign. Raise `InvalidError` for other kinds."""
     try:
         with path.open("rb") as stream:
             head = stream.read(bundle_format.BLOCK)
@@ -199,7 +201,11 @@ def recognized(path: Path) -> Signable:
 
 
 def _bundle(path: Path) -> Signable:
-    """Return a bundle with two subjects: the file for other tools, the manifest for `unbundle`."""
+    """Return a bundle to sign, with two subjects.
+
+    Other tools check the first subject, the file. `unbundle` checks the second subject, the
+    manifest.
+    """
     with bundle_format.opened(path) as reader:
         for _, content in reader.members():
             for _ in content:
@@ -233,10 +239,10 @@ def _provenance(path: Path, content: bytes) -> Signable:
 
 
 def _in_hand(path: Path) -> dict[str, str]:
-    """Return the digest of the artifact next to its provenance, by algorithm; empty if missing.
+    """Return the digest of the artifact next to a provenance, as a mapping from its algorithm.
 
-    The digest is computed from the artifact's content. Raise `EnvbuilderError` if the artifact is
-    damaged, or is neither an environment nor an image on disk.
+    Compute the digest from the artifact's contents. Return an empty mapping if the artifact is
+    missing. Raise `EnvbuilderError` if it is damaged, or is neither an environment nor an image.
     """
     artifact = path.with_name(path.name.removesuffix(attestations.SUFFIXES["provenance"]))
     if artifact == path or not artifact.exists():

@@ -1,4 +1,4 @@
-"""`envbuilder tune`: time settings, and report which make training faster here."""
+"""`envbuilder tune`: measure settings, and report which of them make training faster here."""
 
 from __future__ import annotations
 

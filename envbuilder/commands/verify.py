@@ -210,7 +210,7 @@ def trained(
     *,
     as_found: bool = False,
 ) -> dict[str, Any]:
-    """Have an environment train, and return the payload's report.
+    """Run the training inside an environment, and return the payload's report.
 
     Raise `VerifyError` if the report cannot be trusted.
     """
@@ -221,7 +221,10 @@ def trained(
 
 
 def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict[str, Any]:
-    """Return the report with the outcome of the project's imports; it fails if they failed."""
+    """Return the report with the results of the project's imports added.
+
+    Mark the report as failed if an import of a required package failed.
+    """
     if outcome.status == "failed":
         reasons = [*report["reasons"], f"imports: {outcome.detail}"]
         report = {**report, "status": "failed", "reasons": reasons}
@@ -233,9 +236,10 @@ def _judged(
     earlier: history.StoredReport,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
-    """Return the report with the comparison to an earlier one.
+    """Return the report with a comparison to the earlier report added.
 
-    If the two cannot be compared, append the error to `errors` and return the report unchanged.
+    If the two reports cannot be compared, append the error to `errors` and return the report
+    unchanged.
     """
     try:
         return history.judge(report, earlier)
@@ -251,7 +255,7 @@ def _deliver(
     *,
     as_json: bool,
 ) -> list[EnvbuilderError]:
-    """Write the report to all of its places, and print it; return the errors."""
+    """Write the report to its file and its page, and print it; return the errors that occurred."""
 
     def print_report() -> None:
         if as_json:
@@ -270,11 +274,11 @@ def _deliver(
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
-    """Return exit code 0 or 5; if there are errors, raise one error that combines them.
+    """Return 0 or 5 if there are no errors; otherwise, raise one error that combines all of them.
 
-    Its exit code is 5 if the verification failed, else 2 if a comparison could not be made, else 1.
-    Thus a report that could not be written never hides a failed verification or comparison, but is
-    a failure by itself.
+    The exit code of that error is 5 if the verification failed, otherwise 2 if a comparison could
+    not be made, otherwise 1. A report that cannot be written is thus a failure, but never hides a
+    failed verification or comparison.
     """
     if not errors:
         return 0 if passed else VERIFY_FAILED

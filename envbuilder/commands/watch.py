@@ -1,8 +1,8 @@
-"""Run a command in its environment, and report what its training did, and on which device.
+"""Run a command in its environment, and report what its training did and on which device.
 
-A hook observes the command's interpreters from within, while threads of this process measure the
-machine. The hook is a folder of files that a container can see, too. It is created for this one
-command and removed afterwards; the environment itself does not contain it.
+A hook observes the command's interpreters from inside, while threads of this process measure the
+machine. The hook is a folder of files that a container can read as well. The folder is created for
+a single command and removed afterwards; it is not part of the environment.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 _INSIDE = Path(model.__file__).with_name("inside")
 _LEFT_OUT = {"__pycache__", "__init__.py"}
 _SECONDS = 2.0
-"""Seconds between two readings of GPUs, whose drivers average over about one second."""
+"""Seconds between two readings of the GPUs, whose drivers report averages over about one second."""
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
-    """Return the places for a report and its page; raise `InvalidError` if one is not usable."""
+    """Return where to write a report and its page. Raise `InvalidError` if either is not usable."""
     file = console.Place("--output", output, model.is_report)
     page = console.Place("--html", html, console.is_page)
     console.require_places(file, page)
@@ -58,16 +58,16 @@ def places(output: Path | None, html: Path | None) -> tuple[console.Place, conso
 
 
 class Watching(Struct, frozen=True, kw_only=True):
-    """How a command is watched, and where its report is written."""
+    """How to watch a command, and where to write the report."""
 
     device: str | None
     file: console.Place
     page: console.Place
     earlier: model.Watched | None
-    """Report with which this one is compared, or None."""
+    """The earlier report with which to compare the new one, or None."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:
-        """Run the command in a finished build's environment; return this process's exit code."""
+        """Run the command in a finished build's environment; return the exit code to exit with."""
         settings = build.settings
         environment = build.environment
         project = settings.project if settings.definition is not None else None
@@ -116,9 +116,9 @@ class Watching(Struct, frozen=True, kw_only=True):
         return watched.exit_code
 
     def _deliver(self, watched: model.Watched) -> None:
-        """Write and show the report.
+        """Write the report to its files and print it.
 
-        If the report cannot be written, print a warning; the exit code does not change.
+        If the report cannot be written, print a warning instead of changing the exit code.
         """
         changed = changes(watched, self.earlier) if self.earlier else ()
         errors = console.deliver(
@@ -133,9 +133,9 @@ class Watching(Struct, frozen=True, kw_only=True):
 
 
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
-    """Return sentences on how a training differs from an earlier one.
+    """Return sentences that say how a training differs from an earlier one.
 
-    Rates that differ by at most a factor of `MAX_SLOWDOWN` count as equal.
+    Rates that differ by no more than a factor of `MAX_SLOWDOWN` count as equal.
     """
     sentences = []
     now = judge.speed(watched)
@@ -168,7 +168,7 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
 
 
 class Session:
-    """The folders of one watched command."""
+    """The folders that are created to watch one command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -180,11 +180,11 @@ class Session:
     def laid(
         cls, above: Path, environment: str = "", owner: tuple[int, int] | None = None
     ) -> Iterator[Session]:
-        """Write the hook to a folder below `above`, yield the session, and remove its files.
+        """Write the hook to a new folder in `above`, yield the session, and remove the folder.
 
-        `environment` is the path of the environment's folder as the command sees it; empty for any.
-        `owner` is the user and the group of the command, if they are not this process's. Raise
-        `InvalidError` if the folder cannot be written.
+        `environment` is the path of the environment's folder as the command sees it; empty means
+        any environment. `owner` is the user and group that the command runs as, if they differ from
+        this process's. Raise `InvalidError` if the folder cannot be written.
         """
         with project_folder.temporary(above) as folder:
             session = cls(folder)
@@ -199,9 +199,9 @@ class Session:
             yield session
 
     def parts(self) -> tuple[tuple[model.Observed, ...], int]:
-        """Return the data that the processes wrote, and the number of files left out.
+        """Return the data that the processes wrote, and how many of their files were left out.
 
-        The data is sorted by rank, then by steps and age, largest first.
+        The data is sorted by rank (lowest first), then by steps and duration (largest first).
         """
         paths = sorted(self._out.glob("*.json"), key=lambda path: -path.lstat().st_size)
         whole = []
@@ -217,21 +217,22 @@ class Running:
     """A command in the foreground, which has this process's input, output and signals."""
 
     seconds: float
-    """Duration of the command in seconds, once it has ended."""
+    """Duration of the command in seconds; set when the command has ended."""
     machine: model.Machine
-    """Measurements of this machine while the command ran."""
+    """Measurements of this machine while the command was running; set when the command has ended.
+    """
 
     def __init__(self, *, in_container: bool) -> None:
         self._in_container = in_container
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
-        """Run a command to its end and return its exit code; the command receives all signals."""
+        """Run a command until it ends; return its exit code. The command receives all signals."""
         with self.counted():
             return process.accompany(argv, variables)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Measure this machine while the command in the block runs."""
+        """Measure this machine while the command that the block runs is running."""
         before = contention.read()
         of_children = _children_seconds()
         readings = _Readings()
@@ -261,7 +262,7 @@ class Running:
 def _gpu(
     index: int, name: str, rates: float, times: float, milliwatts: float, counts: float
 ) -> model.Gpu:
-    """Return a GPU with the means of its readings, given their sums and numbers."""
+    """Return a GPU with its mean utilization and power, given the sums and numbers of readings."""
     return model.Gpu(
         index=index,
         name=name[:200],
@@ -271,19 +272,20 @@ def _gpu(
 
 
 def _children_seconds() -> float:
-    """Return the CPU seconds of all child processes that have ended."""
+    """Return the CPU time in seconds that child processes have used, counting only ended ones."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 _Readings = dict[tuple[int, str], list[float]]
-"""Index and name of a GPU → sum and number of its readings in per cent, then in milliwatts."""
+"""Index and name of a GPU → the sum and number of its utilization readings in per cent, then the
+sum and number of its power readings in milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
-    """Read NVIDIA's GPUs at intervals until `done` is set, and add to `readings`.
+    """Read the utilization and power of NVIDIA GPUs until `done` is set; add them to `readings`.
 
-    Read none without NVIDIA's driver or `nvidia-ml-py`.
+    Without NVIDIA's driver or `nvidia-ml-py`, read nothing.
     """
     try:
         library: Any = importlib.import_module("pynvml")
@@ -306,11 +308,11 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
 
 
 def source(project: Path, environment: str = DEFAULT) -> model.Source:
-    """Return the project with its commit, and whether its files are unchanged.
+    """Return the commit of the project's files, and whether the files are unchanged since then.
 
-    The commit is None without git. git is prevented from starting the clone's file system monitor.
-    A filter that the clone's configuration names may run, like the project's code right afterwards;
-    a clone around the project must belong to the user.
+    The commit is None if git is missing. git is prevented from starting the clone's file system
+    monitor. A filter that the clone's configuration names may run, but so does the project's code
+    right afterwards, and the clone must belong to the user.
     """
     trusted = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
     clones = (folder for folder in (project, *project.parents) if (folder / ".git").exists())
