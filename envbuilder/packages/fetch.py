@@ -1,8 +1,8 @@
-"""Locate a lock's files at the sources that the user configured, and fetch them.
+"""Locate the files of a lock at the sources that the user configured, and download them.
 
 Wheels in a local find-links folder are taken from there. uv locates the others: it knows the user's
 indexes, tokens and proxies, and returns one URL per file. Every download is checked against the
-lock, whichever server it comes from.
+lock, no matter which server it comes from.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """A location that lists packages: an index with a page per distribution, or one flat page."""
 
     url: str
-    """The URL, which may hold credentials, or the path of a folder on this machine."""
+    """The URL, which may contain credentials, or the path of a folder on this machine."""
     flat: bool = False
 
     def page(self, name: str) -> str:
@@ -109,7 +109,10 @@ def compiled(
     *,
     seconds: float,
 ) -> tuple[process.Completed, str]:
-    """Run uv as a resolver in a temporary folder; return the text that it wrote on success."""
+    """Run uv as a resolver in a temporary folder; return the completed process and its result.
+
+    The result is the text of the file `result`; it is empty if uv fails.
+    """
     with TemporaryDirectory(prefix="envbuilder-uv-") as name:
         folder = Path(name)
         (folder / "requirements.in").write_text(requirements, encoding="utf-8")
@@ -156,11 +159,11 @@ def fetch(
     progress: Progress,
     arrived: Callable[[File], object] = lambda file: None,
 ) -> int:
-    """Fetch files of a target into the store; return how many were missing.
+    """Download a target's files into the store, and return how many files were missing there.
 
-    `arrived` is called for each downloaded file while others are still downloading. Packages built
-    from source are handled by `sources.source_locker`. Raise `BuildError` if a file is unavailable
-    or does not match the lock.
+    `arrived` is called for each downloaded file while others are still being downloaded. Packages
+    that are built from source are handled by `sources.source_locker`. Raise `BuildError` if a file
+    is unavailable or does not match the lock.
     """
     assert not any(file.recipe for file in files), "no index has those"
     require_writable(settings.store_dir)
@@ -216,7 +219,7 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
 def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """Return sha256 → URLs of each file, best first. Files that no source lists are left out."""
+    """Return each file's URLs by its sha256, best first, without files that no source lists."""
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
@@ -245,18 +248,18 @@ _AGAIN = (Hint("To lock the files that it has now", ("lock",)), Hint(_ELSEWHERE)
 
 
 def _is_lacking(file: File, words: str) -> bool:
-    """Return whether uv reports that an index, which answered, does not have this release."""
+    """Return whether uv reports that an index was reached but does not have a file's release."""
     name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
     return "No solution found" in words and re.search(name, words) is not None
 
 
 class LackingError(BuildError):
-    """An index no longer has a locked file (exit 1)."""
+    """Raised when an index no longer has a locked file (exit code 1)."""
 
     def __init__(self, message: str, hint: Hint | Iterable[Hint], names: Iterable[str]) -> None:
         super().__init__(message, hint)
         self.names = frozenset(names)
-        """Names of the missing packages."""
+        """The names of the missing packages."""
 
 
 def _ask_uv(
@@ -386,7 +389,7 @@ def _download_one(
 
 
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
-    """Return the error for a source that has different bytes under the name of a locked file."""
+    """Return the error for a source that serves different bytes under the name of a locked file."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")
@@ -408,7 +411,7 @@ def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
 def _bring(
     session: Session, url: str, part: Path, file: File, advance: Callable[[int], None]
 ) -> None:
-    """Write the content of `url` to `part`, over HTTP or from a local index."""
+    """Write the content of `url` to `part`, either over HTTP or from a local index."""
     if urlsplit(url).scheme != "file":
         download(session, url, part, advance, size=file.size)
         return

@@ -1,7 +1,7 @@
 """Python builds that need no installation: choose one for a lock, and unpack it.
 
-They come from python-build-standalone, which uv uses, too. An archive has a single folder,
-`python`, which works at any path.
+The builds come from python-build-standalone, which uv uses, too. An archive contains a single
+folder, `python`, which works at any path.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def of_target(target: Target, previous: Lock | None) -> File | None:
 
 
 def require_interpreter(profile: Profile, target: Target) -> File:
-    """Return the interpreter in a target's lock; raise `InvalidError` if it has none."""
+    """Return the interpreter in a target's lock; raise `InvalidError` if the lock has none."""
     if not target.interpreter:
         raise InvalidError(
             f"the lock of '{profile.name}' has no interpreter for {target.platform} with Python"
@@ -59,7 +59,7 @@ def require_interpreter(profile: Profile, target: Target) -> File:
 
 
 def program(python: types.PythonVersion) -> str:
-    """Return the relative path of the Python program in a folder made by `unpack`."""
+    """Return the path of the Python executable, relative to a folder made by `unpack`."""
     return f"bin/python{python}"
 
 
@@ -86,7 +86,7 @@ def unpack(file: File, path: Path, folder: Path) -> None:
 
 
 def _refused(file: File, reason: str) -> BuildError:
-    """Return the error for an archive that cannot be used."""
+    """Return the error for an interpreter's archive that cannot be used."""
     from envbuilder.core import archives
 
     return BuildError(

@@ -1,9 +1,9 @@
 """The store: downloaded files by sha256, shared by all profiles, backends and processes.
 
-A file is added by an atomic rename after its hash was checked, so every file was correct when it
-was added. `link` checks the hash again, because files can be damaged or modified on disk. A shared
-store is a cache folder that an administrator fills. Its files are used in place, and nothing is
-written there. Disk space is checked before anything is fetched.
+A file is added by an atomic rename after its hash has been checked, so every file was correct when
+it was added. `link` checks the hash again, because files can be damaged or modified on disk. A
+shared store is a cache folder that an administrator fills; its files are used in place, and nothing
+is written to it. The available disk space is checked before anything is downloaded.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Store:
         return _is_file(self.path(sha256))
 
     def arrived(self, sha256: str) -> int:
-        """Return how many bytes of a file an interrupted download left."""
+        """Return how many bytes of a file an interrupted download has left behind."""
         with contextlib.suppress(OSError):
             return self._part(sha256).lstat().st_size
         return 0
@@ -77,9 +77,9 @@ class Store:
 
     @contextlib.contextmanager
     def receiving(self, sha256: str) -> Iterator[Path]:
-        """Yield a path to write a file to; it may hold a partial download to continue.
+        """Yield the path to write a file to; it may hold a partial download to be continued.
 
-        Only one process writes a given file at a time; the others wait.
+        Only one process at a time writes a given file; the others wait.
         """
         from filelock import FileLock
 
@@ -141,9 +141,10 @@ class Store:
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
-        """Return the result of `make` for a file's path, cached until the file changes.
+        """Return the result of applying `make` to a file's path, cached until the file changes.
 
-        `what` identifies the result; it contains a number to change whenever `make` changes.
+        `what` identifies the result. It contains a number that must be changed whenever `make`
+        changes.
         """
         path = self.path(sha256)
         status = path.stat()
@@ -169,7 +170,7 @@ class Store:
     def checked(self, file: File) -> Path:
         """Return the file's path after checking its hash again.
 
-        If the file is damaged, remove it and raise `BuildError`.
+        If the file is damaged, remove it from this store and raise `BuildError`.
         """
         source = self.path(file.sha256)
         actual = file_sha256(source)
@@ -182,7 +183,8 @@ class Store:
 
         A file from the shared store is always copied, for two reasons: its owner could change it
         after the check, and Linux permits hard links only to one's own files
-        (`fs.protected_hardlinks`).
+        (`fs.protected_hardlinks`). If the file is damaged, remove it from this store and raise
+        `BuildError`.
         """
         source = self.path(file.sha256)
         target = folder / file.basename
@@ -223,7 +225,7 @@ def _below(root: Path, sha256: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a plain file; a link, device or pipe is not."""
+    """Return whether the path is a regular file; a link, a device or a pipe is not."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -231,7 +233,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _copied(source: Path, target: Path) -> str:
-    """Copy a file; return the sha256 of the written bytes."""
+    """Copy a file, and return the sha256 of the bytes that were written."""
     digest = hashlib.sha256()
     with source.open("rb") as stream, target.open("xb") as out:
         while chunk := stream.read(_CHUNK):
@@ -244,7 +246,7 @@ _FOLDERS = (STORE, "datasets", "bases")
 
 
 def objection(root: Path) -> str:
-    """Return why a shared store, or a part of it, cannot be used; empty if it can."""
+    """Return why a shared store, or a part of it, cannot be used; empty if it can be used."""
     try:
         present = {path.name for path in root.iterdir()}
         folders = [root / name for name in _FOLDERS if name in present]
@@ -260,7 +262,7 @@ def objection(root: Path) -> str:
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """Disk space that a build needs in a folder."""
+    """The disk space that a build needs in a folder."""
 
     folder: str
     bytes: int
@@ -268,12 +270,12 @@ class Room(Struct, frozen=True, kw_only=True):
 
 
 UNPACKED = 1.8
-"""Lower bound of the bytes on disk per byte of a wheel. Measured: 1.8 for the files of `cuda`, 3.6
-for torch's CPU wheel."""
+"""Lower bound for the bytes on disk per byte of a wheel. Measured: 1.8 for the files of the `cuda`
+profile, 3.6 for the CPU wheel of torch."""
 
 
 def unpacked(files: Iterable[File]) -> int:
-    """Return a lower bound of the bytes that files take up when installed."""
+    """Return a lower bound for the number of bytes that files take up once installed."""
     return int(UNPACKED * sum(f.room for f in files))
 
 
@@ -289,8 +291,8 @@ class Disk(Struct, frozen=True, kw_only=True):
 def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
     """Raise `BuildError` if a disk has less free space than needed, as far as sizes are known.
 
-    `files` are to be downloaded; those already in the store need no space. `rooms` is the space
-    needed in addition.
+    `files` are to be downloaded; those already in the store need no space. `rooms` are needed in
+    addition.
     """
     missing = _missing(files, settings)
     unknown = sum(1 for f in missing if not f.room)
@@ -298,7 +300,7 @@ def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settin
 
 
 def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
-    """Raise `BuildError` if a disk has too little space.
+    """Raise `BuildError` if a disk has too little free space.
 
     `unknown` is the number of files of unknown size, which the message mentions.
     """
@@ -313,7 +315,10 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
 
 
 def download_room(files: Iterable[File], settings: Settings) -> Room:
-    """Return a lower bound of the disk space for the files, or parts, that the store lacks."""
+    """Return a lower bound for the disk space needed to download the missing files.
+
+    For a file that an interrupted download left incomplete, only the remaining bytes count.
+    """
     store = Store.of(settings)
     needed = sum(max(f.room - store.arrived(f.sha256), 0) for f in _missing(files, settings))
     return Room(folder=str(settings.store_dir), bytes=needed)
@@ -325,7 +330,7 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
-    """Return the file systems of some folders; a folder that cannot be read is left out."""
+    """Return the file systems that contain the given folders, leaving out unreadable folders."""
     by_device: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))
@@ -340,5 +345,5 @@ def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder, or its nearest existing ancestor."""
+    """Return the folder itself if it exists, otherwise its nearest existing ancestor."""
     return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))

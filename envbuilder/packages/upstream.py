@@ -1,13 +1,14 @@
 """Known wheels and sources: the pages of the user's indexes and of named upstream indexes.
 
-A named index has three sources of offers, best first: the index itself if it answers, wheels in the
-user's own find-links folders, and shipped claims. A claim is a hash from a third-party lock file or
-from a public copy of the index (`profiles/releases/`). Claims allow a profile to be locked even if
-the index cannot be reached; the download confirms or refutes them. If an index answers, such as a
-partial mirror, it offers only what it lists. No claim is written from memory: each names its
-source.
+A named index has three sources of offers, best first: the index itself, if it answers; wheels in
+the user's own find-links folders; and claims that ship with envbuilder. A claim is a hash from a
+third-party lock file or from a public copy of the index (`profiles/releases/`). Claims make it
+possible to lock a profile even if the index cannot be reached; the download then confirms or
+refutes them. An index that answers, such as a partial mirror, offers only what it lists. No claim
+is written from memory: each names its source.
 
-Long because an index's offers and a day's releases are read from the same pages.
+This module is long because an index's offers and the releases known on a day are read from the same
+pages.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ if TYPE_CHECKING:
 
 TIMEOUT = (4.0, 15.0)
 _LARGEST_LOCAL_PAGE = 4 << 20
-"""Maximum bytes of an index page in a folder, since others may write to the folder."""
+"""Maximum size in bytes of an index page in a folder, since others may write to the folder."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
 class _Link(Struct, frozen=True, rename="kebab"):
-    """A file on an index page in JSON (PEP 691)."""
+    """A file on an index page in JSON format (PEP 691)."""
 
     filename: str
     url: str
@@ -70,17 +71,17 @@ class _Link(Struct, frozen=True, rename="kebab"):
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """A file of any kind on an index page."""
+    """A file of any kind that an index page lists."""
 
     file: str
     location: str
     sha256: str
-    """Empty if the page states none."""
+    """The file's hash; empty if the page states none."""
     size: int | None = None
     requires_python: str = ""
     core_metadata: bool = False
     upload_time: str = ""
-    """In the format of PEP 700, `2022-03-01T…`; empty if the page states none."""
+    """The time in the format of PEP 700, `2022-03-01T…`; empty if the page states none."""
     yanked: bool = False
 
 
@@ -103,7 +104,7 @@ class _Links(HTMLParser):
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
-    """Return the wheels on an index page (JSON or HTML); sha256 is empty if the page has none."""
+    """Return the wheels on an index page (JSON or HTML), with an empty sha256 if none is stated."""
     offers = []
     for link in listed(text, url):
         version = version_of(link.file, distribution)
@@ -197,7 +198,7 @@ _version = functools.lru_cache(maxsize=1 << 14)(Version)
 
 
 def read_url(url: str, session: Session | None = None) -> bytes:
-    """Return the content of a URL; raise `OSError` if it is unreachable or refused."""
+    """Return the content at a URL; raise `OSError` if the server is unreachable or refuses."""
     if session is None:
         with http.open_session() as opened:
             return read_url(url, opened)
@@ -207,7 +208,7 @@ def read_url(url: str, session: Session | None = None) -> bytes:
 
 
 def page(address: str, read: Callable[[str], bytes] | None = None) -> bytes:
-    """Return an index page or a listing of a local folder; raise `OSError` like `read_url`."""
+    """Return an index page or a listing of a local folder; raise `OSError` if it cannot be read."""
     folder = pip.local_folder(address)
     if folder is None:
         return (read or read_url)(address)
@@ -230,9 +231,9 @@ def admits(link: Listed, python: str) -> bool:
 def files_of(
     name: str, addresses: Iterable[str], read: Callable[[str], bytes], problems: dict[str, OSError]
 ) -> Iterator[tuple[Version, Listed]]:
-    """Yield the wheels and source distributions of a package on the pages of indexes.
+    """Yield the wheels and source distributions of a package that index pages list.
 
-    For each page that cannot be read, the error is added to `problems`.
+    If a page cannot be read, its error is added to `problems`.
     """
     for address in addresses:
         try:
@@ -248,7 +249,7 @@ def files_of(
 class Pages:
     """A thread-safe cache of index pages.
 
-    An unreachable server is not tried again, since each attempt may take up to `TIMEOUT`.
+    An unreachable server is not tried again, since each attempt may take as long as `TIMEOUT`.
     """
 
     def __init__(self, read: Callable[[str], bytes] = read_url) -> None:
@@ -258,7 +259,7 @@ class Pages:
         self._unreachable: dict[str, OSError] = {}
 
     def read(self, url: str) -> bytes:
-        """Return the content of a URL; raise `OSError` if it is unreachable or refused."""
+        """Return the content at a URL; raise `OSError` if the server is unreachable or refuses."""
         with self._lock:
             if error := self._unreachable.get(http.host_of(url)):
                 raise error
@@ -297,9 +298,9 @@ def read_wheel(path: Path) -> Offer:
 def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     """Return an index's wheels with claimed hashes, from the tables in `profiles/releases/`.
 
-    `hashes.csv` has their hashes. `requires.csv` has their requirements by release and build; the
-    CPU build is the empty string. Only the rows of this index are parsed, because the table is
-    long.
+    `hashes.csv` contains the hashes of the wheels. `requires.csv` contains their requirements by
+    release and build, where an empty build stands for the CPU build. Only the rows for this index
+    are parsed, because the table of hashes is long.
     """
     folder = resources.profiles_dir() / "releases"
     name = types.canonical(distribution)
@@ -338,7 +339,7 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
 def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
     """Return the wheels of a distribution in folders on this machine.
 
-    Each wheel is read only once until it changes, since wheels of frameworks are large.
+    A wheel is not read again until it changes, since the wheels of frameworks are large.
     """
 
     def offer(path: Path) -> Offer:
@@ -405,11 +406,11 @@ def merge(
 
 
 _NOT_FOUND = 404
-"""The only HTTP status that means that an index lacks a package."""
+"""The only HTTP status that means that an index does not have a package."""
 
 
 def _is_missing(error: OSError) -> bool:
-    """Return whether an index answered that it lacks the package."""
+    """Return whether an index answered that it does not have the package."""
     return getattr(getattr(error, "response", None), "status_code", 0) == _NOT_FOUND
 
 
@@ -420,10 +421,10 @@ def offers(
     on_progress: Callable[[str], None],
     read: Callable[[str], bytes] = read_url,
 ) -> tuple[Offer, ...]:
-    """Return all known wheels of the wanted distributions (name → symbolic index).
+    """Return all known wheels of the distributions in `sources` (name → symbolic index name).
 
-    If an index is unreachable, its recorded claims are used instead. Raise `InvalidError` for a
-    source without a URL, or for a local wheel that contradicts its index or a claim.
+    If an index is unreachable, the claims recorded for it are used instead. Raise `InvalidError`
+    for an index without a URL, or for a local wheel that contradicts its index or a claim.
     """
     result: list[Offer] = []
     store = Store.of(settings)
@@ -465,23 +466,24 @@ PARALLEL = 8
 PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range(8, 15))
 """The Python versions for which packages are searched."""
 _LARGEST_METADATA = 4 << 20
-"""Maximum bytes of a wheel's METADATA."""
+"""Maximum size in bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
-"""Maximum number of a release's wheels to try when reading its requirements."""
+"""Maximum number of a release's wheels to try when reading the release's requirements."""
 Target = tuple[types.Platform, types.PythonVersion]
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """A release of a package on the indexes."""
+    """A release of a package on the user's indexes."""
 
     version: str
     wheels: tuple[Listed, ...] = ()
     sdist: Listed | None = None
 
     def is_for(self, python: str) -> bool:
-        """Return whether the release supports a Python, even without a wheel for it.
+        """Return whether the release supports a Python version, even if it has no wheel for it.
 
-        Wheels from a folder do not count, since a folder states neither upload times nor Pythons.
+        Wheels from a folder do not count, because a folder states neither their upload times nor
+        the Python versions that they support.
         """
         wheels = (w for w in self.wheels if w.requires_python or w.upload_time)
         return any(admits(file, python) for file in (*wheels, self.sdist) if file)
@@ -497,7 +499,7 @@ class Release(Struct, frozen=True, kw_only=True):
 
 
 def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str, ...]:
-    """Return the Pythons for which at least one of the releases has a wheel on a platform."""
+    """Return the Python versions for which at least one release has a wheel on a platform."""
     every = tuple(releases)
     having = []
     for python in PYTHONS:
@@ -508,7 +510,7 @@ def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str,
 
 
 class Index:
-    """The pages of the user's indexes, as they were on a day. Each page is read once."""
+    """The pages of the user's indexes as they were on a given day. Each page is read once."""
 
     def __init__(
         self,
@@ -517,7 +519,7 @@ class Index:
         stated: Callable[[Listed], list[str] | None],
         as_of: str | None = None,
     ) -> None:
-        """Set the functions that read an index.
+        """Store the functions that read an index.
 
         `read` returns a page. `stated` returns a wheel's requirements, or None if the wheel cannot
         be read.
@@ -532,10 +534,11 @@ class Index:
         self.problems: dict[str, str] = {}
         """Package → why it is unknown whether all indexes have it."""
         self.too_late: dict[str, str] = {}
-        """Package that indexes list now but did not on that day → the reason to print."""
+        """Package that indexes list now, but did not list on that day → the explanation to
+        print."""
 
     def prefetch(self, names: Iterable[str]) -> None:
-        """Read several pages in parallel."""
+        """Read the pages of several packages in parallel."""
         with process.pool(PARALLEL) as pool:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
@@ -607,7 +610,7 @@ class Index:
         return self._requires[wheel.file]
 
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
-        """Return a release's requirements from a wheel for another platform; None without one."""
+        """Return a release's requirements from another platform's wheel; None if there is none."""
         every = self.releases(name)
         release = {**self._yanked[name], **every}.get(Version(version))
         wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
@@ -617,7 +620,7 @@ class Index:
 
 @contextmanager
 def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
-    """Yield the user's indexes as they were on a day, by default now."""
+    """Yield the user's indexes as they were on a given day (by default today)."""
     store = Store.of(settings)
     logins = dict(os.environ)
 

@@ -1,7 +1,7 @@
 """The sources of packages: the shipped upstream indexes and the user's own pip configuration.
 
-uv does not read pip's files and variables (`core/pip.py`), so they are passed on to it. uv's own
-variables take precedence. URLs found here are never written to a lock.
+uv does not read pip's configuration files and variables (`core/pip.py`), so they are passed on to
+it. uv's own variables take precedence. URLs found here are never written to a lock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def upstreams(folder: Path | None = None) -> dict[str, Upstream]:
     """Return the shipped upstream indexes by symbolic name.
 
-    Raise `InvalidError` if the file is invalid.
+    Raise `InvalidError` if the file that lists them is invalid.
     """
     path = (folder or resources.profiles_dir()) / "indexes.yaml"
     entries = parse_shipped(read_text(path), path).items()
@@ -51,19 +51,19 @@ _shipped = cache(upstreams)
 
 
 def variable(name: str) -> str:
-    """Return the environment variable that overrides the URL of a symbolic source."""
+    """Return the name of the environment variable that overrides the URL of a symbolic source."""
     return "ENVBUILDER_INDEX_" + name.upper().replace("-", "_")
 
 
 def mirror_setting(name: str) -> str:
-    """Return, for messages, the setting that changes the URL of a symbolic source."""
+    """Return the setting that changes the URL of a symbolic source, for use in messages."""
     if name == DEFAULT:
         return "pip's index-url or UV_DEFAULT_INDEX"
     return f"{variable(name)}=URL, or indexes: in envbuilder.yaml"
 
 
 def override(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL that the environment or the configuration sets for a source; else empty.
+    """Return the URL that the environment or the configuration sets for a source; empty if none.
 
     Raise `InvalidError` for an unusable URL.
     """
@@ -81,7 +81,7 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of a source from the environment, the configuration or the shipped table.
+    """Return a source's URL from the environment, the configuration or the shipped table.
 
     Raise `InvalidError` for an unknown name.
     """
@@ -102,7 +102,7 @@ def uv_environment(
 ) -> dict[str, str]:
     """Return variables that make uv use pip's configuration; indexes in `first` are queried first.
 
-    URLs are not passed as arguments: they may hold credentials, and arguments are public.
+    URLs are not passed as arguments, because they may contain credentials and arguments are public.
     """
     own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
     translated = {
@@ -137,10 +137,11 @@ def uv_environment(
 
 
 def with_login(url: str, variables: Mapping[str, str]) -> str:
-    """Return a file's URL with the login of an index on the same server, if there is one.
+    """Return a file's URL with the login for an index on the same server, if there is one.
 
-    uv omits an index's login from the URLs of the index's files. `variables` are uv's. Logins in
-    uv.toml are unknown here; netrc works for both.
+    uv omits an index's login from the URLs of the index's files. `variables` are the environment
+    variables for uv. Logins in a uv.toml are not found here; those in a netrc file work for uv and
+    for envbuilder.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or "@" in parts.netloc:
@@ -160,4 +161,4 @@ UV_PLATFORM = {
     "linux/arm64": "aarch64-manylinux_2_28",
     "macos/arm64": "aarch64-apple-darwin",
 }
-"""Platforms as `uv pip compile --python-platform` spells them."""
+"""The platforms as spelled by `uv pip compile --python-platform`."""

@@ -1,14 +1,14 @@
 """Find the GPUs for which a wheel's device code was compiled.
 
-NVIDIA's compiler packs device code into fat binaries: a header, followed by an entry per
+NVIDIA's compiler packs device code into fat binaries: a header, followed by one entry per
 architecture with machine code (`sm_80`) or PTX (`compute_80`). AMD's compiler packs it into offload
 bundles: a table with the target of each code object (`gfx90a`). Newer bundles are compressed as a
 whole. NVIDIA's layout is undocumented; the results agree with `torch.cuda.get_arch_list()` and
 cuobjdump.
 
-Containers are found by their magic numbers and not by sections, because the section table is at the
-end of a library, and a library in a wheel is a compressed stream. So the stream is read once,
-forward, and contents are skipped.
+Fat binaries and bundles are found by their magic numbers instead of by sections. The section table
+is at the end of a library, but a library in a wheel is a compressed stream. So the stream is read
+once from start to end, and the contents of entries are skipped.
 """
 
 from __future__ import annotations
@@ -36,36 +36,40 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Kernels = Counter[str]
-"""Bytes of device code by its compilation targets: "compute_90 sm_80 sm_90a", where `compute` is
-PTX, or "gfx1100 gfx90a". A plain `gfx` is code for AMD GPUs in a format that is not parsed."""
+"""Number of bytes of device code by compilation targets: "compute_90 sm_80 sm_90a", where `compute`
+is PTX, or "gfx1100 gfx90a". A plain `gfx` stands for code for AMD GPUs in a format that is not
+parsed."""
 
 MOST_READS = 1 << 17
 """Maximum number of headers to read in a wheel; PyTorch's largest library has 6,000."""
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _FATBIN = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 _ENTRY = struct.Struct("<HHIQ12xI8xQ")
-"""Kind, version, bytes of this header and of the content, architecture, flags."""
+"""An entry's kind and version, the bytes of its header and of its content, its architecture and
+flags."""
 _KINDS = {1: "compute", 2: "sm"}
 _VARIANTS = ("", "a", "f", "")
 """Suffixes by bits 20 and 21 of the flags: `a` for exactly one architecture, `f` for a family."""
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
 _LONGEST_TARGET = 200
-"""Maximum bytes of a target's name in a bundle, whose author is untrusted."""
+"""Maximum number of bytes of a target's name in a bundle, because the bundle's author is
+untrusted."""
 _LARGEST = 1 << 40
-"""Maximum bytes of a code object, as stated in a bundle."""
+"""Maximum number of bytes of a code object, as stated in a bundle."""
 _COMPRESSED = b"CCOB"
 _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
-"""Matches version, method, sizes and hash of a compressed bundle, and the start of zstd or zlib
-data."""
+"""Matches the version, method, sizes and hash of a compressed bundle, and the start of its zstd or
+zlib data."""
 _PREVIEW = 1 << 18
-"""Compressed bytes that are sure to contain the table: more than the largest zstd block."""
+"""Number of compressed bytes that are sure to contain the table: more than the largest zstd
+block."""
 _TABLE = 1 << 15
-"""Maximum unpacked bytes to read of a compressed bundle."""
+"""Maximum number of unpacked bytes to read from a compressed bundle."""
 
 
 def of_wheel(path: Path) -> Kernels:
-    """Return the device code of a wheel; raise `InvalidError` for a damaged or oversized one."""
+    """Return the device code in a wheel; raise `InvalidError` for a damaged or oversized wheel."""
     reads = count()
 
     def read(wheel: ZipFile, member: ZipInfo) -> Kernels:
@@ -91,9 +95,10 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
 
 
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
-    """Return the device code of a library, given in pieces; raise `InvalidError` for too much.
+    """Return the device code in a library, which is given in pieces.
 
-    `reads` counts the headers read in the same wheel.
+    Raise `InvalidError` if there is too much device code to read. `reads` counts the headers that
+    are read in the same wheel.
     """
     stream = _Forward(pieces, reads or count())
     total: Kernels = Counter()
@@ -119,10 +124,10 @@ def others(profile: Profile, files: Iterable[File]) -> list[File]:
 
 
 def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
-    """Return package → its device code; each wheel is read once, when it is new in the store.
+    """Return the device code in each package, by name and version.
 
-    The framework and unreadable wheels are left out. If a package has wheels for several Pythons,
-    only one of them is read.
+    Each wheel is read only once, when it is new in the store. The framework and unreadable wheels
+    are left out. If a package has wheels for several Python versions, only one of them is read.
     """
     codes: dict[str, tuple[str, dict[str, int]]] = {}
     for file in others(profile, files) if ACCELERATORS[profile.accelerator].code else ():
@@ -133,7 +138,7 @@ def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dic
 
 
 class _Forward:
-    """A stream that is only read forward."""
+    """A stream that is read only forward."""
 
     def __init__(self, pieces: Iterable[bytes], reads: Iterator[int]) -> None:
         self._pieces = iter(pieces)
@@ -143,7 +148,7 @@ class _Forward:
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
-        """Skip past the next of the magic numbers and return it; empty if there is none."""
+        """Skip past the next magic number in the stream and return it; empty if there is none."""
         overlap = max(map(len, magics)) - 1
         with suppress(EOFError):
             while True:
@@ -156,14 +161,14 @@ class _Forward:
         return b""
 
     def _place(self, magic: bytes) -> int:
-        """Return the next position of a magic number in the buffer, or the buffer's end."""
+        """Return the next position of a magic number in the buffer, or the end of the buffer."""
         if self._places.get(magic, -1) < self._at:
             position = self._data.find(magic, self._at)
             self._places[magic] = position if position >= 0 else len(self._data)
         return self._places[magic]
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes; raise `EOFError` if there are fewer than `size`."""
+        """Return the next `size` bytes; raise `EOFError` if fewer are left."""
         if next(self.reads) >= MOST_READS:
             raise InvalidError("the wheel has too much device code to read")
         while len(self._data) - self._at < size:
@@ -172,14 +177,14 @@ class _Forward:
         return self._data[self._at - size : self._at]
 
     def preview(self, size: int) -> bytes:
-        """Return the next bytes without moving past them; fewer than `size` at the end."""
+        """Return the next `size` bytes, or fewer at the end, without moving past them."""
         with suppress(EOFError):
             while len(self._data) - self._at < size:
                 self._more()
         return self._data[self._at : self._at + size]
 
     def skip(self, size: int) -> None:
-        """Skip `size` bytes; raise `EOFError` if there are fewer."""
+        """Skip `size` bytes; raise `EOFError` if fewer are left."""
         while (left := len(self._data) - self._at) < size:
             size -= left
             self._at = len(self._data)
@@ -196,7 +201,7 @@ class _Forward:
 
 
 def _fatbin(stream: _Forward) -> tuple[str, int]:
-    """Return the targets of a fat binary, separated by spaces, and its size in bytes."""
+    """Return the targets in a fat binary, separated by spaces, and its size in bytes."""
     (size,) = struct.unpack("<Q", stream.take(8))
     targets = set()
     left = size
@@ -227,7 +232,7 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
 
 
 def _compressed(stream: _Forward) -> tuple[str, int]:
-    """Return the targets and size of a compressed bundle; only its beginning is unpacked."""
+    """Return the targets in a compressed bundle and its size; only its beginning is unpacked."""
     import zstandard
 
     header = _HEADER.match(stream.preview(32))

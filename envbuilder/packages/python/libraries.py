@@ -1,9 +1,9 @@
 """Find the system libraries that wheels need, from the headers of the wheels' own libraries.
 
-ELF's dynamic section names the libraries that the loader looks for. Wheels contain most of them,
-but not those that every desktop system has (for a display, FFmpeg, OpenMP); an import fails without
-them. Only the libraries listed in `profiles/names/libraries.yaml` count. Importing the package
-shows whether others are missing.
+An ELF file's dynamic section names the libraries that the loader looks for. Wheels contain most of
+these libraries, but not those that every desktop system has (such as those for a display, FFmpeg or
+OpenMP); without them, an import fails. Only the libraries listed in `profiles/names/libraries.yaml`
+are considered. Whether others are missing becomes clear only when the package is imported.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 system_libraries = cache(partial(table, "libraries.yaml", _Table))
 _COMPILER = "g++"
 _OPENCV = ("opencv-python", "opencv-contrib-python")
-"""Packages that also exist in a variant without windows, NAME-headless."""
+"""Packages that also exist in a variant without window support, NAME-headless."""
 _OPTIONAL = re.compile(r"(.*/)?(plugins|tests?)/.*|numba/.*(tbb|omp)pool\..*")
 """Matches libraries that a package looks for but can work without."""
 _VARIANT = re.compile(r"(cpu|cuda|hip|rocm|xpu)?[0-9]*(?=\.so)")
-"""Matches the part in which the names of interchangeable libraries differ; a package loads the
-first one that is available."""
+"""Matches the part in which the names of interchangeable libraries differ. Of these, a package
+loads the first one that is available."""
 _SYSTEM = re.compile(
     r"(ld-linux.*|lib(c|dl|m|pthread|rt|util|z|gcc_s|stdc\+\+|python.*|cuda|nvidia-ml))\.so.*"
 )
@@ -61,7 +61,7 @@ _CACHE = Path("/etc/ld.so.cache")
 _IDENTITY = b"\x7fELF\x02\x01"
 """The first bytes of a 64-bit little-endian ELF file."""
 _SEGMENT = struct.Struct("<I4xQQ8xQ16x")
-"""Type, offset in the file, address and size of a segment."""
+"""The type, offset in the file, address and size of a segment."""
 _ENTRY = struct.Struct("<qQ")
 _DYNAMIC = 2
 _NEEDED = 1
@@ -69,8 +69,8 @@ _STRINGS = 5
 _LARGEST = 1 << 16
 _MOST_STRINGS = 1 << 24
 _LONGEST = 256
-"""Maximum bytes of a table, of all strings (PyTorch's have 5 MB), and of one string. The wheel's
-author is untrusted."""
+"""Maximum number of bytes of a table, of all strings (PyTorch's have 5 MB), and of a single string.
+There are limits because the wheel's author is untrusted."""
 
 
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
 def needed_by(file: IO[bytes]) -> tuple[str, ...]:
     """Return the names of the libraries that a library needs; empty if it is not 64-bit ELF.
 
-    Raise `struct.error` if it is damaged.
+    Raise `struct.error` if the library is damaged.
     """
     head = file.read(64)
     if not head.startswith(_IDENTITY):
@@ -108,7 +108,7 @@ def needed_by(file: IO[bytes]) -> tuple[str, ...]:
 
 
 def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the system libraries that a package needs and does not contain, as far as is known."""
+    """Return the known system libraries that a package needs but does not contain."""
     return system_libraries().debian.keys() & unmet(needs)
 
 
@@ -133,14 +133,14 @@ def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> fr
 
 
 def of_loader() -> bytes:
-    """Return the loader's cache, which names the libraries on this machine; empty without glibc."""
+    """Return the loader's cache, which lists the libraries on this machine; empty without glibc."""
     return _CACHE.read_bytes() if _CACHE.is_file() else b""
 
 
 def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: bool) -> str:
-    """Return instructions to install missing libraries, for images or for this machine.
+    """Return instructions to install missing libraries, either in images or on this machine.
 
-    If one of `packages` is OpenCV, its variant without windows is suggested, too.
+    If one of `packages` is OpenCV, its variant without window support is suggested, too.
     """
     debian = sorted({system_libraries().debian[name] for name in libraries})
     text = f"For this machine (Debian, Ubuntu):\n  sudo apt install {' '.join(debian)}"
@@ -166,8 +166,8 @@ def of_image(
 ) -> dict[str, tuple[str, ...]]:
     """Return the Debian packages that wheels need in an image, each with the names of these wheels.
 
-    Nothing is downloaded for this. For a wheel that is not in the store, the table and the
-    `earlier` lock are used. Packages that the project excludes are left out.
+    Nothing is downloaded to determine them. For a wheel that is not in the store, the shipped table
+    and the `earlier` lock are used. Packages that the project excludes are left out.
     """
     from envbuilder.packages.python import kernels
 
@@ -195,8 +195,8 @@ def warnings(
 ) -> Iterator[str]:
     """Yield a message for each wheel that needs libraries which the image or this machine lacks.
 
-    Each wheel is read once. `asked` are packages of the image, which may have other names in the
-    suite.
+    Each wheel is read only once. `asked` are the Debian packages requested for the image, which may
+    have other names in the suite.
     """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 

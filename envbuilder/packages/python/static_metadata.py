@@ -18,9 +18,9 @@ from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError
 
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
-"""Matches the names of files with metadata; even a large source has few of them."""
+"""Matches the names of files that contain metadata; even a large source has few of them."""
 _TEXT = 4 << 20
-"""Maximum bytes of a file that is read for its metadata."""
+"""Maximum size in bytes of a file that is read for its metadata."""
 _BOUND = re.compile(r"([<>=!~]+)\s*([^\s,()]+)")
 _SECTIONS = re.compile(r"\[([A-Za-z0-9._-]*)(?::(.*))?\]\Z")
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Struct, frozen=True, rename="kebab"):
-    """The build backend of a source (PEP 517). The defaults are pip's: setuptools."""
+    """The build backend of a source (PEP 517). The defaults are those of pip: setuptools."""
 
     requires: tuple[str, ...] = ("setuptools", "wheel")
     build_backend: str = "setuptools.build_meta:__legacy__"
@@ -60,7 +60,7 @@ def backend(folder: Path) -> Backend:
 
 
 def _part(folder: Path, table: str, kind: type[_T]) -> _T | None:
-    """Return a table of a source's pyproject.toml; None if it is missing or has unexpected values.
+    """Return a table from a source's pyproject.toml; None if it is missing or has invalid values.
 
     Raise `BuildError` for invalid TOML.
     """
@@ -79,7 +79,7 @@ def _read(path: Path) -> str:
 
 
 def extends_cuda(folder: Path) -> bool:
-    """Return whether a source's setup.py names PyTorch's `CUDAExtension`."""
+    """Return whether a source's setup.py refers to PyTorch's `CUDAExtension`."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(_read(folder / "setup.py"))):
             names = (getattr(node, field, "") for field in ("id", "attr", "name"))
@@ -91,8 +91,8 @@ def extends_cuda(folder: Path) -> bool:
 def declared(folder: Path) -> Metadata | None:
     """Return the metadata that a source declares as final; None if a build may change it.
 
-    It is read from a source distribution's PKG-INFO (version 2.2 or later) or from `[project]`, if
-    no relevant field is dynamic.
+    It is read from a source distribution's PKG-INFO (metadata version 2.2 or later) or from the
+    `[project]` table, provided that no relevant field is dynamic.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info and not info[1]:
@@ -117,7 +117,7 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
     """Return a normalized requirement with a marker for an extra and a condition.
 
     In requirements of old releases, bounds that are no longer valid versions (`pytz >=2011k`) are
-    dropped. Text that is not a requirement is returned unchanged, so that uv reports it.
+    dropped. Text that is not a requirement keeps its form, so that uv reports it.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -146,7 +146,7 @@ def modern(text: str) -> str:
 def metadata(text: str) -> tuple[Metadata, bool] | None:
     """Return the content of a METADATA or PKG-INFO file, and whether a build may change it.
 
-    None if the text is not such a file.
+    Return None if the text is not from such a file.
     """
     message = email.parser.Parser().parsestr(text, headersonly=True)
     version = message.get("Version")
@@ -169,7 +169,7 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
 def recorded(folder: Path) -> Metadata | None:
     """Return the metadata that setuptools wrote into a source distribution; None without PKG-INFO.
 
-    On another machine, the requirements may differ.
+    A build on another machine may have other requirements.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info is None:

@@ -1,11 +1,11 @@
-"""Run uv as a resolver: requirements in, files with hashes out.
+"""Run uv as a resolver: requirements go in, files with hashes come out.
 
 uv resolves only what an index offers. The static index, a local folder, offers wheels whose names
-and hashes are known even if their own index is unreachable. It has a page per distribution (PEP
-503), and states the requirements as `dependency-metadata` in a uv.toml, which uv reads in its
-working folder. uv writes its result as a pylock.toml (PEP 751).
+and hashes are known even if their own index is unreachable. It has one page per distribution (PEP
+503). The requirements of its wheels are stated as `dependency-metadata` in a uv.toml, which uv
+reads from its working folder. uv writes its result as a pylock.toml (PEP 751).
 
-Long because uv's input and output belong together.
+This module is long because uv's input and output belong together.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ explicit = true
 cache-control = {{ api = "max-age=300", files = "max-age=31536000, immutable" }}
 """
 """An entry of uv.toml that makes uv cache an index for longer. Several runs then see the same page
-of a package, which PyPI caches for 600 seconds; the requirements of a wheel never change. With
-`explicit`, the entry does not add another index to those in use."""
+for a package, which PyPI lets clients cache for only 600 seconds; the requirements of a wheel never
+change. With `explicit`, the entry does not add another index to those in use."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -66,25 +66,25 @@ class Offer(Struct, frozen=True, kw_only=True):
     size_about: int | None = None
     requires_python: str = ""
     requires_dist: tuple[str, ...] | None = None
-    """The claimed requirements; None if they are not claimed."""
+    """The claimed requirements; None if there is no claim about them."""
     core_metadata: bool = False
     """Whether the index serves the wheel's METADATA as a separate file (PEP 658)."""
     location: str = ""
-    """URL or path of the wheel itself; empty if there are only claims."""
+    """The URL or path of the wheel itself; empty if there are only claims about it."""
 
 
 class StaticIndex(Struct, frozen=True, kw_only=True):
-    """An index on this machine, valid as long as its folder exists."""
+    """A package index in a local folder, valid as long as the folder exists."""
 
     url: str
     offers: dict[str, Offer]
-    """Unquoted URL that uv reports for a wheel → the offer."""
+    """The URL that uv reports for a wheel, unquoted → the offer."""
 
 
 def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
     """Write the offers to a folder as an index, with a uv.toml that states claimed requirements.
 
-    The uv.toml also makes uv cache pages of `others`, the user's indexes, for a while.
+    The uv.toml also makes uv cache the pages of `others`, the user's indexes, for a while.
     """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
@@ -114,7 +114,8 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
 def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return variables that make uv read the folder's uv.toml even if the user has another one.
 
-    The user's file is merged into it. Empty if uv finds the uv.toml without variables.
+    The user's file is merged into the folder's uv.toml. Empty if uv finds that uv.toml without
+    variables.
     """
     path = environ.get("UV_CONFIG_FILE", "")
     if not path and not environ.get("UV_NO_CONFIG"):
@@ -130,9 +131,9 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _lasting_pages(indexes: Iterable[str]) -> str:
-    """Return entries of uv.toml that make uv cache the pages of other indexes.
+    """Return entries for uv.toml that make uv cache the pages of other indexes.
 
-    Indexes with a login are left out, so that the file does not contain it.
+    Indexes whose URL contains a login are left out, so that the file does not contain the login.
     """
     entries = ""
     for number, url in enumerate(indexes):
@@ -143,7 +144,7 @@ def _lasting_pages(indexes: Iterable[str]) -> str:
 
 
 def _url(offer: Offer, folder: Path) -> str:
-    """Return the URL of a wheel; if there are only claims, the URL of a nonexistent file."""
+    """Return a wheel's URL; if there are only claims about it, the URL of a nonexistent file."""
     if "://" in offer.location:
         return offer.location
     return Path(offer.location or folder / "files" / offer.file).absolute().as_uri()
@@ -160,7 +161,7 @@ def _link(offer: Offer, url: str) -> str:
 
 
 def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]) -> str:
-    """Return an entry of uv.toml. JSON strings, and lists of strings, are valid TOML."""
+    """Return an entry for uv.toml. JSON strings and lists of strings are valid TOML."""
     entry = {
         "name": types.canonical(offer.distribution),
         "version": offer.version,
@@ -189,7 +190,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
-    """Return the packages of a pylock.toml (PEP 751) that uv wrote for one platform and Python.
+    """Return the packages in a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
     If several wheels of a package fit, choose the one that pip would choose. Raise `BuildError` for
     a package without a fitting wheel, and for an invalid file.
@@ -237,7 +238,7 @@ def _tags(file: str) -> frozenset[Tag]:
 
 
 def best_rank(file: str, ranks: Mapping[Tag, int]) -> int | None:
-    """Return the best rank of a wheel's tags, by its file name; None if no tag is accepted."""
+    """Return the best rank of a wheel's tags, given its file name; None if no tag is accepted."""
     return min((ranks[tag] for tag in _tags(file) if tag in ranks), default=None)
 
 
@@ -267,14 +268,14 @@ def _wheel(package: dict[str, Any], ranks: Mapping[Tag, int]) -> Wheel:
 
 
 def preferences(preferred: Mapping[str, str]) -> str:
-    """Return the text of a pylock.toml with the versions that uv should prefer."""
+    """Return the text of a pylock.toml that contains the versions that uv should prefer."""
     lines = ['lock-version = "1.0"', 'created-by = "envbuilder"', "packages = ["]
     lines += [f'  {{name = "{n}", version = "{v}"}},' for n, v in sorted(preferred.items())]
     return "\n".join((*lines, "]", ""))
 
 
 SECONDS = 600.0
-"""Maximum seconds of a uv run, which may wait for the user's indexes."""
+"""Maximum number of seconds for a uv run, which may wait for the user's indexes."""
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+")
 """Matches URLs of indexes in uv's output, which neither a lock nor a log may contain."""
 _FAILED = re.compile(r"Failed to fetch:?\s+`?(\S+)")
@@ -290,7 +291,7 @@ _LACKING = re.compile(
 
 
 class UnresolvableError(Exception):
-    """No choice of files satisfies the target, or any target if none is given."""
+    """Raised when no choice of files satisfies the target, or any target if none is given."""
 
     def __init__(
         self,
@@ -298,7 +299,7 @@ class UnresolvableError(Exception):
         target: tuple[str, str] | None = None,
         named: frozenset[str] = frozenset(),
     ) -> None:
-        """Store the reason. `named` are packages that are on no index or have no wheel."""
+        """Store the reason. `named` are the packages that are on no index or have no wheel."""
         self.named = named
         self.reason = reason(cause) if isinstance(cause, str) else cause
         if target:
@@ -316,11 +317,11 @@ class Found(Struct, frozen=True, kw_only=True):
     """The URL (`http:`, `https:` or `file:`), which is never written to a lock; empty if
     unknown."""
     uploaded: str = ""
-    """The day on which the index received the file; empty if unknown."""
+    """The day on which the file was uploaded to the index; empty if unknown."""
 
 
 class Requirers(NamedTuple):
-    """A package in a resolution, and the packages that require it."""
+    """A package in a resolution, with the packages that require it."""
 
     name: str
     version: str
@@ -328,27 +329,27 @@ class Requirers(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """The input of one uv run for a target."""
+    """The input for one uv run for a target."""
 
     requirements: Sequence[str]
     platform: types.Platform
     python: str
     earlier: Mapping[str, str]
-    """Name → version. These are fixed, preferred or ignored, depending on the run."""
+    """Name → version. Depending on the run, these versions are fixed, preferred or ignored."""
     constraints: Sequence[str]
 
 
 class Memory(Struct, kw_only=True):
-    """Results of uv that a command keeps for later runs."""
+    """The results of uv runs that a command keeps for later runs."""
 
     answers: dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
     """All inputs of a run → its result."""
     indexes: tuple[str, ...] = ()
-    """URLs of the user's indexes, whose pages are cached between runs."""
+    """The URLs of the user's indexes, whose pages are cached between runs."""
 
 
 class Uv(Struct, frozen=True, kw_only=True):
-    """The configuration to run uv with for one lock."""
+    """The configuration with which to run uv for one lock."""
 
     run: Runner
     folder: Path
@@ -360,7 +361,7 @@ class Uv(Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     """Additional options for each uv run."""
     memory: Memory
-    """Earlier results, which are not computed again."""
+    """The results of earlier runs, which are reused."""
 
     def compile(
         self,
@@ -370,10 +371,10 @@ class Uv(Struct, frozen=True, kw_only=True):
         preferred: Mapping[str, str],
         constraints: Sequence[str] = (),
     ) -> tuple[Found, ...]:
-        """Return the files for some requirements; raise `UnresolvableError` if there are none.
+        """Return the files that satisfy the requirements; raise `UnresolvableError` if none do.
 
-        `preferred` versions (name → version) are kept if possible. `constraints` limit the versions
-        of packages without requiring them.
+        The versions in `preferred` (name → version) are kept if possible. `constraints` limit the
+        versions of packages without requiring the packages.
         """
         # First with every earlier version fixed, so that nothing moves without a reason. If a
         # requirement needs another version, in uv's own way: prefer each earlier one that fits.
@@ -394,7 +395,7 @@ class Uv(Struct, frozen=True, kw_only=True):
         pins: Mapping[str, str],
         constraints: Sequence[str],
     ) -> Iterator[Requirers]:
-        """Yield the packages of a resolution, each with the packages that require it."""
+        """Yield the packages in a resolution, each with the packages that require it."""
         question = _Question(requirements, platform, python, pins, constraints)
         how = ("fix", "requirements.txt", "--annotation-style", "line")
         # If every version is given, there is one answer, and uv has just read all of it: it need
@@ -426,12 +427,12 @@ class Uv(Struct, frozen=True, kw_only=True):
         return answer
 
     def _content(self, option: str) -> str:
-        """Return an option's value, or the file's text if it is a path in the working folder."""
+        """Return an option itself, or the file's text if it is a path in the working folder."""
         path = Path(option)
         return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
     def _output(self, question: _Question, how: str, form: str, *options: str) -> str:
-        """Return the text of uv's result in a format, `pylock.toml` or `requirements.txt`."""
+        """Return uv's result as text, in the format `pylock.toml` or `requirements.txt`."""
         requirements, platform, python, earlier, constraints = question
         # Several targets may be resolved side by side. A dot would be no part of a pylock's name.
         target = f"{platform} {python}".translate(str.maketrans("/ .", "---"))
@@ -534,7 +535,7 @@ class Uv(Struct, frozen=True, kw_only=True):
 
 
 def _named(printed: str) -> frozenset[str]:
-    """Return the packages that are on no index or have no wheel, according to uv."""
+    """Return the packages that, according to uv, are on no index or have no wheel."""
     names = set[str]()
     for lacking, absent in _LACKING.findall(printed):
         names.add(types.canonical(lacking or absent))
@@ -560,10 +561,10 @@ def started(
     named: Iterable[str] = (),
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield uv in a temporary working folder, with the user's own index and the offers.
+    """Yield a uv with a temporary working folder that searches the user's own index and the offers.
 
     If `offers` is None, only the user's index is searched. `named` are the distributions that must
-    come from the offers. `memory` stores the command's results.
+    come from the offers. `memory` stores the results of the command's uv runs.
     """
     memory = memory or Memory(answers={})
     sources = pip.sources(environ)
@@ -586,9 +587,9 @@ def started(
 def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the static index offers.
 
-    Otherwise uv could take those from a folder, without recording the source of their hash. The
-    folder with the remaining wheels is kept in uv's cache: uv unpacks a wheel once per path, and
-    wheels may be large.
+    Otherwise, uv could take such a distribution from a folder without recording the source of its
+    hash. The folder with the remaining wheels is kept in uv's cache: uv unpacks a wheel once per
+    path, and wheels may be large.
     """
     if not locations:
         return ()

@@ -1,11 +1,11 @@
-"""Detect conflicting wheels from the list of files in each wheel's RECORD.
+"""Detect conflicting wheels by comparing the lists of files in their RECORDs.
 
-uv installs wheels in parallel, and the last wheel to write a file wins. If two wheels have
-different bytes for one path, environments would differ from build to build with every builder. Such
+uv installs wheels in parallel, and the last wheel to write a file wins. If two wheels had different
+bytes for the same path, environments would differ from build to build with every builder. Such
 wheels are rejected, unless a lock prunes a stray file from one of them. Identical bytes, as in many
-namespace packages, are fine. Only a wheel's directory and RECORD are read; nothing is unpacked. For
-a lock, they are read with range requests, so that the result does not depend on which wheels the
-store happens to have.
+namespace packages, are fine. Only a wheel's zip directory and a few small files are read; nothing
+is unpacked. For a lock, they are read with range requests, so that the result does not depend on
+which wheels happen to be in the store.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 
 
 RECORD_LIMIT = 16 << 20
-"""Maximum bytes of a wheel's RECORD; the RECORD of torch's CPU wheel has 1.2 MB."""
+"""Maximum size in bytes of a wheel's RECORD; the RECORD of torch's CPU wheel has 1.2 MB."""
 _SCRIPTS_LIMIT = 256 << 10
-"""Maximum bytes of a wheel's entry_points.txt, which has one line per script."""
+"""Maximum size in bytes of a wheel's entry_points.txt, which has one line per script."""
 _LONGEST_LINE = 1000
-"""Maximum length of a line in entry_points.txt; parsing time is quadratic in the length."""
+"""Maximum length of a line in entry_points.txt, because parsing time is quadratic in the length."""
 _MOST_BY = 3
 """Maximum number of requiring packages to list in a message."""
 SCRIPTS = ("console_scripts", "gui_scripts")
-"""Sections of entry_points.txt from which installers create programs."""
+"""Sections of entry_points.txt for which installers create executable scripts."""
 _INFO = ".dist-info/"
 MACHINE_CODE = re.compile(r"\.(so|dylib|pyd|dll)(\.[0-9.]+)?\Z")
 UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
-"""Exceptions from reading a damaged wheel, or a file that is not a wheel."""
+"""Exceptions raised when reading a damaged wheel, or a file that is not a wheel."""
 
 
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
     """Raise `InvalidError` if two wheels install different bytes at the same path.
 
-    `python` is X.Y. Only wheels in the store are checked. A wheel with an unusable RECORD also
-    raises `InvalidError`. A wheel that is damaged in the store is removed, and `BuildError` is
+    `python` is a version X.Y. Only wheels in the store are checked. A wheel with an unusable RECORD
+    also raises `InvalidError`. A wheel that is damaged in the store is removed, and `BuildError` is
     raised.
     """
     files = [*files]
@@ -97,7 +97,7 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """Return the first path at which two wheels differ, with the two wheels; None without one.
+    """Return the first path at which two wheels differ, with the two wheels; None if none differ.
 
     The values of `wheels` are the results of `contents`. Unknown content differs from everything.
     """
@@ -113,11 +113,11 @@ def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | 
 def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File, tuple[str, ...]]:
     """Return the conflicting paths that can be left out of each wheel.
 
-    With pip, the wheel installed last wins. Here, the wheel that is named like the folder or
-    program keeps its files, or else the wheel with more files. Machine code, or half of the other
-    wheel's files, are too much to leave out, so these wheels stay in conflict. A program is kept in
-    the package that the project lists; if that is unknown, it stays in conflict, too. Paths and
-    contents are as in `clash`.
+    With pip, the wheel installed last wins. Here, the wheel with the same name as the folder or
+    program keeps its files; if there is none, the wheel with more files does. A wheel is not
+    pruned, and the conflict remains, if this would remove machine code or more than half of the
+    wheel's files. A program is kept in the wheel that the project itself lists; if that is unknown,
+    the conflict remains, too. Paths and contents are as in `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
@@ -153,10 +153,11 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
-    """Return which of several wheels keeps a program; None if unknown.
+    """Return which of several wheels keeps a program; None if this is unknown.
 
     It is the wheel that the project itself lists. `ranked` is sorted from low to high rank.
-    `required` names the packages that others require; it is empty if unknown.
+    `required` contains the names of the packages that others require; it is empty if they are
+    unknown.
     """
     candidates = [wheel for wheel in ranked if wheel.name not in required]
     if not required or len(candidates) > 1:
@@ -172,12 +173,12 @@ def _differ(one: str, other: str) -> bool:
 def contents(
     stem: str, python: str, members: Iterable[str], record: str, entry_points: str
 ) -> dict[str, str]:
-    """Return the files that a wheel installs: path below an environment → identifier of content.
+    """Return the files that a wheel installs: path in the environment → identifier of the content.
 
     The identifier is the hash from RECORD, or the function that a generated script runs. It is
     empty if RECORD states no hash. `stem` is NAME-VERSION as in the wheel's own folders, and
-    `members` lists its files. Raise `ValueError`, `csv.Error` or `configparser.Error` for an
-    invalid wheel.
+    `members` lists the files in the wheel. Raise `ValueError`, `csv.Error` or `configparser.Error`
+    for an invalid wheel.
     """
     scripts = _scripts(entry_points)
     hashes = dict.fromkeys(members, "")
@@ -253,7 +254,7 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 
 
 def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
-    """Return the `contents` of a wheel; raise `OSError` or one of `UNREADABLE`."""
+    """Return the `contents` of a wheel; raise `OSError` or one of `UNREADABLE` if that fails."""
     with archives.open_zip(source) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
@@ -266,23 +267,24 @@ def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
 
 
 def records(members: Iterable[str]) -> list[str]:
-    """Return a wheel's RECORD files; a valid wheel has exactly one."""
+    """Return the paths of a wheel's RECORD files; a valid wheel has exactly one."""
     return [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
 
 
 def text(archive: zipfile.ZipFile, name: str, limit: int) -> str:
-    """Return a member's text, empty if there is no such member; raise one of `UNREADABLE`."""
+    """Return a member's text, empty if it does not exist; raise one of `UNREADABLE` on failure."""
     return archives.zip_content(archive, name, limit).decode() if name in archive.namelist() else ""
 
 
 PARALLEL = 8
 _TAIL = 64 << 10
-"""Bytes of the first request. This end of the file holds directory and RECORD of most wheels."""
+"""Number of bytes to request first. The end of the file contains the zip directory and the RECORD
+of most wheels."""
 _PART = 512 << 10
-"""Bytes of each further request."""
+"""Minimum number of bytes of each further request."""
 _DIRECTORY = 16 << 20
-"""Maximum bytes of a wheel's directory, which has 130 to 170 bytes per member. The directory of
-torch's CPU wheel, with 12,000 members, has 1.5 MB."""
+"""Maximum size in bytes of a wheel's zip directory, which has 130 to 170 bytes per member. The
+directory of torch's CPU wheel, with 12,000 members, has 1.5 MB."""
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 
 
@@ -323,15 +325,15 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move the position and return it."""
+        """Move the position and return the new one."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return `size` bytes, or all remaining bytes if it is negative.
+        """Return `size` bytes, or all remaining bytes if `size` is negative.
 
-        Raise `zipfile.BadZipFile` for more than `_DIRECTORY` bytes, since the server determines the
-        directory's size.
+        Raise `zipfile.BadZipFile` for more than `_DIRECTORY` bytes, because the server determines
+        how large the zip directory claims to be.
         """
         left = max(self._size - self._at, 0)
         count = left if size < 0 else min(size, left)
@@ -340,7 +342,7 @@ class RemoteFile(io.RawIOBase):
         return super().read(count) or b""
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """Fill a buffer from the received part, requesting another part if needed."""
+        """Fill a buffer from the part already received, requesting another part if needed."""
         count = min(len(buffer), max(self._size - self._at, 0))
         if not self._begin <= self._at <= self._at + count <= self._begin + len(self._data):
             end = min(self._size, self._at + max(count, _PART))
@@ -357,9 +359,10 @@ class RemoteFile(io.RawIOBase):
 def remote_contents(
     wheels: Iterable[Found], python: str, settings: Settings, variables: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Return the `contents` of each wheel by its sha256.
+    """Return the `contents` of each wheel by the wheel's sha256.
 
-    Wheels that cannot be read are left out. `python` is X.Y, and `variables` are uv's.
+    Wheels that cannot be read are left out. `python` is a version X.Y, and `variables` are the
+    environment variables for uv, whose index URLs may contain logins.
     """
     store = Store.of(settings)
     logins = {**os.environ, **variables}
