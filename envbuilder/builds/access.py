@@ -1,4 +1,4 @@
-"""Ports, volumes, folders and variables that a command gets in addition to its environment."""
+"""The ports, volumes, folders and variables that a command gets in addition to its environment."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Definition, Settings
 
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
-"""Function that runs a command with variables added to this process's own.
+"""A function that runs a command and returns its exit code.
 
-It returns the exit code of the command.
+The mapping contains variables to set in addition to those of this process.
 """
 _PORT = re.compile(
     r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
@@ -45,34 +45,34 @@ _CLOSED = (
     "/sbin",
     "/usr",
 )
-"""Folders of an image over or inside which nothing may be mounted."""
+"""Folders of an image where nothing may be mounted, neither over the folder nor inside it."""
 _KEPT_WHOLE = ("/tmp", "/run", "/var", "/root", conventions.HOME)  # noqa: S108
-"""Folders of an image over which nothing may be mounted; a folder inside them may be."""
+"""Folders of an image that no mount may cover; folders inside them may be mounted over."""
 _ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """Ports, volumes, folders and variables that a command gets besides its environment."""
+    """Ports, volumes, folders and variables that a command gets in addition to its environment."""
 
     ports: tuple[Port, ...] = ()
-    """Ports to publish. For images only: a native command uses this machine's ports directly."""
+    """Ports to publish. For images only, as a native command uses this machine's ports directly."""
     volumes: tuple[Volume, ...] = ()
-    """Volumes to mount. For images only."""
+    """Volumes to mount, for images only."""
     variables: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
-    """Names of the caller's variables to pass on; their values appear in no argument list."""
+    """Names of the caller's variables to pass on, without their values in any argument list."""
     python_path: tuple[PurePath, ...] = ()
     """Folders on this machine from which Python imports modules."""
     programs: tuple[PurePath, ...] = ()
     """Folders on this machine that contain the project's commands."""
     own_folders: tuple[Volume, ...] = ()
-    """Folders outside the project that contain some of the paths above; containers mount them."""
+    """Folders outside the project that contain some of the above paths, mounted in containers."""
     shares_cores: bool = False
-    """Whether a hook in each Python sets the number of threads, not the command's variables."""
+    """Whether the startup hook in each Python sets the number of threads, instead of a variable."""
     is_read: bool = False
     """Whether this process reads the command's output.
 
-    The command then gets no terminal, and no notes about it are printed.
+    If so, the command gets no terminal, and no notes about it are printed.
     """
 
 
@@ -80,7 +80,7 @@ NOTHING = Access()
 
 
 def combined(project: Access, command: Access) -> Access:
-    """Return the project's access merged with one command's, which takes precedence."""
+    """Merge the project's access with that of one command, which takes precedence."""
     inside = {port.inside for port in command.ports}
     addresses = {port.address for port in command.ports}
     targets = {volume.target for volume in command.volumes}
@@ -105,7 +105,7 @@ def require_distinct(access: Access) -> None:
 
 
 def port(text: str) -> Port:
-    """Parse a port, `[HOST_IP:]PORT[:PORT]`. Raise `InvalidError` if it is malformed."""
+    """Parse a port mapping, `[HOST_IP:]PORT[:PORT]`. Raise `InvalidError` if it is malformed."""
     from ipaddress import ip_address
 
     match = _PORT.fullmatch(text)
@@ -152,7 +152,7 @@ def volume(text: str, folder: Path) -> Volume:
 
 
 def _source(text: str, folder: Path) -> str:
-    """Return the absolute path of a folder on this machine, or the name of a volume."""
+    """Return the absolute path of a folder on this machine, or the name of an engine's volume."""
     if not text.startswith(_FOLDER_STARTS):
         if _VOLUME_NAME.fullmatch(text):
             return text
@@ -173,7 +173,7 @@ def _source(text: str, folder: Path) -> str:
 
 
 def place_inside(text: str) -> str:
-    """Return the path in normal form. Raise `InvalidError` if nothing may be mounted there."""
+    """Normalize a path in a container. Raise `InvalidError` if nothing may be mounted there."""
     path = PurePosixPath(text)
     plain = text.rstrip("/") or "/"
     if str(path) != plain or not path.is_absolute() or "//" in plain or ".." in path.parts:
@@ -192,7 +192,7 @@ def place_inside(text: str) -> str:
 
 
 def covered(path: PurePosixPath) -> str:
-    """Return which part of an image a mount at `path` would hide; empty if it hides none."""
+    """Return the part of an image that a mount at `path` would hide; empty if it hides none."""
     for folder in _CLOSED:
         if PurePosixPath(folder).is_relative_to(path) or path.is_relative_to(folder):
             return f"{folder} of the image"
@@ -203,10 +203,11 @@ def covered(path: PurePosixPath) -> str:
 
 
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """Parse `NAME=VALUE` or `NAME`; return the name and the value.
+    """Parse `NAME=VALUE` or `NAME`, and return the name and the value.
 
-    The value is None for `NAME` alone, which stands for the caller's value. Raise `InvalidError`
-    if the text is malformed, or if the caller has no such variable.
+    For `NAME` alone, the value is None, which stands for the value in the caller's environment.
+    Raise `InvalidError` if the text is malformed, or if `NAME` is not set in the caller's
+    environment.
     """
     name, sign, value = text.partition("=")
     try:
@@ -228,7 +229,7 @@ def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def of_project(settings: Settings) -> Access:
-    """Return the access that the project's environment gives to each of its commands.
+    """Return the access that the project's definition gives to every command in the environment.
 
     Raise `InvalidError` if a folder does not exist, or if a volume would cover part of an image.
     The error names the entry in the project's file.
@@ -264,9 +265,9 @@ def of_project(settings: Settings) -> Access:
 
 
 def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
-    """Return the access with a startup hook that makes Python explain failed imports.
+    """Add a startup hook to the access, which makes Python explain failed imports.
 
-    Return the access unchanged if the hook cannot be written.
+    If the hook cannot be written, return the access unchanged.
     """
     from envbuilder.builds import project_folder
 
@@ -283,14 +284,18 @@ def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
 
 
 def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
-    """Return the volume that mounts one of envbuilder's own folders in a container."""
+    """Return the volume that mounts one of envbuilder's own folders in a container.
+
+    `name` becomes the name of the folder in the container.
+    """
     return Volume(source=str(folder), target=f"{conventions.OWN}/{name}", writable=writable)
 
 
 def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
-    """Return the command that the project sets for its environment.
+    """Return the command that the project's file defines for the environment.
 
-    Raise `InvalidError` if it sets none. `asked` is the envbuilder command that the hint names.
+    Raise `InvalidError` if it defines none. `asked` is the envbuilder command to suggest in the
+    hint.
     """
     command = environments.of(settings).command
     if not command:
@@ -319,9 +324,10 @@ def _volumes(definition: Definition, name: str, project: Path) -> Iterator[Volum
 
 
 def _project_folder(project: Path, text: str) -> str:
-    """Return the path of a folder in the project.
+    """Return the absolute path of a folder in the project.
 
-    Raise `InvalidError` if the folder does not exist or a link leads out of the project.
+    Raise `InvalidError` if the folder does not exist, or if it is a link that leads out of the
+    project.
     """
     folder = (project / text).resolve()
     if not folder.is_relative_to(project.resolve()):
@@ -338,5 +344,5 @@ def _project_folder(project: Path, text: str) -> str:
 
 
 def volume_name(project: Path, name: str) -> str:
-    """Return the name that a project's volume has in the engine; it is unique to the project."""
+    """Return the engine's name for a volume of the project, which no other project uses."""
     return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

@@ -42,24 +42,24 @@ if TYPE_CHECKING:
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": PAYLOAD_TYPE}
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": ".provenance.json"}
-"""Suffix of each attestation's file name, appended to the artifact's name."""
+"""Suffix of each attestation's file name, which is appended to the artifact's name."""
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
-"""Build type in the provenance. docs/explanation/supply-chain.md describes its parameters."""
+"""Build type in the provenance; docs/explanation/supply-chain.md describes its parameters."""
 BUILDER = "urn:envbuilder:local:v1"
 """Builder id in the provenance: envbuilder on a local machine."""
 ON_DISK = NATIVE | {"archive", "layout"}
 """Kinds of artifacts that are files or folders. Other artifacts are in an engine or a registry."""
 TREE = "envbuilderTree"
-"""Algorithm name of tree digests, which are not hashes of a single file."""
+"""Algorithm name for digests of trees, as opposed to hashes of single files."""
 _FULL = "The artifact itself is complete. Free some disk space, then run the same command again."
 
 
 def places(plan: Plan, artifact: Artifact, settings: Settings) -> dict[str, str]:
-    """Return the path of each attestation, by name.
+    """Return the path of each attestation file, by attestation name.
 
-    For an image in an engine or a registry, the paths are next to the image's record; for other
-    artifacts, next to the artifact.
+    For an image in an engine or a registry, the attestations are next to the image's record. For
+    any other artifact, they are next to the artifact itself.
     """
     if artifact.kind in {"image", "registry"}:
         beside = str(settings.records_dir / plan.fingerprint / _digest(artifact))
@@ -79,8 +79,8 @@ def ensure(
 ) -> dict[str, str]:
     """Write the attestations if one is missing or if `anew` is true; return their paths by name.
 
-    `versions` are the versions of further builders, by name. Raise `BuildError` if a file cannot
-    be written.
+    `versions` gives the versions of additional builders, by name. Raise `BuildError` if a file
+    cannot be written.
     """
     paths = places(plan, artifact, settings)
     if anew or not all(Path(path).is_file() for path in paths.values()):
@@ -94,13 +94,16 @@ def ensure(
 
 
 def remove(plan: Plan, artifact: Artifact, settings: Settings) -> None:
-    """Remove attestations left over from an earlier artifact at the same path."""
+    """Remove attestations that describe an earlier artifact at the same path."""
     for path in places(plan, artifact, settings).values():
         Path(path).unlink(missing_ok=True)
 
 
 def subject(artifact: Artifact) -> Subject:
-    """Return the artifact as a subject: a native environment by tree digest, others by sha256."""
+    """Return the in-toto subject for the artifact.
+
+    A native environment is identified by its tree digest, any other artifact by its sha256.
+    """
     algorithm = TREE if artifact.kind in NATIVE else "sha256"
     name = Path(artifact.ref).name if artifact.kind in ON_DISK else artifact.ref
     return Subject(name=name, digest={algorithm: _digest(artifact)})
@@ -147,10 +150,11 @@ def bill(
     extra: Iterable[sbom.Component] = (),
     licences: Mapping[str, tuple[str, ...]] | None = None,
 ) -> bytes:
-    """Return the SBOM of a base image, locked files and further installed components (`extra`).
+    """Return the SBOM of a base image, locked files and additional installed components.
 
-    `facts` describe the environment, such as its platform; empty facts are left out. Licences are
-    read from the wheels in the store; `licences` adds others, by sha256 of the file.
+    The additional components are in `extra`. `facts` describe the environment, such as its
+    platform; empty facts are omitted. Licences are read from the wheels in the store. `licences`
+    adds those of other files, by the file's sha256.
     """
     known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
     parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
@@ -164,8 +168,8 @@ def bill(
 def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.Component, ...]:
     """Return the Python distributions in a native environment, or the Debian packages in an image.
 
-    If the image cannot be read, print a note and return nothing: the SBOM then lists the base image
-    as a single component.
+    If the image cannot be read, print a note and return an empty tuple. The SBOM then lists the
+    base image as a single component.
     """
     if artifact.kind in NATIVE:
         # Outside of its venv, a conda prefix holds only conda packages, which the lock names.
@@ -184,9 +188,10 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 
 
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
-    """Return the versions of an image's Debian packages, by name; None if they cannot be read.
+    """Return the versions of an image's Debian packages, by name, or None if they cannot be read.
 
-    If the plan assembles the image, read its base image; otherwise, read the image in the engine.
+    If the plan assembles the image, read the packages of its base image. Otherwise, read those of
+    the image in the engine.
     """
     from envbuilder.builds.image.base import read_contents
     from envbuilder.builds.image.layer_cache import LayerCache
@@ -213,10 +218,10 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
 
 
 def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> bytes:
-    """Return the provenance statement for an artifact that `plan` made.
+    """Return the provenance statement for an artifact that was built according to `plan`.
 
-    `versions` are the versions of further builders, such as BuildKit. The statement has nothing
-    specific to one run, so the same build gives the same bytes.
+    `versions` gives the versions of additional builders, such as BuildKit. The statement contains
+    nothing specific to a single run, so the same build always gives the same bytes.
     """
     signatures = {"signatures": msgspec.to_builtins(plan.signatures)} if plan.signatures else {}
     document = {
@@ -249,9 +254,9 @@ def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> by
 
 
 def also_about(content: bytes, artifact: Subject) -> bytes:
-    """Return the statement with one more subject, such as a pushed manifest.
+    """Add a subject, such as a pushed manifest, to a provenance statement.
 
-    Raise `ValueError` if the content is not a provenance statement of envbuilder.
+    Raise `ValueError` if the content is not a provenance statement written by envbuilder.
     """
     document = _parsed(content)
     if artifact.digest not in [s["digest"] for s in document["subject"]]:

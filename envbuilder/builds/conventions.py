@@ -1,4 +1,4 @@
-"""Paths, users and variables that all builders use in images and environments."""
+"""Paths, user ids and variables that all builders use in images and environments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 PREFIX = "/opt/env"
 """Path of the environment in an image."""
 PYTHON = IMAGE_PYTHON
-"""Path of the interpreter in an image, if it is not the base image's own."""
+"""Path of the interpreter in an image, unless the image uses its base image's interpreter."""
 OWN = "/opt/envbuilder"
-"""Path of envbuilder's own files in an image, and of its own folders mounted in a container."""
+"""Folder of envbuilder's own files in an image. Its own folders are also mounted there in a
+container."""
 PAYLOAD = f"{OWN}/payload.pyz"
 ID = 1000
 """User id and group id of the image's user."""
@@ -27,14 +28,14 @@ HOME = "/home/user"
 WORK = "/work"
 PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"
 GROUP = f"user:x:{ID}:"
-"""Lines of the image's user in /etc/passwd (`PASSWD`) and /etc/group (`GROUP`)."""
+"""The lines for the image's user in /etc/passwd (`PASSWD`) and in /etc/group (`GROUP`)."""
 ENTRYPOINT = (f"{PREFIX}/bin/python", "-I", PAYLOAD, "exec", "--")
 """Entry point of an image. It sets the number of threads from the container's CPU quota and
-affinity, then replaces itself with the command. It runs in isolated mode (`-I`), but passes all
-variables of the container on to the command."""
+affinity, and then replaces itself with the command. Python runs the entry point in isolated mode
+(`-I`), but the command gets all variables of the container."""
 COMMAND = ("python",)
 PATH = f"{PREFIX}/bin"
-"""Folder of the environment's programs, prepended to the base image's PATH."""
+"""Folder that contains the environment's programs, which is prepended to the base image's PATH."""
 
 
 def variables(profile: Profile) -> dict[str, str]:
@@ -46,7 +47,10 @@ def variables(profile: Profile) -> dict[str, str]:
 
 
 def imports_from(folders: Iterable[PurePath], *others: str | None) -> dict[str, str]:
-    """Return PYTHONPATH with `folders` before the values in `others`; empty without folders."""
+    """Return a mapping that sets PYTHONPATH to `folders`, followed by the folders in `others`.
+
+    The mapping is empty if `folders` is empty.
+    """
     first = list(map(str, folders))
     if first:
         return {"PYTHONPATH": os.pathsep.join([*first, *filter(None, others)])}

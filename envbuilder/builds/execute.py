@@ -1,4 +1,4 @@
-"""Execute a build plan: run its steps in order, and leave no partial result behind."""
+"""Execute a build plan: run its steps in order, without leaving a partial result behind."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def execute(
 ) -> bool:
     """Run the steps of a plan. Return False if another process has built the artifact meanwhile.
 
-    Only one process at a time builds a given artifact. If `is_done` returns true once this process
-    may build, no step runs, because the artifact may already be in use. The working folder is
-    always removed. The artifact appears with a single move or load at the end. Raise `BuildError`
-    if a step fails.
+    Only one process at a time builds a given artifact. `is_done` is called once this process may
+    build. If it returns True, no step runs, because the artifact may already be in use. The working
+    folder is always removed. The artifact appears with a single move or load at the end. Raise
+    `BuildError` if a step fails.
     """
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
@@ -102,7 +102,7 @@ def execute(
 
 
 class _Context(NamedTuple):
-    """The store, log and progress that a step needs in addition to its own data."""
+    """The store, the log and the progress display that a step needs in addition to its own data."""
 
     store: Store
     log: Path
@@ -191,11 +191,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a finished folder to `target`; first move an existing environment out of the way.
+    """Move a finished folder to `target`, after moving an existing environment out of the way.
 
-    The existing environment moves to the working folder. If it were removed in place, a killed
-    process could leave half of it, perhaps with its marker. Raise `BuildError` if envbuilder did
-    not make the existing target.
+    The existing environment is moved to the working folder. If it were removed in place, a process
+    killed in between could leave half of it, perhaps with its marker. Raise `BuildError` if
+    something exists at `target` that envbuilder did not make.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     exists = target.exists() or target.is_symlink()
@@ -300,7 +300,7 @@ def _load_base(step: LoadBase) -> None:
 
 
 def _failing_step(printed: str) -> str:
-    """Return BuildKit's last excerpt of a failing step; empty if there is none.
+    """Return the last excerpt in which BuildKit shows a failing step; empty if there is none.
 
     The last lines of BuildKit's output only quote the Dockerfile.
     """
@@ -309,7 +309,7 @@ def _failing_step(printed: str) -> str:
 
 
 def _unpack_tool(step: UnpackTool, store: Store) -> None:
-    """Extract an executable program from a wheel."""
+    """Extract an executable from a wheel."""
     from envbuilder.builds.image import unpacked
 
     target = Path(step.path)
@@ -321,7 +321,7 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
     """Write each library under its soname, following links inside its package.
 
-    Raise `BuildError` if no package contains one of the libraries.
+    Raise `BuildError` if one of the libraries is in none of the packages.
     """
     from envbuilder.packages.debian import deb
 
@@ -348,7 +348,7 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
 
 
 def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
-    """Return the requested libraries that a package contains: name → path of the regular file."""
+    """Return the requested libraries in a package, with the paths of their regular files."""
     targets: dict[str, str] = {}
     for path, member in sorted(members.items()):
         target = path

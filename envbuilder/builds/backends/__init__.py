@@ -1,1 +1,1 @@
-"""Backends: each turns a profile and a lock into an `Environment`, planned but not yet built."""
+"""Backends, each of which plans an `Environment` from a profile and a lock, without building it."""

@@ -1,10 +1,11 @@
-"""The conda backend: Python and system libraries from conda packages, wheels in a venv on top.
+"""The conda backend: Python and system libraries from conda packages, with wheels in a venv on top.
 
-Wheels are never installed into the conda prefix itself: that would remove or overwrite files that
-conda owns. They go into a venv inside the prefix. The prefix's own interpreter makes the venv while
-both are still in the working folder, and both are then adapted to their final location. The image
-builder instead gives uv a program that answers like that interpreter, for Linux only. Here the real
-interpreter is available. If it cannot run, the build fails before anything is in place.
+Wheels are never installed into the conda prefix itself, because that would remove or overwrite
+files that conda owns. Instead, they are installed into a venv inside the prefix. The prefix's own
+interpreter makes the venv while both are still in the working folder. Both are then adapted to
+their final location. (The image builder works differently: it gives uv a program that answers like
+the image's interpreter, which is possible for Linux only.) If the prefix's interpreter cannot run,
+the build fails before anything is moved into place.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ if TYPE_CHECKING:
     from envbuilder.builds.request import Locked
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
-"""Variables that hide the packages in the user's home. An environment that sees conda's libraries
-would otherwise see those packages, too, and import them first. A profile may override this."""
+"""Variables that hide the packages in the user's home from Python. An environment that sees conda's
+libraries would otherwise also see those packages, and import them first. A profile may override
+this."""
 VENV = "venv"
-"""The folder of the wheels' venv, relative to the prefix."""
+"""Path of the venv that contains the wheels, relative to the prefix."""
 _INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
 _COMPILERS = ("gxx", "cxx-compiler", "clangxx", "compilers")
 # Sourced in a function, where "$@" is empty: activate.d scripts of packages may read it.
@@ -60,8 +62,9 @@ for _name in $_envbuilder_names; do eval "_stated_$_name=\\$$_name"; done
 _activate || exit
 for _name in $_envbuilder_names; do eval "export $_name=\\$_stated_$_name"; done
 exec "$@\""""
-"""Shell script that activates the environment, restores the user's variables if activation scripts
-changed them, and runs a command. Names of variables consist of letters, digits and underscores."""
+"""Shell script that activates the environment, restores those of the user's variables that
+activation scripts changed, and runs a command. The names of the variables consist of letters,
+digits and underscores."""
 
 
 def plan(
@@ -73,10 +76,11 @@ def plan(
     rattler: str,
     channels: Mapping[str, str],
 ) -> Plan:
-    """Return the plan of the environment, without side effects.
+    """Plan the environment, without side effects.
 
-    `target` is from the wheels' lock, `conda` from the conda lock. `rattler` is py-rattler's
-    version, which determines a prefix's own records. `channels` maps symbolic names to public URLs.
+    `target` comes from the lock of the wheels and `conda` from the conda lock. `rattler` is the
+    version of py-rattler, which affects the records that the prefix contains. `channels` maps the
+    symbolic names of channels to public URLs.
     """
     profile = build.profile
     wheels = target.of_kind("wheel")
@@ -141,8 +145,8 @@ def _conda_steps(
 ) -> tuple[Step, ...]:
     """Return the steps that install the conda packages.
 
-    Archives go into a folder for each channel and platform, because their names are unique only
-    there.
+    The archives of each channel and platform go into a separate folder, because file names are only
+    unique within a channel and platform.
     """
     by_folder: dict[str, list[File]] = {}
     for package in conda.packages:
@@ -180,7 +184,7 @@ def _venv_steps(
     work: Path,
     prefix: Path,
 ) -> tuple[Step, ...]:
-    """Return the steps that install the wheels into a venv of the newly installed interpreter."""
+    """Return the steps that make a venv of the newly installed Python and install the wheels."""
     env = work / "env"
     python = f"bin/python{target.python}"
     # A Python library among the conda packages, which the wheels' venv must see.
@@ -212,14 +216,15 @@ def _venv_steps(
 class CondaEnvironment(NativeEnvironment):
     """A planned environment of conda packages.
 
-    Bash runs each command after it has sourced the activation script, as in a shell. Packages add
-    their own scripts to the activation (compilers set CXX), so `run` has the same effect as
-    activation.
+    Each command is run by bash, which first sources the activation script, just as an activated
+    shell does. Conda packages add their own activation scripts (compilers set CXX), so `run` has
+    the same effect as activating the environment.
     """
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """Folders of programs, relative to the prefix; wheels' programs precede conda's."""
+        """The folders that contain programs, relative to the prefix: wheels' first, conda's
+        last."""
         return (f"{VENV}/bin", "bin")
 
     def existing(self) -> Artifact | None:
@@ -228,7 +233,7 @@ class CondaEnvironment(NativeEnvironment):
         return None if moved else super().existing()
 
     def made_by(self) -> dict[str, str]:
-        """Return the versions of the locked uv and of py-rattler."""
+        """Return the versions of the locked uv and the installed py-rattler."""
         return {**tool_versions(self.plan), "py-rattler": prefixes.require_rattler()}
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -236,12 +241,15 @@ class CondaEnvironment(NativeEnvironment):
         return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return the environment before activation, which prepends the folders of its programs."""
+        """Return what the environment sets for its commands, in addition to the activation script.
+
+        The activation script itself prepends the environment's program folders to `PATH`.
+        """
         path = tuple(map(str, (self.prefix / foreign_programs.FOLDER, *programs)))
         return Place(first={variables.PATH: path}, sets_profile=True)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the variable that tells the activation which variables to restore."""
+        """Return the variable that lists which variables the activation script must restore."""
         text = " ".join(names)
         return {_STATED: text} if text else {}
 
@@ -261,7 +269,7 @@ def prepare(build: Locked) -> CondaEnvironment:
     """Read the conda lock, check the host and plan the environment.
 
     Raises `InvalidError` (exit 2) if there is no usable lock, `HostError` (3) if the host lacks
-    features that the lock assumes, and `ToolError` (4) if py-rattler, bash or a compiler is
+    features that the lock requires, and `ToolError` (4) if py-rattler, bash or a compiler is
     missing.
     """
     profile = build.profile
@@ -288,9 +296,9 @@ def prepare(build: Locked) -> CondaEnvironment:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise `InvalidError` if packages' shell scripts would misread the folder's path.
+    """Raise `InvalidError` if shell scripts in packages would misinterpret the folder's path.
 
-    A space is allowed, because macOS's folder for application data contains one.
+    A space is allowed, because the path of the application data folder on macOS contains one.
     """
     if re.search(r"[:\"'$`\\\x00-\x1f]", str(folder)):
         raise InvalidError(
@@ -301,7 +309,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_host(conda: conda_locks.Target, build: Locked) -> None:
-    """Raise `HostError` if the lock cannot work on the host; report other findings as warnings."""
+    """Raise `HostError` if an environment from the lock cannot work on the host.
+
+    Print all other findings as warnings.
+    """
     for finding in conda_locks.findings(conda, build.host):
         decides = finding.level == "impossible" or (finding.level == "no" and build.running)
         if decides and not build.request.force:

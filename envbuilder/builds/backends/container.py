@@ -1,7 +1,7 @@
-"""Planned images in an engine: check that they exist unchanged, and run commands in them.
+"""Images in an engine: check that they exist and are unchanged, and run commands in them.
 
-A command runs as the user. It sees the project's folder, at its host path if possible, and can
-write to it.
+A command runs as the user. It sees the project's folder, at the same path as on the host if
+possible, and can write to it.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ _CACHES = MappingProxyType(
         "TRITON_CACHE_DIR": f"{_CACHE}/triton",
     }
 )
-"""Variables that tell programs where their cache is, whatever HOME is. Programs execute files from
-their cache, such as compiled kernels and code from hubs. Therefore each project has a persistent
-volume of its own for it."""
+"""Variables that tell programs where to keep their caches, regardless of HOME. Programs execute
+files from their caches, such as compiled kernels and code from hubs. Therefore each project has its
+own persistent volume for caches."""
 
 
 class ProjectMount(Struct, frozen=True, kw_only=True):
-    """A folder of this machine, and its path in a container."""
+    """A folder on this machine, and its path in a container."""
 
     folder: Path
     target: PurePosixPath
     workdir: PurePosixPath
-    """The current folder of the command, as a path in the container."""
+    """The working directory of the command, as a path in the container."""
     reason: str = ""
-    """The reason why the folder is not at its host path; empty if it is."""
+    """Why the folder is not at the same path as on the host; empty if it is."""
 
     def inside(
         self, paths: Iterable[PurePath], own_folders: Iterable[Volume] = ()
     ) -> tuple[PurePosixPath, ...]:
-        """Map host paths in this folder or in `own_folders` to container paths; drop all others."""
+        """Translate host paths in this folder or `own_folders` to container paths; skip others."""
         seen: dict[PurePath, PurePosixPath] = {self.folder: self.target}
         for volume in own_folders:
             seen[Path(volume.source)] = PurePosixPath(volume.target)
@@ -80,9 +80,9 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
-    """Return the folder that a command sees: the project's if `cwd` is in it, else `cwd`.
+    """Return the folder that a command sees: the project if `cwd` is inside it, otherwise `cwd`.
 
-    The home folder does not count as a project, because it holds more than one.
+    The home folder does not count as a project, because it usually contains several.
     """
     inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
     return project if project and inside else cwd
@@ -96,9 +96,10 @@ def _is_home(folder: Path) -> bool:
 
 
 def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
-    """Return the mount of a folder in a user's container, at its host path if that is possible.
+    """Decide how to mount a folder in a container that runs as the user with the id `uid`.
 
-    `cwd` is the current folder: this folder or a folder below it.
+    The folder is mounted at its host path if possible. `cwd` is the current folder: either this
+    folder or a folder below it.
     """
     target = PurePosixPath(folder)
     reason = ""
@@ -116,9 +117,10 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
 
 
 def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the uid and gid of a command: this user's, or for root those of the folder's owner.
+    """Return the uid and gid to run a command with: the user's, or for root the folder owner's.
 
-    A folder that root owns can only be written to as root, who has no capabilities in a container.
+    A folder that root owns can only be written to by root, which has no capabilities in a
+    container.
     """
     return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
 
@@ -126,16 +128,16 @@ def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
 def groups_in(
     folder: os.stat_result, user: tuple[int, int], groups: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the folder's group if the user can write to the folder only as a member of it."""
+    """Return the folder's group if the user needs it to write to the folder, else no group."""
     uid, gid = user
     shared = uid not in {0, folder.st_uid} and folder.st_gid != gid and folder.st_gid in groups
     return (folder.st_gid,) if shared else ()
 
 
 def require_project(folder: Path, socket: Path | None) -> None:
-    """Raise `InvalidError` if a folder contains an engine's socket.
+    """Raise `InvalidError` if a folder to be mounted contains the engine's socket.
 
-    The socket would give the container access to the engine.
+    The socket would let the container control the engine.
     """
     if _holds_socket(folder, socket):
         raise InvalidError(
@@ -145,9 +147,9 @@ def require_project(folder: Path, socket: Path | None) -> None:
 
 
 def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) -> None:
-    """Raise `InvalidError` if a volume holds an engine's socket or conflicts with the project.
+    """Raise `InvalidError` if a volume contains the engine's socket or conflicts with the project.
 
-    A volume must not cover the project. Its path may be inside the project if that folder exists.
+    A volume must not cover the project. It may be mounted inside the project if that folder exists.
     """
     if volume.is_folder and _holds_socket(Path(volume.source), socket):
         raise InvalidError(
@@ -194,7 +196,7 @@ class DockerEnvironment:
             self._names += (records.claim(plan.fingerprint, build.settings),)
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build made exactly this one, under any name; else None."""
+        """Return the image if an earlier build made this very image, under any name; else None."""
         builds = records.read(self._records)
         refs = [self.plan.artifact.ref]
         for record in builds:
@@ -208,9 +210,9 @@ class DockerEnvironment:
         return None
 
     def restore_names(self) -> None:
-        """Add the names that the existing image lacks, and record them.
+        """Give the existing image the names that it lacks, and record them.
 
-        These are the plan's names, and the name by which this data folder claims the image.
+        These are the names in the plan, and the name that claims the image for this data folder.
         """
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
@@ -223,7 +225,7 @@ class DockerEnvironment:
             records.keep(self._records, replace(record, ref=ref, names=self._names))
 
     def altered(self) -> str:
-        """Return an empty string: the images of an engine cannot be changed in place."""
+        """Return an empty string, because images in an engine cannot be changed in place."""
         return ""
 
     def made_by(self) -> dict[str, str]:
@@ -231,7 +233,7 @@ class DockerEnvironment:
         return self._existing[1].made_by if self._existing else {}
 
     def changed(self) -> str:
-        """Return a message if the tag no longer refers to the built image, else an empty string."""
+        """Return a message if the tag no longer refers to the image that was built, else ""."""
         image = self._engine.image(self.plan.artifact.ref)
         return self._change(image) if image else ""
 
@@ -247,7 +249,7 @@ class DockerEnvironment:
         )
 
     def _checked_id(self) -> str:
-        """Return the id of the built image; containers are started by this id, not by name.
+        """Return the id of the built image. Containers are started by this id rather than by name.
 
         Raises `VerifyError` if the name now refers to another image, or to none.
         """
@@ -274,7 +276,7 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container that has no network and can write only to `RECORD`.
+        """Run the payload in a container that has no network access and can only write to `RECORD`.
 
         Raises `VerifyError` if the image is not the one that was built.
         """
@@ -316,9 +318,10 @@ class DockerEnvironment:
         return access
 
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
-        """Return the variables of a command in the container.
+        """Return the variables to set for a command in the container.
 
-        Each has one value: if a variable were given two, a process might see either.
+        Each variable has exactly one value: if it were passed twice, either value might take
+        effect.
         """
         caller = {name: os.environ.get(name, "") for name in access.passed}
         folders = project.inside(access.python_path, access.own_folders)
@@ -342,9 +345,9 @@ class DockerEnvironment:
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with the client's `run` of a command in the image.
+        """Replace this process with the engine client's `run`, which runs a command in the image.
 
-        The command runs as the user and sees the project.
+        The command runs as the user and has access to the project.
         """
         del environ  # a container has its own; the client passes on what is to be passed
         container, elsewhere = self._container(argv, access)
@@ -360,14 +363,14 @@ class DockerEnvironment:
         )
 
     def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
-        """Return the client's command that `become` runs, for a program without a terminal."""
+        """Return the command line that `become` would run, for a program without a terminal."""
         container, _ = self._container(argv, access)
         return self._engine.run_command(container, terminal=False)
 
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
         """Return a command's container, and the reason why the project is not at its host path.
 
-        The reason is empty if the project is at its host path.
+        If the project is at its host path, the reason is empty.
         """
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)
@@ -411,7 +414,7 @@ class DockerEnvironment:
 
 
 def _restrictions(container: Container, elsewhere: str) -> str:
-    """Return a line that describes the restrictions on a command in the container."""
+    """Describe in one line how a command in the container is restricted."""
     folder, target = container.project or ("", "")
     writable = [volume.target for volume in container.volumes if volume.writable]
     places = [target, *(path for path in writable if not path.startswith(f"{_SCRATCH}/"))]
@@ -434,7 +437,7 @@ def _restrictions(container: Container, elsewhere: str) -> str:
 
 
 def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
-    """Return the volumes with the project's cache added, unless one is mounted at its path.
+    """Add the project's cache to the volumes, unless another volume is mounted at its path.
 
     Outside of projects, all commands of a user share one cache.
     """

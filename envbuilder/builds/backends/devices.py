@@ -1,4 +1,4 @@
-"""Map a profile's device access to the device nodes and groups of this host."""
+"""Translate a profile's device access into the device nodes and groups that exist on this host."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def visible(
     accelerator: types.Accelerator, hiding: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], str]:
-    """Return the variables that select the GPUs of an environment, and a note on them.
+    """Return the variables that select the GPUs an environment may use, and a note for the user.
 
     `hiding` contains variables that hide GPUs that do not work. The caller's own variables in
-    `environ` take precedence, and are always returned, because a container does not inherit them.
-    The note may be empty.
+    `environ` take precedence. They are always part of the result, because a container does not
+    inherit them. The note may be empty.
     """
     row = ACCELERATORS[accelerator]
     chosen = {name: environ[name] for name in (*row.numbering, *row.choosing) if environ.get(name)}
@@ -40,7 +40,7 @@ def visible(
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:
-    """Return the group ids of the host's device nodes and folders that a profile uses, by path."""
+    """Return the device nodes and folders of the host that a profile uses, with their group ids."""
     nodes = {}
     paths = [*profile.run.devices, *profile.run.volumes]
     for pattern in profile.run.groups_of:
@@ -52,9 +52,9 @@ def host_nodes(profile: Profile) -> dict[str, int]:
 
 
 def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
-    """Return the access that a container needs to reach the device.
+    """Return the devices, groups and volumes that a container needs to use the accelerator.
 
-    `nodes` maps existing paths to their group ids, as `host_nodes` returns them.
+    `nodes` maps the paths that exist on the host to their group ids, as `host_nodes` returns them.
     """
     run = profile.run
     # A node may be passed on and its group joined, too: AMD's /dev/kfd.
@@ -72,9 +72,10 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 
 
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
-    """Return the access with a CDI device instead, or unchanged if the engine does not offer it.
+    """Replace the GPUs and device nodes by a CDI device, if the engine offers it.
 
-    The groups stay, because the process that opens the nodes is not root.
+    Otherwise, return the access unchanged. The groups stay, because the process that opens the
+    device nodes is not root.
     """
     name = ACCELERATORS[profile.accelerator].cdi
     if name not in offered:

@@ -1,13 +1,13 @@
 """The docker backend: choose the builder of an image, and plan the build.
 
-One builder is the engine's, which builds the rendered Dockerfile without network: Docker's
-BuildKit, or podman's Buildah if podman is the engine. The stages `wheels` and `debs`, which
-download in a plain `docker build`, are replaced by folders of hard links into the store. The text
-of the final stage is always the same.
+The first builder is the engine's own, which builds the rendered Dockerfile without network access.
+This is Docker's BuildKit, or Buildah if the engine is podman. In a plain `docker build`, the stages
+`wheels` and `debs` download files. Here they are replaced by folders of hard links to files in the
+store. The text of the final stage is always the same.
 
-The other builder, `layers`, assembles the same image. Once an image is in an engine, its builder
-makes no difference: `container.py` runs it. This module is long because both builders share names,
-labels and options.
+The second builder, `layers`, assembles the same image. Once an image is in an engine, it no longer
+matters which builder made it: `container.py` runs it. This module is long because both builders
+share names, labels and options.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
 
 LAYERS = "layers"
 _AFTER_SYSTEM = re.compile(r"^# --- (?:interpreter|wheels)", re.MULTILINE)
-"""Matches the start of the Dockerfile's stage after `system`."""
+"""Matches the start of the Dockerfile's first stage after `system`."""
 _FASTER = "builder layers: makes the same image as the Dockerfile, but faster"
 
 
 def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
     """Return the reason why docker is not the default backend.
 
-    The reason is empty if an engine and the base image are available.
+    The reason is empty if an engine is running and the base image is available.
     """
     python = request.python or profile.image_python
     if not interface.configured_docker():
@@ -95,7 +95,7 @@ def unavailable(profile: Profile, request: Request, settings: Settings) -> str:
 def prepare(build: Locked) -> Product:
     """Choose the builder and plan the image.
 
-    Raise `ToolError` (exit 4) if the builder needs something that is missing.
+    Raise `ToolError` (exit 4) if something that the builder needs is missing.
     """
     target = image_base.target(build.profile, build.lock, build.host, build.request)
     if needs_layers(build.request):
@@ -111,17 +111,18 @@ def prepare(build: Locked) -> Product:
 
 
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
-    """Return the plan's note on the choice of its builder, if there is a reason to give.
+    """Return a note that explains the choice of the builder, if there is a reason to give.
 
-    Commands that run something rarely build anything, and they print a line of their own.
+    Commands that run something rarely build anything, and print a line of their own; they get no
+    note.
     """
     return (reason,) if reason and not build.running else ()
 
 
 def needs_layers(request: Request) -> bool:
-    """Return whether the request names the builder `layers` or needs it.
+    """Return whether the request names the builder `layers` or has options that need it.
 
-    Raises `InvalidError` if the request needs that builder and names another.
+    Raises `InvalidError` if the request has such options but names another builder.
     """
     only = ""
     if request.base_image and reference.is_on_disk(request.base_image):
@@ -167,7 +168,7 @@ def plan(
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of an image built from the Dockerfile, without side effects."""
+    """Plan an image that is built from the Dockerfile, without side effects."""
     profile = build.profile
     lock = build.lock
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
@@ -291,8 +292,8 @@ def prepare_dockerfile(
 ) -> DockerEnvironment:
     """Find the base image and plan a build from the Dockerfile.
 
-    Raise `ToolError` (exit 4) if the engine's builder is missing, `InvalidError` if the base is
-    only unpacked.
+    Raise `ToolError` (exit 4) if the engine's builder is missing, and `InvalidError` if the
+    packages of the base are unpacked but not installed.
     """
     profile = build.profile
     request = build.request
@@ -336,11 +337,11 @@ def plan_layers(
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan of an image that the builder `layers` assembles, without side effects.
+    """Plan an image that the builder `layers` assembles, without side effects.
 
-    `machine` is this machine's platform, whose uv installs the wheels. `command` is the engine's
-    builder, or None without an engine. Raises `ToolError` if there are packages with maintainer
-    scripts and no engine can install them.
+    `machine` is the platform of this machine, on which uv installs the wheels. `command` describes
+    the engine's builder, or is None if there is no engine. Raises `ToolError` if packages have
+    maintainer scripts but there is no engine to run them.
     """
     from envbuilder.builds.image.layer_cache import FORMAT, SYSTEM_FORMAT
     from envbuilder.containers.oci.layer import compressor
@@ -436,9 +437,9 @@ def plan_layers(
 
 
 def _room(build: Locked, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
-    """Return the disk space that the cached layers and the image need.
+    """Return the disk space that the cached layers and the image need, for each folder.
 
-    Engines keep an image both compressed and unpacked.
+    Engines store an image both compressed and unpacked.
     """
     request = build.request
     packed = sum(f.room for f in wheels)
@@ -458,9 +459,10 @@ def _end(
     made_by: dict[str, str],
     ahead: str,
 ) -> tuple[Artifact, tuple[Step, ...]]:
-    """Return the artifact, and the steps that deliver it to disk, a registry, both, or an engine.
+    """Return the artifact, and the steps that save, push or load the image.
 
-    `ahead` is the temporary name of the preloaded layers; empty if there are none.
+    The image is saved to disk, pushed to a registry, or both; otherwise it is loaded into an
+    engine. `ahead` is the temporary name of the preloaded layers, or empty if there are none.
     """
     request = build.request
     settings = build.settings
@@ -510,7 +512,7 @@ def _system(
     work: Path,
     engine: BuildCommand | None,
 ) -> System:
-    """Return the Dockerfile's stage of system packages, which an engine builds and exports.
+    """Describe how an engine builds and exports the Dockerfile's stage of system packages.
 
     Raise `ToolError` if there is no engine, or if the base image is on disk.
     """
@@ -553,7 +555,7 @@ def _system(
 
 
 def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
-    """Return the builder's options for the platform, the base and, if given, the timestamps."""
+    """Return the builder's options for the platform, the base image and any timestamp."""
     options = ["--platform", target.platform, "--pull=false", "--build-arg", f"BASE_IMAGE={base}"]
     if epoch is not None:
         options += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]
@@ -563,7 +565,7 @@ def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
 def _last_options(
     build: Locked, labels: Mapping[str, str], tags: Sequence[str], context: Path
 ) -> list[str]:
-    """Return the builder's options for labels, tags and caching, then the folder to build from."""
+    """Return the builder's options for labels, tags and caching, followed by the context folder."""
     options: list[str] = []
     for key, value in labels.items():
         options += ["--label", f"{key}={value}"]
@@ -578,7 +580,7 @@ def _last_options(
 
 
 def own_platform() -> types.Platform | None:
-    """Return this machine's platform; None if it is not supported."""
+    """Return this machine's platform, or None if it is not supported."""
     machine = os.uname().machine
     if sys.platform == "darwin":
         return "macos/arm64" if machine == "arm64" else None
@@ -588,7 +590,7 @@ def own_platform() -> types.Platform | None:
 def unsuitable(build: BuildCommand, profile: Profile, target: Target) -> str:
     """Return the reason why `layers` is not the default builder for this engine and profile.
 
-    The reason is empty if `layers` is the default.
+    The reason is empty if `layers` is the default builder.
     """
     if not build.exports_layouts:
         return f"Docker {build.docker_version} cannot export a base image as an OCI layout"
@@ -613,9 +615,9 @@ def prepare_layers(
 ) -> Product:
     """Find the base image and plan an image that the builder `layers` assembles.
 
-    An engine is used only if it gets the image, has the base or runs scripts. `engine` is that
-    engine if it is already connected. `notes` become part of the plan. Raises `ToolError` (exit 4)
-    if something is missing.
+    An engine is used only if the image will be loaded into it, if it has the base image, or if it
+    must run maintainer scripts. `engine` is that engine, if it is already connected. `notes` become
+    part of the plan. Raises `ToolError` (exit 4) if something is missing.
     """
     request = build.request
     machine = own_platform()

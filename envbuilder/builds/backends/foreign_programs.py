@@ -1,8 +1,8 @@
 """Refuse programs on PATH that look like the environment's but belong to another Python.
 
-An environment contains only what its lock names, and no pip. The shell would find another pip
-further down PATH, which would change another environment and report success. Programs are
-recognized by name.
+An environment contains only what its lock names, and no pip. If a user ran pip, the shell would
+find another one further down PATH, which would change another environment and report success.
+Programs are recognized by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _CHANGES = frozenset(
 """Installer subcommands that change an environment."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([<>=!~]|\Z)")
 _STARTER = re.compile(rb"(?:#!|'''exec' \"?)\s*(/[^\n\"]*?/((?:python|pypy)[0-9.]*t?))[\s\"]")
-"""Matches the interpreter line at the start of a Python script, as pip and others write it."""
+"""Matches the line of a Python script that names its interpreter, in the forms that pip and other
+tools write."""
 _HEAD_BYTES = 1024
 _BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
@@ -49,9 +50,9 @@ REFUSED = (
     "accelerate",
 )
 """Programs that shells, scripts and Makefiles call by name. If an environment lacks such a program,
-it gets a stub that reports this, so that the shell does not run the next one on PATH."""
+it contains a stub that reports this, so that the shell does not run another one found on PATH."""
 FOLDER = f"{resources.OWN}/refused"
-"""The folder of the stubs, relative to the prefix."""
+"""Path of the folder that contains the stubs, relative to the prefix."""
 
 
 def require_own(
@@ -59,9 +60,9 @@ def require_own(
 ) -> None:
     """Raise `ToolError` if a command would run in another Python or change the environment.
 
-    `path` is the program found for the command, or None. `folders` contain the environment's
-    programs. A program given by its path may run, unless it is the environment's own and would
-    change it.
+    `path` is the program found for the command, or None if none was found. `folders` contain the
+    environment's programs. A program that is called by its path may run, unless it is one of the
+    environment's own programs and would change the environment.
     """
     if path and Path(path).absolute().parent in folders:
         if command := changing_command(argv):
@@ -92,7 +93,7 @@ def require_own(
 
 
 def _interpreter(path: Path) -> Path | None:
-    """Return the path of the Python that a script starts; None if it starts none."""
+    """Return the path of the Python that runs a script, or None if the script names none."""
     try:
         with path.open("rb") as stream:
             match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))
@@ -102,9 +103,10 @@ def _interpreter(path: Path) -> Path | None:
 
 
 def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) -> None:
-    """Raise `ToolError` if an installer would change an environment; call before building it.
+    """Raise `ToolError` if a command is an installer that would change the environment.
 
-    An installer given by its path may run, because it may belong to another environment.
+    Call this before building the environment. An installer that is called by its path may run,
+    because it may belong to another environment.
     """
     command = "" if "/" in argv[0] else changing_command(argv)
     if not command:
@@ -122,8 +124,8 @@ def require_unchanged(argv: Sequence[str], profile: str, *, of_project: bool) ->
 def require_lasting(argv: Sequence[str], distributions: Collection[str], profile: str) -> None:
     """Raise `ToolError` for an installer in a container, because its changes would be lost.
 
-    `distributions` are the names in the image's lock. An installer among them is refused only if it
-    would change something.
+    `distributions` are the names of the packages in the image's lock. An installer among them is
+    refused only if it would change something.
     """
     name = argv[0]
     if command := changing_command(argv):
@@ -133,7 +135,7 @@ def require_lasting(argv: Sequence[str], distributions: Collection[str], profile
 
 
 def changing_command(argv: Sequence[str]) -> str:
-    """Return the installer command (`pip install`) that changes an environment, or empty."""
+    """Return the command that would change an environment, such as `pip install`; empty if none."""
     name = PurePath(argv[0]).name
     arguments = list(argv[1:])
     if _PYTHON.fullmatch(name):
@@ -147,7 +149,7 @@ def changing_command(argv: Sequence[str]) -> str:
 
 
 def _module(arguments: Sequence[str]) -> list[str]:
-    """Return the module that an interpreter runs (`-m`), followed by the module's arguments."""
+    """Return the module that an interpreter would run (`-m`), followed by its arguments."""
     rest = iter(arguments)
     for option in rest:
         if option in {"-X", "-W"}:
@@ -175,7 +177,7 @@ def advice(profile: str) -> list[Hint]:
 
 
 def stub(profile: str) -> str:
-    """Return a shell script that fails and reports that a program is not in this environment."""
+    """Return a shell script that reports that a program is not in this environment, and fails."""
     lines: list[str] = []
     for hint in advice(profile):
         lines += console.hint_lines(hint)

@@ -1,8 +1,9 @@
-"""Locks on native environments: an environment in use is neither removed nor replaced.
+"""Locks on native environments, so that an environment in use is neither removed nor replaced.
 
-The lock is on the environment's marker. Commands share it; a removal needs it exclusively. The lock
-belongs to the open file: a program that replaces this process keeps it, and child processes inherit
-it. It ends with the last of these processes, however that process ends, on any machine.
+The environment's marker file is locked. Commands share the lock, whereas a removal needs it
+exclusively. The lock belongs to the open file. A program that replaces this process therefore keeps
+it, and child processes inherit it. It is released when the last of these processes ends, in
+whatever way, on any machine.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOWEST = 64
-"""Lowest file descriptor for a lock. A command may use lower ones: shells redirect some by
-number."""
+"""Lowest file descriptor to use for a lock. Lower ones are left to the command, since shells
+redirect some of them by number."""
 
 
 class Hold:
-    """A command's lock on an environment; it ends with this object."""
+    """A command's lock on an environment, which is released when this object is deleted."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
 
     def pass_on(self) -> None:
-        """Keep the lock until this process ends, even if another program replaces it."""
+        """Keep the lock until this process ends, even if another program replaces it by `exec`."""
         fcntl.fcntl(self._descriptor, fcntl.F_DUPFD, _LOWEST)
 
 
 def hold(prefix: Path) -> Hold | None:
-    """Lock an environment against removal, after waiting for a removal in progress.
+    """Lock an environment against removal, after waiting for any removal in progress.
 
     Return None if the environment does not exist, or no longer exists after the wait. On file
-    systems without locks, there is no protection.
+    systems without locks, the environment is not protected.
     """
     try:
         descriptor = os.open(prefix / MARKER, os.O_RDONLY | os.O_CLOEXEC)
@@ -58,7 +59,10 @@ def hold(prefix: Path) -> Hold | None:
 
 @contextmanager
 def replacing(prefix: Path) -> Iterator[None]:
-    """Keep commands from starting in an environment; raise `BuildError` if one is running."""
+    """Keep commands from starting in an environment while it is replaced.
+
+    Raise `BuildError` if a command is running in it.
+    """
     with ExitStack() as stack:
         with suppress(OSError):
             # For writing: NFS gives no exclusive lock otherwise.

@@ -1,10 +1,10 @@
 """The integrity manifest of a native environment: a list of its files when its build ended.
 
 The manifest is in the environment, and the manifest's digest is in the environment's marker. With
-them, verification can name the files that were changed, added or removed since. The manifest
-includes the base interpreter, because the environment uses its library. A tree's digest depends on
-the contents of files, not on times, owners or storage. Bytecode (`__pycache__`) counts only if the
-build compiled it, because interpreters write more.
+both, verification can name the files that were changed, added or removed since. The manifest also
+covers the base interpreter, because the environment uses that interpreter's libraries. The digest
+of a tree depends on the contents of files, not on their times, owners or storage. Bytecode
+(`__pycache__`) is covered only if the build compiled it, because interpreters write more.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
 
 MARKER = "envbuilder.json"
-"""File of build metadata in a prefix. It states that envbuilder made the environment, and contains
-its inputs and its digests at that time."""
+"""The marker: a file of build metadata in a prefix. It shows that envbuilder made the environment,
+and contains the environment's inputs, and its digests at the end of the build."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES, SHARED})
 PLACED = f"{OWN}/placed.txt"
-"""File that lists further files with the environment's location in them, one path per line."""
+"""File that lists additional files that contain the environment's location, one path per line."""
 HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
-"""Host-dependent files, which contain the host interpreter's path or the environment's location;
-PLACED lists further ones. All other files are the same wherever they are built."""
+"""Host-dependent files, which contain the path of the host's interpreter or the environment's
+location. `PLACED` lists additional ones. All other files are the same wherever they are built."""
 SHOWN = 3
 """Maximum number of changed files that a message names."""
 _SECONDS = 10.0
@@ -52,29 +52,29 @@ shared = [library] if v("PYTHONFRAMEWORK") or v("Py_ENABLE_SHARED") else []
 print(json.dumps([os.path.realpath(sys.executable), *shared, *sys.path]))
 """
 _SHARE = 64
-"""Number of files that a thread hashes at a time."""
+"""Number of files that a thread hashes in one batch."""
 _PACKAGES = ("site-packages", "dist-packages")
-"""Folders of installed packages in a standard library; virtual environments do not see them."""
+"""Folders of installed packages in a standard library, which virtual environments do not see."""
 
 
 _LANDMARK = re.compile(
     rf"(?:.*/)?bin/python$|(?:.*/(?:{'|'.join(_PACKAGES)})|{re.escape(OWN)})/[^/]+"
 )
-"""Matches the path of the interpreter, and the part of a path that names a package, a distribution
-or an addition by envbuilder."""
+"""Matches the path of the interpreter, or the part of a path that identifies a package, a
+distribution or a file that envbuilder added."""
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
-    """One entry of a tree; `content` is a file's sha256 or identity, or a link's target."""
+    """An entry of a tree. `content` is a file's sha256 or identity, or the target of a link."""
 
     path: str
-    """The path relative to the root, with slashes; absolute if it is outside of the root."""
+    """The path relative to the root, with forward slashes; absolute if it is outside the root."""
     kind: Literal["file", "executable", "link", "folder", "other"]
     content: str = ""
 
 
 def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
-    """Return the entries below a folder, sorted by path, without the paths in `skip`.
+    """Return all entries below a folder except the paths in `skip`, sorted by path.
 
     Links are not followed. Raises `OSError` if a file or folder cannot be read.
     """
@@ -82,12 +82,12 @@ def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
 
 
 def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) -> tuple[Entry, ...]:
-    """Return the entries like `read_tree`, but with identities of files instead of hashes.
+    """Return the same entries as `read_tree`, but with the identities of files instead of hashes.
 
-    A file's identity consists of its inode, size, times and number of links. `outside` lists
-    libraries and programs elsewhere, some of which may not exist. The contents of these folders,
-    without installed packages, and these files are included. There, links to files count as the
-    files.
+    The identity of a file consists of its inode, size, times and number of links. `outside` lists
+    libraries and programs outside the root, which need not exist. Those that are files are
+    included, and so are the contents of those that are folders, except installed packages. Outside
+    the root, links to files are followed.
     """
     entries = list(_entries(root, frozenset(skip)))
     for file in shared(root):
@@ -108,9 +108,9 @@ def _outside(paths: Iterable[str]) -> Iterator[Entry]:
 
 
 def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -> tuple[Entry, ...]:
-    """Return the entries with the sha256 of each file as its content, like `read_tree`.
+    """Replace the content of each file's entry by the sha256 of the file, as in `read_tree`.
 
-    With `store`, the hashes are cached until a file changes.
+    With `store`, the hashes are cached as long as the files do not change.
     """
     files = [e.path for e in entries if _is_file(e)]
 
@@ -171,7 +171,7 @@ def _line(entry: Entry) -> str:
 
 
 def parsed(text: str) -> tuple[Entry, ...]:
-    """Parse the text of `listed`; raise `ValueError` for any other text."""
+    """Parse text that `listed` returned. Raise `ValueError` for any other text."""
     try:
         return tuple(decoding.convert(json.loads(line), Entry) for line in text.splitlines())
     except RecursionError as error:
@@ -179,7 +179,7 @@ def parsed(text: str) -> tuple[Entry, ...]:
 
 
 def tree_digest(entries: Iterable[Entry]) -> str:
-    """Return the sha256 of all entries, as "sha256:…"."""
+    """Return a digest of all entries, in the form `sha256:…`."""
     return _digest(listed(entries))
 
 
@@ -188,7 +188,7 @@ def _digest(text: str) -> str:
 
 
 class Difference(Struct, frozen=True):
-    """A path that differs between two trees."""
+    """A path at which two trees differ."""
 
     path: str
     how: Literal["changed", "added", "missing"]
@@ -210,9 +210,9 @@ def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Differ
 
 
 def base_of(python: str) -> tuple[str, ...]:
-    """Ask an interpreter for the paths of its program and its libraries: files and folders.
+    """Ask an interpreter for the paths of its program and its libraries, which may be folders.
 
-    Raises `BuildError` if it does not answer.
+    Raises `BuildError` if the interpreter does not answer.
     """
     # -S: no sitecustomize adds to the path.
     done = process.run([python, "-I", "-S", "-c", _BASE_QUESTION], timeout=_SECONDS)
@@ -235,9 +235,9 @@ def close(
 ) -> None:
     """Write the integrity manifest of a finished environment, and a marker that contains `facts`.
 
-    `base` lists the paths of an outside interpreter that the environment uses, from `base_of`.
-    `store` caches the hashes of its files. The cached hashes are no proof: verification reads the
-    files.
+    `base` lists the paths, as returned by `base_of`, of the interpreter outside the environment
+    that it is based on. `store` caches the hashes of that interpreter's files. Verification does
+    not rely on the cached hashes: it reads the files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.
@@ -272,7 +272,7 @@ def close(
 
 
 def _folders(linked: Iterable[SharedFile]) -> set[str]:
-    """Return the paths of all folders that contain linked files, except folders of bytecode."""
+    """Return all folders above the linked files, except folders of bytecode."""
     folders: set[str] = set()
     for file in linked:
         folder = file.path.rpartition("/")[0]
@@ -285,7 +285,7 @@ def _folders(linked: Iterable[SharedFile]) -> set[str]:
 def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
     """Return the paths of the interpreter and of each package's largest file.
 
-    `sizes` lists all paths with their sizes in bytes.
+    `sizes` lists all files as pairs of path and size in bytes.
     """
     largest: dict[str, tuple[int, str]] = {}
     landmark = ""
@@ -303,9 +303,9 @@ def _landmarks(sizes: Iterable[tuple[str, int]]) -> list[str]:
 def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
     """Return a message if a file that an environment needs is missing, else an empty string.
 
-    `metadata` comes from the environment's marker. This function runs before every command, so it
-    only checks that certain files exist, and reads none. A link to a missing interpreter counts as
-    missing.
+    `metadata` is the content of the environment's marker. Because this function runs before every
+    command, it only checks that certain files exist, without reading them. A link to a missing
+    interpreter counts as missing.
     """
     for path in metadata.get("landmarks", ()):
         if not os.path.exists(f"{prefix}/{path}"):  # noqa: PTH110 (a third of the time)
@@ -314,10 +314,11 @@ def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
 
 
 def altered(prefix: Path) -> str:
-    """Return a message if a file that others share was changed in place, else an empty string.
+    """Return a message if a file shared with other environments was changed in place, else "".
 
-    Such a file must be restored from its wheel. A replaced file is no longer shared; verification
-    names it. Without the build's records, changes cannot be detected.
+    Such a file must be restored from its wheel. A file that was replaced is no longer shared;
+    verification reports it. Without the build's records of the shared files, changes cannot be
+    detected.
     """
     records = shared(prefix)
     built = marker(prefix).get("shared", len(records))  # earlier versions did not count them
@@ -331,7 +332,7 @@ def altered(prefix: Path) -> str:
 
 
 def portable_digest(prefix: Path) -> str:
-    """Return the digest of an environment's current files, without host-dependent files.
+    """Return the digest of an environment's current files, except the host-dependent ones.
 
     Raises `OSError` if a file cannot be read.
     """
@@ -347,16 +348,16 @@ def _portable(prefix: Path, entries: Iterable[Entry]) -> str:
 
 
 def bind(prefix: Path, paths: Iterable[str]) -> None:
-    """Record further files that contain the environment's final location.
+    """Record additional files that contain the environment's final location.
 
-    Call this before `close`.
+    This must be called before `close`.
     """
     (prefix / PLACED).parent.mkdir(parents=True, exist_ok=True)
     (prefix / PLACED).write_text("\n".join([*sorted({*_placed(prefix), *paths}), ""]))
 
 
 def host_bound(prefix: Path) -> frozenset[str]:
-    """Return the host-dependent files of an environment, relative to its prefix."""
+    """Return the paths of an environment's host-dependent files, relative to its prefix."""
     return HOST_BOUND.union(_placed(prefix))
 
 
@@ -382,7 +383,7 @@ def marker(prefix: Path) -> dict[str, Any]:
 
 
 def is_sealed(prefix: Path) -> bool:
-    """Return whether a folder is empty or was made by envbuilder, even if changed since."""
+    """Return whether a folder is empty or was made by envbuilder, even if it has changed since."""
     return (prefix / MARKER).is_file() or (prefix / OWN).is_dir() or not any(prefix.iterdir())
 
 
@@ -396,8 +397,8 @@ class State(Struct, frozen=True):
 def require_unchanged(prefix: Path, python: str) -> State:
     """Raise `VerifyError` if an environment or its base interpreter changed since the build.
 
-    `python` is the path of the environment's interpreter, relative to the prefix. Returns the
-    state, which `require_untouched` takes later.
+    If neither changed, return the current state, which `require_untouched` later compares. `python`
+    is the path of the environment's interpreter, relative to the prefix.
     """
     what = f"{prefix} was changed after the build"
     with _reading(prefix, python, what):
@@ -419,8 +420,8 @@ def require_unchanged(prefix: Path, python: str) -> State:
 def require_untouched(prefix: Path, python: str, before: State) -> None:
     """Raise `VerifyError` if a file has changed since `require_unchanged` returned `before`.
 
-    A file that was changed and restored counts as changed. If another environment linked or
-    unlinked a file, which changes its ctime, the file is read again.
+    A file that was changed and then restored counts as changed. If another environment added or
+    removed a hard link to a file, which changes its ctime, the file is read again.
     """
     what = f"{prefix} was changed while it was used"
     identities = {entry.path: entry for entry in before.identities}
@@ -436,7 +437,7 @@ def require_untouched(prefix: Path, python: str, before: State) -> None:
 
 
 def _was_linked(before: Entry, now: Entry) -> bool:
-    """Return whether a file gained or lost a hard link, with no sign of a write."""
+    """Return whether a file gained or lost a hard link but shows no other sign of a change."""
     old = before.content.split()
     new = now.content.split()
     return _is_file(now) and old[:3] == new[:3] and old[4:] != new[4:]

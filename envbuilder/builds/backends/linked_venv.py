@@ -1,11 +1,12 @@
-"""Make a venv of links to unpacked wheels, which uv installs only once.
+"""Make a venv of links to unpacked wheels, each of which uv installs only once.
 
     unpacked/SHA256/installed-3.11-0123456789ab/…  the files of a wheel that an installer has to
       write, such as programs and metadata, as this uv writes them for Python 3.11
 
-`builds.image.unpacked` describes a wheel's other files and their bytecode. uv makes an empty venv
-only once for each interpreter, too. uv installs into a venv of its own, which is removed
-afterwards, so it never sees a shared file. The installed files do not contain the venv's path.
+`builds.image.unpacked` describes the other files of a wheel, and their bytecode. Likewise, uv makes
+an empty venv only once for each interpreter. uv always installs into a scratch venv, which is
+removed afterwards, so it never sees a shared file. The installed files do not contain the venv's
+path.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class VenvEntry(Struct, frozen=True, array_like=True):
-    """One entry of a venv without packages."""
+    """An entry of a venv that contains no packages."""
 
     path: str
     kind: Literal["file", "executable", "link", "folder"]
@@ -45,7 +46,7 @@ class VenvEntry(Struct, frozen=True, array_like=True):
 
 
 def make(step: ShareWheels, store: Store, perform: Callable[[Step], None]) -> None:
-    """Make the venv, and write the records of its files; `perform` runs uv if that is necessary.
+    """Make the venv, and write the records of its shared files. `perform` runs uv if necessary.
 
     Raises `BuildError` if a wheel is damaged, if uv fails or if modules cannot be compiled.
     """
@@ -69,7 +70,10 @@ def make(step: ShareWheels, store: Store, perform: Callable[[Step], None]) -> No
 
 
 def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFile]:
-    """Link the wheels' unchanged files and their bytecode; return the records of the links."""
+    """Link the wheels' unchanged files and their bytecode into `site`.
+
+    Return the records of the linked files.
+    """
     root = Path(step.unpacked)
     wheels = [unpacked.unpack(wheel, root, store) for wheel in step.files]
     compiler = Compiler(
@@ -90,7 +94,7 @@ def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFil
 def _empty_venv(
     step: ShareWheels, store: Store, perform: Callable[[Step], None]
 ) -> tuple[VenvEntry, ...]:
-    """Return the entries of a venv without packages; uv makes it unless they are cached."""
+    """Return the entries of a venv without packages. Have uv make it unless they are cached."""
 
     def read() -> tuple[VenvEntry, ...]:
         perform(step.unpack_uv)
@@ -134,7 +138,10 @@ def _installed(
     perform: Callable[[Step], None],
     empty: Sequence[VenvEntry],
 ) -> list[Unpacked]:
-    """Return the wheels' installed files; install the wheels for which they are missing."""
+    """Return the files that an installer writes for each wheel.
+
+    If those of a wheel are missing or damaged, have uv install the wheel.
+    """
     from filelock import FileLock
 
     root = Path(step.unpacked)
@@ -160,9 +167,9 @@ def _installed(
 
 
 def _stored(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
-    """Move an installed wheel's files to the folder of unpacked wheels, with a complete RECORD.
+    """Move an installed wheel's files to the folder of unpacked wheels, and complete its RECORD.
 
-    Files of the venv itself, whose paths are `reserved`, stay.
+    Files of the venv itself, whose paths are in `reserved`, are left where they are.
     """
     root = Path(step.unpacked)
     scratch = Path(step.scratch)

@@ -1,9 +1,9 @@
-"""Native environments: the venv backend, and the code it shares with the conda backend.
+"""Native environments: the venv backend, and the code that it shares with the conda backend.
 
-Each environment is a folder, built from the store without network. A wheel's unchanged files are
-unpacked once and shared (`builds.image.unpacked`). uv installs the rest, with a cache that is
-removed together with the working folder. uv's cache is never shared: if a file was edited in one
-environment, uv would install the edited file into the next.
+Each environment is a folder that is built from the store without network access. The unchanged
+files of a wheel are unpacked once and shared (`builds.image.unpacked`). uv installs the rest, using
+a cache that is removed together with the working folder. uv's cache is never shared: if a file was
+edited in one environment, uv would install the edited file into the next.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 
 
 _FOLDER = "python"
-"""Name of the folder of an unpacked interpreter."""
+"""Name of the folder that contains the unpacked interpreter."""
 _NEEDED_MEMORY = 256 << 20
-"""Free bytes required of a folder in memory, of which links and bytecode take a few MiB."""
+"""Number of bytes that must be free in an in-memory folder. Links and bytecode take a few MiB."""
 
 
 class Folders(Struct, frozen=True):
@@ -76,12 +76,12 @@ class Folders(Struct, frozen=True):
 
     @property
     def env(self) -> Path:
-        """The folder of the environment until it is moved to the prefix."""
+        """The folder in which the environment is built, until it is moved to the prefix."""
         return self.work / "env"
 
 
 def folders_for(settings: Settings, name: str) -> Folders:
-    """Return the folders of the environment `name`."""
+    """Return the folders for building the environment `name`."""
     return Folders(settings.envs_dir / name, settings.envs_dir / f".{name}.partial")
 
 
@@ -97,7 +97,7 @@ def last_steps(
     """Return the last steps of a build, which complete the environment and move it into place.
 
     `facts` and `more` are written to the environment's marker. `base_python` is the path of the
-    outside interpreter that the environment is based on; empty if there is none.
+    interpreter outside the environment on which it is based; empty if there is none.
     """
     marks = {
         "schema": 1,
@@ -127,9 +127,9 @@ def last_steps(
 
 
 def environment_room(settings: Settings, files: Iterable[File]) -> Room:
-    """Return the minimum disk space of an environment with these files.
+    """Return the minimum disk space that an environment with these files needs.
 
-    Wheels that are already unpacked take no space.
+    Wheels that are already unpacked need no more space.
     """
     new = [f for f in files if not (settings.unpacked_dir / f.sha256 / "files").is_dir()]
     return Room(folder=str(settings.envs_dir), bytes=unpacked(new))
@@ -142,7 +142,7 @@ def preloaded(profile: Profile, target: Target) -> tuple[File, ...]:
 
 
 def check_tools(profile: Profile) -> None:
-    """Raise `ToolError` if the host lacks programs that the environment needs at run time."""
+    """Raise `ToolError` if the host lacks a program that the environment needs at run time."""
     compilers = ("g++", "c++", "clang++")
     if "g++" in profile.system_packages and not any(map(process.which, compilers)):
         raise ToolError(
@@ -163,10 +163,10 @@ def wheel_steps(
     version: str,
     system_site: bool = False,
 ) -> tuple[Step, ...]:
-    """Return the steps that make a venv of `python` and install the locked wheels into it.
+    """Return the steps that make a venv with `python` and install the locked wheels into it.
 
-    `env` is the folder of the venv. With `system_site`, the venv also sees the interpreter's own
-    packages.
+    `env` is the folder of the venv. With `system_site`, the venv can also import the interpreter's
+    own packages.
     """
     wheels = target.of_kind("wheel")
     tool = build.lock.tool(target.platform)
@@ -235,7 +235,7 @@ def wheel_steps(
 
 
 def preload_steps(profile: Profile, libraries: tuple[File, ...], env: Path) -> tuple[Step, ...]:
-    """Return the steps that put the preloaded libraries into an environment."""
+    """Return the steps that unpack the preloaded libraries into an environment."""
     if not profile.preload:
         return ()
     return (
@@ -254,12 +254,12 @@ def preload_paths(profile: Profile, prefix: Path) -> tuple[str, ...]:
 
 
 def refused_programs(profile: Profile) -> list[Any]:
-    """Return the facts that determine the stubs of refused programs, for fingerprints."""
+    """Return facts for a fingerprint that determine the stubs of the refused programs."""
     return [foreign_programs.REFUSED, foreign_programs.stub(profile.name)]
 
 
 class NativeEnvironment(Environment):
-    """A planned environment in a folder of this machine: a venv, unless a subclass overrides it."""
+    """A planned environment in a folder on this machine: a venv, unless a subclass overrides it."""
 
     def __init__(self, build: Locked, target: Target, plan: Plan) -> None:
         self.profile = build.profile
@@ -271,7 +271,7 @@ class NativeEnvironment(Environment):
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """Folders of programs, relative to the prefix, in order of precedence."""
+        """The folders that contain programs, relative to the prefix, in order of precedence."""
         return ("bin",)
 
     @property
@@ -280,9 +280,9 @@ class NativeEnvironment(Environment):
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
-        """Return the environment if an earlier build finished it and no file is missing.
+        """Return the environment if an earlier build finished it and no file is missing, else None.
 
-        Otherwise, return None. An existing environment cannot be removed while this object exists.
+        An environment that is returned cannot be removed while this object exists.
         """
         self._hold = None
         held = in_use.hold(self.prefix)
@@ -295,7 +295,7 @@ class NativeEnvironment(Environment):
         return replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def stay_in_use(self) -> None:
-        """Prevent the removal of the environment even if a program replaces this process."""
+        """Keep the environment from being removed even if another program replaces this process."""
         if self._hold:
             self._hold.pass_on()
 
@@ -320,16 +320,16 @@ class NativeEnvironment(Environment):
         return list(argv)
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return the environment as its commands see it.
+        """Return what the environment sets for its commands.
 
-        `programs` are folders with commands of the project.
+        `programs` are folders that contain the project's commands.
         """
         return place(self.profile, self.prefix, programs)
 
     def variables(
         self, environ: Mapping[str, str], access: Access = NOTHING
     ) -> dict[str, Variable]:
-        """Return the variables of a command inside the environment.
+        """Return the variables to set for a command in the environment.
 
         `environ` contains the caller's variables.
         """
@@ -340,7 +340,7 @@ class NativeEnvironment(Environment):
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return variables that make the activation keep the values of the variables `names`."""
+        """Return variables that make activation scripts preserve the variables in `names`."""
         del names  # by default, no script sets any
         return {}
 
@@ -389,11 +389,11 @@ class NativeEnvironment(Environment):
 
     @cached_property
     def _scratch(self) -> tuple[Path, integrity.State]:
-        """A temporary folder with the build's bytecode, and the state of the environment.
+        """A temporary folder with the build's bytecode, and the current state of the environment.
 
-        The environment is checked to be unchanged since its build. No other bytecode of it is used.
-        This is done only once: tuning starts the payload a hundred times, and should not hash
-        12,000 files each time.
+        Creating it checks that the environment is unchanged since its build. The payload uses no
+        bytecode except that in the folder. All this is done only once: tuning starts the payload a
+        hundred times, and should not hash 12,000 files each time.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -412,9 +412,9 @@ class NativeEnvironment(Environment):
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with a command, searching the environment's programs first.
+        """Replace this process with a command, which is looked up in the environment first.
 
-        Raises `CommandError` if the command is not found, `ToolError` if it belongs to another
+        Raises `CommandError` if the command is not found, and `ToolError` if it belongs to another
         Python.
         """
         folders = [self.prefix / name for name in self.bin_folders]
@@ -442,9 +442,9 @@ class NativeEnvironment(Environment):
 
 
 def _memory() -> str | None:
-    """Return a folder in memory, or None to use the usual temporary folder.
+    """Return an in-memory folder for temporary files, or None to use the default location.
 
-    On ext4, thousands of links take seconds while other programs write.
+    On ext4, making thousands of links takes seconds while other programs are writing.
     """
     folder = "/dev/shm"  # noqa: S108 (a private folder is created in it)
     if "TMPDIR" in os.environ or not os.access(folder, os.W_OK | os.X_OK):
@@ -453,7 +453,10 @@ def _memory() -> str | None:
 
 
 def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> Place:
-    """Return a venv as its commands see it; `programs` are folders with commands of the project."""
+    """Return what a venv sets for its commands.
+
+    `programs` are folders that contain the project's commands.
+    """
     refused = prefix / foreign_programs.FOLDER
     first = {variables.PATH: (*map(str, (prefix / "bin", refused, *programs)),)}
     first[variables.PRELOAD] = preload_paths(profile, prefix)
@@ -461,10 +464,9 @@ def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> 
 
 
 def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | File) -> Plan:
-    """Return the plan of the environment, without side effects.
+    """Plan the environment, without side effects.
 
-    `interpreter` is an interpreter on this machine, or an archive that is unpacked into the
-    environment.
+    `interpreter` is an interpreter on this machine, or an archive to unpack into the environment.
     """
     profile = build.profile
     libraries = preloaded(profile, target)
@@ -525,9 +527,10 @@ def plan(build: Locked, target: Target, interpreter: interpreters.Interpreter | 
 def prepare(build: Locked) -> NativeEnvironment:
     """Find an interpreter and plan the environment.
 
-    The locked interpreter is used if the profile says so, or if this machine has none of that
-    version. Cached facts about an interpreter are used while its files stay the same; a rebuild
-    runs it again. Raises `ToolError` (exit 4) if the interpreter or a compiler is missing.
+    The locked interpreter is used if the profile requires it, or if this machine has no interpreter
+    of a locked version. Cached facts about an interpreter are used as long as its files do not
+    change, except in a rebuild, which queries the interpreter again. Raises `ToolError` (exit 4) if
+    the interpreter or a compiler is missing.
     """
     profile = build.profile
     lock = build.lock
@@ -564,7 +567,7 @@ def prepare(build: Locked) -> NativeEnvironment:
 
 
 def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step, ...]:
-    """Return the steps that move an unpacked interpreter into the environment made with it."""
+    """Return the steps that move an unpacked interpreter into the environment that it made."""
     folder = f"{OWN}/{_FOLDER}"
     source = str(folders.work / _FOLDER)
     path = folders.prefix / folder / program(interpreter.version.rpartition(".")[0])
@@ -584,7 +587,7 @@ def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step
 def rehomed(
     build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
 ) -> Rehome:
-    """Return the step that points a venv to `home`, its interpreter's final folder.
+    """Return the step that makes a venv refer to `home`, the final folder of its interpreter.
 
     `python` is the target of the venv's link to the interpreter.
     """

@@ -1,10 +1,10 @@
-"""Assemble an image from layers: reuse cached layers and build only the missing ones.
+"""Assemble an image from layers, reusing cached layers and building only the missing ones.
 
 The layers are, from bottom to top: one or more for each large wheel, one for all small wheels, one
 for system packages, one for the locked interpreter if the base has another Python, one for the venv
-scaffold (which binds the environment to the image's Python), one for the payload, and one for the
-project's own files, if there are any. Layers that change often or depend on the base image sit
-above the large, shared layers.
+scaffold (which ties the environment to the image's Python), one for the payload, and one for the
+project's own files, if there are any. Layers that change often or depend on the base image are
+above the large layers, which images can share.
 """
 
 from __future__ import annotations
@@ -62,25 +62,26 @@ if TYPE_CHECKING:
 
 
 MOST_LAYERS = 100
-"""Maximum number of layers, including the base image's; overlay file systems support 127."""
+"""Maximum number of layers, including those of the base image. Overlay file systems support 127."""
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
-"""Base folders that get a new mtime even if nothing is added to them, as with the Dockerfile."""
+"""Folders of the base that get a new mtime even if nothing is added to them, as with the
+Dockerfile."""
 _OTHER_LAYERS = 4
-"""Number of layers that do not belong to a single wheel: small wheels, system packages, venv
-scaffold and payload. The layer of the project's own files is not counted, because it must not
-change how wheels are split."""
+"""Number of layers that do not belong to a single wheel: those for small wheels, system packages,
+the venv scaffold and the payload. The layer of the project's own files is not counted, because it
+must not affect how wheels are split."""
 
 WORTH = 16 << 20
-"""Minimum size of a preload in bytes; each preload has an overhead of about 0.2 s."""
+"""Minimum size of a preload in bytes, since each preload has an overhead of about 0.2 s."""
 _GRACE_SECONDS = 10.0
-"""Time in seconds that a failed build waits for a load in progress."""
+"""Time in seconds for which a failed build waits for a load that is in progress."""
 _STOP_SECONDS = 0.3
-"""Time in seconds that an interrupted build waits for a load in progress."""
+"""Time in seconds for which an interrupted build waits for a load that is in progress."""
 _PREFIX = conventions.PREFIX.lstrip("/")
 
 
 class Assembly:
-    """The assembly of one image, in a work folder of its own."""
+    """The assembly of a single image, in a work folder of its own."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Assembly:
         self._bytecode: dict[str, Path] = {}
 
     def make(self) -> Layout:
-        """Assemble the image and return an OCI layout that contains only this image."""
+        """Assemble the image, and return an OCI layout that contains only this image."""
         step = self._step
         with (
             self._open,
@@ -140,10 +141,11 @@ class Assembly:
         system_packages: Future[tuple[list[Added], rootfs.RootFs]],
         added: list[Added],
     ) -> Python:
-        """Return the image's Python interpreter, and prepare it to compile the modules.
+        """Return the image's Python interpreter, and prepare it for compiling modules.
 
-        `added` holds the layer of the locked interpreter. If it is empty, the interpreter comes
-        from the base or from the system packages. Nothing is prepared if the image has no bytecode.
+        `added` contains the layer of the locked interpreter. If it is empty, the interpreter comes
+        from the base image or from the system packages. If the image gets no bytecode, nothing is
+        prepared.
         """
         step = self._step
         base = self._base
@@ -167,7 +169,7 @@ class Assembly:
         return python
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
-        """Write an image made of the base and the added layers to an OCI layout of its own."""
+        """Write an OCI layout that contains only an image made of the base and the added layers."""
         step = self._step
         base = self._base
         layout = Layout.create(folder)
@@ -190,7 +192,7 @@ class Assembly:
     # --- layers
 
     def _wheels(self, preloader: Preloader) -> list[Added]:
-        """Return the layers of the wheels; build only those that are not cached."""
+        """Return the layers of the wheels, building only those that are not cached."""
         sizes = {w.sha256: self._store.path(w.sha256).stat().st_size for w in self._step.wheels}
         room = MOST_LAYERS - len(self._base.manifest.layers) - _OTHER_LAYERS
         planned = parts(self._step.wheels, sizes, self._split, room)
@@ -215,13 +217,13 @@ class Assembly:
 
     @property
     def _compiling(self) -> dict[str, str]:
-        """The settings that determine the bytecode in a layer; empty if it has no bytecode."""
+        """The settings that determine the bytecode in a layer; empty if there is no bytecode."""
         if self._compiler is None:
             return {}
         return {"bytecode": compiler_sha256(), "python": self._compiler.identity}
 
     def _compile(self, wheels: Iterable[File]) -> None:
-        """Compile the modules of the wheels if the image has bytecode."""
+        """Compile the modules of the wheels if the image gets bytecode."""
         if self._compiler:
             modules = {wheel.sha256: self._wheel(wheel).modules for wheel in wheels}
             compiled = compile_modules(modules, Path(self._step.unpacked), self._compiler)
@@ -251,16 +253,19 @@ class Assembly:
                 yield from map(opened.files.__getitem__, _names(part, opened))
 
     def _count(self, amount: int) -> None:
-        """Report progress after `amount` bytes were written.
+        """Report progress after `amount` bytes have been written.
 
-        The total covers only the files of wheels, not headers or other layers.
+        The total only covers the files of wheels, not tar headers or other layers.
         """
         self._written += amount
         if self._to_write:
             self._show(min(self._written, self._to_write), self._to_write)
 
     def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
-        """Return the layer of the venv scaffold, made for this base's Python and users."""
+        """Return the layer of the venv scaffold.
+
+        It is made for the image's Python and the users of the base image.
+        """
         inputs = {
             "kind": "frame",
             "base": self._base.config["rootfs"],  # its folders' modes, owners and times
@@ -314,13 +319,16 @@ class Assembly:
         return added, base.root
 
     def _payload(self) -> Added:
-        """Return the payload layer; it is near the top because it changes with envbuilder."""
+        """Return the payload's layer; it is near the top because it changes with envbuilder."""
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
         return Added(layer=self._ensure(inputs, [member]), reason="payload")
 
     def _project(self) -> list[Added]:
-        """Return the layer of the project's own files, if any; it is on top, as it changes most."""
+        """Return the layer of the project's own files, if any.
+
+        It is the topmost layer, because it changes most often.
+        """
         project = self._step.project
         if not project:
             return []
@@ -330,13 +338,13 @@ class Assembly:
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Return the cached layer or make it; `members` is iterated only if the layer is made."""
+        """Return the cached layer, or make it; `members` is iterated only if the layer is made."""
         return self._cache.ensure(inputs, lambda: self._make(inputs, members, on_base=on_base))
 
     def _make(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Write a layer to the cache; with `on_base`, parent folders keep the base's metadata."""
+        """Write a layer to the cache. If `on_base`, parent folders keep the base's metadata."""
         entries = list(members)
         paths = {m.path for m in entries}
         parents = [f for f in layer.folders_above(paths) if f.path not in paths]
@@ -371,7 +379,7 @@ class Assembly:
         }
 
     def _files(self, part: Part) -> Iterator[layer.Member]:
-        """Yield the files of a layer, either read from the wheels or installed by uv."""
+        """Yield the files of a layer, which are read from the wheels or were installed by uv."""
         site = self._python.site
         seen: set[str] = set()
         for wheel in part.wheels:
@@ -390,7 +398,7 @@ class Assembly:
             seen |= members.keys()
 
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
-        """Return the files that uv installed from a wheel, including the completed RECORD."""
+        """Return the files that uv installed from a wheel, including its RECORD with all rows."""
         stage = self._installed()
         record = stage.record_of(wheel)
         text = completed((stage.env / record).read_text(encoding="utf-8"), opened.rows)
@@ -401,14 +409,14 @@ class Assembly:
         return {**members, record: replace(members[record], source=None, content=text)}
 
     def _wheel(self, wheel: File) -> Wheel:
-        """Return an opened wheel of the store; its hash is checked when it is first opened."""
+        """Open a wheel in the store. Its hash is checked when it is first opened."""
         if wheel.sha256 not in self._wheels_open:
             opened = Wheel(self._store.checked(wheel), wheel.basename)
             self._wheels_open[wheel.sha256] = self._open.enter_context(opened)
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """Return the stage after uv has installed the files that it alone can install."""
+        """Return the stage after uv has installed the files that need an installer."""
         stage = self._staged()
         if self._to_install:
             folder = self._work / "wheels"
@@ -422,7 +430,7 @@ class Assembly:
         return stage
 
     def _staged(self) -> Stage:
-        """Return the stage that uv installs into; create it when it is first needed."""
+        """Return the stage into which uv installs packages, creating it on first use."""
         if self._stage is None:
             uv = self._work / "uv"
             folder = self._step.unpacked or str(self._work / "unpacked")
@@ -469,16 +477,16 @@ def _plain(path: str, packed: Packed) -> layer.Member:
 
 
 class Preloader(Struct):
-    """A background thread that loads finished layers into an engine while others are made.
+    """A background thread that loads finished layers into an engine while others are being made.
 
-    The loaded image has the name `ref`; nothing is loaded if `ref` is empty.
+    The loaded image has the name `ref`. If `ref` is empty, nothing is loaded.
 
     An engine unpacks layers one by one in a single thread, which takes about as long as making
-    them. A preload is an image without the upper layers. When the complete image is loaded, the
-    engine has already unpacked the lower layers, and they are not sent again.
+    them. A preload is an image without the upper layers. By the time the complete image is loaded,
+    the engine has already unpacked the lower layers, so they are not sent again.
 
-    On exit, the preloader waits for a load in progress. After an error, it also removes the tag
-    from the engine. Otherwise, the caller removes the tag once the complete image is loaded.
+    On exit, the preloader waits for a load that is in progress. After an error, it also removes the
+    tag from the engine. Otherwise, the caller removes the tag once the complete image is loaded.
     """
 
     _ref: str
@@ -504,12 +512,12 @@ class Preloader(Struct):
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
-        """Offer the layers made so far, of which the last is new.
+        """Offer the layers made so far, the last of which is new, for loading.
 
-        `remaining` is the compressed size in bytes of the files that are not in a layer yet.
-        `write` makes an image of the layers. The image is loaded when no other load is running,
-        unless more layers have been offered by then. It is not loaded if too few bytes are new or
-        remaining.
+        `remaining` is the compressed size in bytes of the files that are not yet in a layer.
+        `write` makes an image of the layers. This image is loaded as soon as no other load is
+        running, unless more layers have been offered by then. It is not loaded if its new layers or
+        the remaining files are too small to be worth it.
         """
         if not self._ref or remaining < WORTH:
             return

@@ -1,8 +1,8 @@
-"""The base image, as an OCI layout on this disk whatever its source, and the image on top of it.
+"""The base image as an OCI layout on the local disk, whatever its source, and images built on it.
 
-The base's Python version is checked before anything is fetched. If the base is in a layout, the
-version is read from its files. If the base is in an engine, it is run as in the build. If that
-gives no answer, the build itself fails on a wrong Python.
+The Python version of the base is checked before anything is fetched. If the base is in a layout,
+the version is read from its files. If it is in an engine, its Python is run in the same way as in
+the build. If that gives no answer, the build itself fails if the Python has the wrong version.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 LATEST = "latest"
 """Tag of a profile's newest image."""
 RECIPE = 2
-"""Version of the recipe for bases; incremented when the same packages give different bytes."""
+"""Version of the recipe for bases, to be incremented when the same packages give different
+bytes."""
 MAKER = "mmdebstrap"
 """Name of the program that makes a base from Debian packages."""
 _MAKER_HINT = (
@@ -64,7 +65,7 @@ _MAKER_HINT = (
     " install mmdebstrap. Elsewhere, use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 _LONGEST = 40
-"""Maximum number of characters that the project and environment take in an image's name."""
+"""Maximum number of characters in an image's name for the names of the project and environment."""
 _PYTHON_SECONDS = 60
 # Looks for Python as the Dockerfile does.
 _PYTHON_QUERY = (
@@ -76,21 +77,25 @@ _LIBC_QUERY = "getconf GNU_LIBC_VERSION"
 
 
 class Base(Struct, frozen=True, kw_only=True):
-    """A base image as a plan refers to it."""
+    """A base image, in the form in which a plan refers to it."""
 
     ref: str
     identity: str
-    """The identity of the content, independent of its location: the digest of the image's
-    configuration, or of the inputs that the base is made from. In a dry run, it is the image's
-    name."""
+    """What identifies the content, independent of its location: the digest of the image's
+    configuration, or a hash of the inputs that the base is made from. In a dry run, it may be the
+    image's name."""
     folder: str = ""
-    """Folder of the base's OCI layout; empty if the base is in an engine, or will be."""
+    """Folder of the base's OCI layout. It is empty if the base is in an engine, or will be loaded
+    into one."""
     make: tuple[MakeBase | LoadBase, ...] = ()
     """Steps that make the layout and load it; empty if the base is an existing image."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
-    """Return the locked target for this host's images; raise `InvalidError` if it has no base."""
+    """Return the locked target for images on this host's architecture.
+
+    Raise `InvalidError` if the target has no base image.
+    """
     platform = types.container_platform(host.machine) or "linux/amd64"
     python = request.python or profile.image_python
     selected = select(lock, platform, python)
@@ -100,7 +105,7 @@ def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target
 
 
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
-    """Return the reference of the base image: as requested, as configured, or as locked."""
+    """Return the reference of the base image that is requested, else configured, else locked."""
     if request.base_image:
         return request.base_image
     configured = settings.configuration.base_images.get(base.ref)
@@ -110,10 +115,10 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
 
 
 def repository(profile: str, settings: Settings) -> str:
-    """Return the repository of a profile's images; each project has its own.
+    """Return the repository name for a profile's images, which is different for each project.
 
-    Its name contains the project folder's name, the environment's name unless that is the default,
-    and digits of a hash that distinguishes folders of the same name.
+    It contains the name of the project folder, the name of the environment (unless that is the
+    default one) and a few digits of a hash, which distinguish project folders of the same name.
     """
     project = settings.project
     if project is None or settings.definition is None:
@@ -129,7 +134,7 @@ def repository(profile: str, settings: Settings) -> str:
 def names(
     build: Locked, target: Target, digest: str, project: project_layer.ProjectLayer | None
 ) -> tuple[str, ...]:
-    """Return the names of the image with the fingerprint `digest`, the artifact's name first."""
+    """Return the names of the image with the fingerprint `digest`; the artifact's comes first."""
     request = build.request
     if request.only_tag:
         return (request.only_tag,)
@@ -149,16 +154,16 @@ def project_files(request: Request, settings: Settings) -> project_layer.Project
 
 
 def labels(profile: Profile, digest: str, locked: str) -> dict[str, str]:
-    """Return the labels of an image; `digest` is its fingerprint, `locked` its lock's digest."""
+    """Return the labels of an image.
+
+    `digest` is the fingerprint of the image, and `locked` is the digest of its lock.
+    """
     values = {"fingerprint": digest, "profile": profile.name, "lock": locked}
     return {f"{LABEL}{key}": value for key, value in values.items()}
 
 
 def debian_step(target: Target, settings: Settings) -> MakeBase:
-    """Return the step that makes the target's base from Debian packages.
-
-    The function has no side effects.
-    """
+    """Return the step that makes the target's base from Debian packages, without side effects."""
     base = target.base
     assert base is not None, "a target with a base"
     identity = fingerprint(
@@ -185,7 +190,7 @@ def debian_step(target: Target, settings: Settings) -> MakeBase:
 
 
 def require_maker(base: MakeBase | None = None) -> None:
-    """Raise `ToolError` if mmdebstrap is missing, unless `base` already exists."""
+    """Raise `ToolError` if mmdebstrap is missing, unless `base` has already been made."""
     if base is not None and (Path(base.layout) / "index.json").is_file():
         return
     if process.which(MAKER) is None:
@@ -193,7 +198,7 @@ def require_maker(base: MakeBase | None = None) -> None:
 
 
 def loaded(step: MakeBase, settings: Settings) -> LoadBase:
-    """Return the step that loads a base into the engine under the name in the Dockerfile's FROM."""
+    """Return the step that loads a base into the engine under the name that the Dockerfile uses."""
     return LoadBase(
         what="load the base into the engine",
         layout=step.layout,
@@ -212,10 +217,10 @@ def find(
     *,
     scripts: bool,
 ) -> Base:
-    """Find the requested, configured or locked base image, as a layout on this disk.
+    """Find the requested, configured or locked base image, and make it available as an OCI layout.
 
-    `engine` is an engine that is already connected, if any. Pass `scripts` if packages run scripts
-    when they are installed: then the engine needs the base, too.
+    `engine` is an already connected engine, if there is one. Set `scripts` if packages run scripts
+    during installation, because then the engine needs the base image, too.
     """
     locked = target.base
     assert locked is not None, "a target with a base"
@@ -261,11 +266,11 @@ def _of_engine(
 
 
 def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
-    """Return the name by which the engine knows or pulls the base image, and its identity.
+    """Return the name to use for the base image in the engine, and the identity of the image.
 
     A reference with a digest is itself the identity, since it identifies an image before it is
-    pulled. Otherwise, the identity is the image's id in the engine. An image named by a tag is
-    pulled first, so that the fingerprint is the same before and after the build.
+    pulled. Otherwise, the identity is the image's id in the engine. An image that is named by a tag
+    is pulled first, so that the fingerprint is the same before and after the build.
     """
     image = engine.image(ref)
     name = ref if image else engine.pull_name(ref)
@@ -276,7 +281,7 @@ def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
 
 
 def pulled(engine: Engine, ref: str, platform: str) -> Image:
-    """Pull an image with the engine and return it; raise `BuildError` if it is unavailable."""
+    """Have the engine pull an image, and return it. Raise `BuildError` if it is not available."""
     with console.progress().task(f"pull the base image {ref}"):
         engine.pull(ref, platform)
     image = engine.image(ref)
@@ -286,9 +291,9 @@ def pulled(engine: Engine, ref: str, platform: str) -> Image:
 
 
 def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
-    """Return the check of the base's Python version, or None if no check is needed.
+    """Return a check of the base's Python version, or None if no check is needed.
 
-    No check is needed if the base is made here, or if the image gets its Python from the lock.
+    No check is needed if envbuilder makes the base, or if the image gets its Python from the lock.
     """
     interpreters = re.compile(rf"python{re.escape(target.python)}(-minimal)?")
     if (
@@ -304,7 +309,7 @@ def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
     """Raise `BuildError` if the base has a different Python version than the plan.
 
-    If the engine does not have the base, the base is pulled for this check.
+    If the base should be in the engine but is not, it is pulled for this check.
     """
     check = plan.base_check
     if check is None:
@@ -326,7 +331,7 @@ def require_libc(
 ) -> None:
     """Raise `BuildError` if a wheel built from source needs a newer glibc than the base has.
 
-    Python could not import such a wheel in the image.
+    In the image, Python would fail to import such a wheel.
     """
     store = Store.of(settings)
     needed: dict[File, int] = {}
@@ -356,7 +361,7 @@ def require_libc(
 
 
 def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
-    """Return N if the base has glibc 2.N; None if it has no glibc or the version is unknown."""
+    """Return N if the base has glibc 2.N, or None if it has no glibc or the version is unknown."""
     version = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
     layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
     layouts += [plan.base_check.layout] if plan.base_check else []
@@ -382,9 +387,10 @@ def _contents(
 
 
 def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
-    """Return the version (X.Y) of the Python that the build would use; empty if unknown.
+    """Return the version (X.Y) of the Python in the base that the build would use.
 
-    If the base has no Python, return a phrase that says so.
+    Return an empty string if the version is unknown, or a phrase that says so if the base has no
+    Python.
     """
     answer = _said_by_engine(plan, ref, _PYTHON_QUERY.format(minor=plan.python), progress)
     if answer == "none":
@@ -393,7 +399,7 @@ def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
 
 
 def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
-    """Run a shell command in the base; return its output, or empty if it cannot be run."""
+    """Run a shell command in the base and return its output; empty if the command cannot be run."""
     with connection.connect() as engine:
         image = engine.image(ref) or pulled(engine, ref, plan.platform)
         container = Container(
@@ -415,7 +421,7 @@ def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Docker's default PATH for images that set none."""
+"""The PATH that Docker uses for images that set none."""
 # Keys of the OCI specification. Builders add others, some of which describe the build machine.
 _CARRIED = ("architecture", "os", "os.version", "os.features", "variant", "config", "history")
 _OCI_TYPES = {
@@ -435,7 +441,10 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
-        """The base's layers with OCI media types; an OCI manifest cannot contain Docker's."""
+        """The base's layers, with Docker's media types replaced by OCI's.
+
+        An OCI manifest cannot contain layers with Docker's media types.
+        """
         layers = []
         for blob in self.manifest.layers:
             kind = _OCI_TYPES.get(blob.media_type, blob.media_type)
@@ -444,7 +453,7 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
 
 def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
-    """Read a platform's image from a layout; the index of its root filesystem is cached.
+    """Read a platform's image from a layout. The index of its root filesystem is cached.
 
     Raise `EnvbuilderError` if the image is missing or damaged.
     """
@@ -468,10 +477,9 @@ def write_image(
     platform: types.Platform,
     names: Sequence[str],
 ) -> None:
-    """Write the configuration, manifest and index of an image to a layout.
+    """Write an image's configuration, manifest and index to a layout that already has its layers.
 
-    The layout must already contain the image's layers. The index lists the image under each of
-    `names`.
+    The index lists the image under each of `names`.
     """
     manifest = Manifest(
         schema_version=2,
@@ -485,22 +493,22 @@ def write_image(
 
 
 def created(epoch: int) -> str:
-    """Return a time in seconds since 1970 in the format of an image's configuration."""
+    """Format a time, in seconds since 1970, as an image's configuration requires it."""
     time = datetime.datetime.fromtimestamp(epoch, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Added(Struct, frozen=True, kw_only=True):
-    """A layer on top of the base, and the reason for it."""
+    """A layer on top of the base, and the reason why it is there."""
 
     layer: Layer
     reason: str
 
 
 def base_variables(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables of an image's configuration, always including PATH.
+    """Return the environment variables in an image's configuration, and PATH even if it sets none.
 
-    Raise `InvalidError` if they are not a list of text.
+    Raise `InvalidError` if they are not a list of strings.
     """
     pairs = (config.get("config") or {}).get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):
@@ -518,7 +526,7 @@ def image_config(
     epoch: int,
     project: ProjectLayer | None = None,
 ) -> dict[str, Any]:
-    """Return the configuration of an image that adds layers to a base.
+    """Return the configuration of an image that consists of a base and the layers added to it.
 
     Raise `InvalidError` if the base's configuration is damaged.
     """

@@ -1,8 +1,8 @@
-"""Make a base image from locked Debian packages: the same packages give the same bytes.
+"""Make a base image from locked Debian packages, so that the same packages give the same bytes.
 
 mmdebstrap installs (or only unpacks) exactly the locked packages, without network access, from a
-folder that contains nothing else. The result becomes an OCI layout with one layer. It contains
-nothing that depends on the machine or the time.
+folder that contains nothing else. The result is converted to an OCI layout with a single layer,
+which contains nothing that depends on the machine or the time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
 
 _MAKERS = {MAKER: MAKER, "apt": "apt-get", "dpkg": "dpkg"}
-"""Tools that make a base: name in the provenance → program. mmdebstrap delegates much of the work
-to the machine's apt and dpkg."""
+"""Tools that make a base: their names in the provenance, and their programs. mmdebstrap delegates
+much of the work to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
-"""Name of the file with the tools' versions. It is next to the image, because the image must not
-depend on them."""
+"""Name of the file that contains the tools' versions. The file is next to the image rather than in
+it, because the image must not depend on them."""
 _MOST = 12
-"""Maximum number of lines of mmdebstrap's output in an error message."""
+"""Maximum number of lines of mmdebstrap's output that an error message quotes."""
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
 # debootstrap does it itself, mmdebstrap leaves it to a hook.
 _MERGED = {"amd64": "bin sbin lib lib64", "arm64": "bin sbin lib"}
@@ -78,11 +78,11 @@ _MASTERS = {f"usr/share/base-passwd/{n}.master": f"etc/{n}" for n in ("group", "
 
 
 def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
-    """Return the base as an OCI layout; make it if it is missing or damaged.
+    """Return the base as an OCI layout, making it if it is missing or damaged.
 
     Only one process at a time makes the base. Raise `BuildError` if mmdebstrap fails or installs
-    packages other than the locked ones, `ToolError` if mmdebstrap is missing, `OSError` on a full
-    disk.
+    packages other than the locked ones, `ToolError` if mmdebstrap is missing, and `OSError` if the
+    disk is full.
     """
     from filelock import FileLock
 
@@ -105,7 +105,7 @@ def make(base: MakeBase, store: Store, log: Callable[[str], None]) -> Layout:
 
 
 def made_by(base: MakeBase) -> dict[str, str]:
-    """Return the versions of the programs that made a base, by name; empty if unknown."""
+    """Return the versions of the programs that made a base, by name; empty if they are unknown."""
     try:
         return decoding.from_json((Path(base.layout) / _MADE_BY).read_bytes(), dict[str, str])
     except (OSError, ValueError):
@@ -123,7 +123,10 @@ def _versions() -> dict[str, str]:
 
 
 def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]) -> Layout | None:
-    """Return an existing base after hashing all of it; remove a damaged one and return None."""
+    """Return an existing base whose files all match their hashes. Remove a damaged one.
+
+    Return None if there is no base, or if it was damaged.
+    """
     if not folder.exists():
         return None
     try:
@@ -175,7 +178,7 @@ def _make(base: MakeBase, store: Store, work: Path, log: Callable[[str], None]) 
 
 
 def command(base: MakeBase, archive: Path, tar: Path) -> list[str]:
-    """Return the mmdebstrap command that makes a root filesystem from an archive of packages."""
+    """Return the mmdebstrap command that makes a root filesystem from a local package archive."""
     architecture = ARCHITECTURES[base.platform]
     links = _MERGED[architecture]
     merge = f'for d in {links}; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d"; done'
@@ -209,7 +212,10 @@ def _advice(printed: str, platform: types.Platform) -> str:
 
 
 def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
-    """Write a Debian archive of the base's packages; return their control stanzas by name."""
+    """Write a Debian archive that contains the base's packages.
+
+    Return the control stanzas of the packages, by name.
+    """
     folder.mkdir()
     stanzas = []
     controls = {}
@@ -265,9 +271,9 @@ def _lay_image(base: MakeBase, layer: Layer, blob: Path, layout: Layout) -> None
 
 
 def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
-    """Yield the members of the base's layer; write the contents of files to `folder`.
+    """Yield the members of the base image's layer, writing the contents of its files to `folder`.
 
-    Raise `BuildError` for a file that a base cannot contain.
+    Raise `BuildError` for a kind of file that a base image cannot contain.
     """
     files: dict[str, Path] = {}
     with tarfile.open(tar, "r:") as archive:
@@ -310,7 +316,10 @@ def _clean_path(name: str) -> str:
 
 
 def _belongs(path: str, *, is_folder: bool) -> bool:
-    """Return whether the base keeps a path: no documents, nothing tied to machine or time."""
+    """Return whether the base keeps a path.
+
+    It keeps neither documentation nor anything that depends on the machine or the time.
+    """
     if "__pycache__" in path.split("/"):
         return False  # bytecode records times; the official Python images omit it as well
     if path.startswith(_DOCUMENTS) and not _LICENCES.fullmatch(path):
@@ -340,9 +349,9 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
 
 
 def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
-    """Yield the files that package scripts would have created, as far as they are plain data.
+    """Yield those files that the packages' scripts would have created and that are plain data.
 
-    These are the default users and groups, and a dpkg status that lists the unpacked packages.
+    These are the default users and groups, and a dpkg status that lists the packages as unpacked.
     """
     for source, target in _MASTERS.items():
         if source in entries and target not in entries:

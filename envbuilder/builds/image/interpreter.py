@@ -1,8 +1,8 @@
 """Run an image's Python outside of the image, to compile the modules of its packages.
 
 The interpreter, its standard library and its C library are unpacked from the image's layers once.
-The image's own loader starts the interpreter, without root, engine or container. So both builders
-compile with the same Python, whatever Python this machine has.
+The image's own loader starts the interpreter, so no root privileges, engine or container are
+needed. Thus both builders compile with the same Python, whatever Python this machine has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOADERS = {"linux/amd64": "ld-linux-x86-64.so.2", "linux/arm64": "ld-linux-aarc
 _LIBRARIES = re.compile(
     r"(ld-linux.*|lib(c|crypt|dl|expat|m|pthread|python3.*|rt|util|z))(-2\.[0-9]+)?\.so.*"
 )
-"""Matches the shared libraries that Python and its modules load to compile."""
+"""Matches the names of the shared libraries that Python and its modules load for compiling."""
 _LEFT_OUT = frozenset({"__pycache__", "dist-packages", "site-packages", "test"})
 HINT = "Set bytecode: false in the profile, or use --builder buildkit."
 
@@ -38,11 +38,11 @@ HINT = "Set bytecode: false in the profile, or use --builder buildkit."
 def compiler(
     python: Python, root: RootFs, layers: Mapping[str, Path], store: Path
 ) -> Compiler | None:
-    """Return a compiler that uses an image's Python; None if it has no standard library.
+    """Return a compiler that uses an image's Python, or None if the image has no standard library.
 
-    `layers` maps the digests of the image's uncompressed layers to their files, bottom first.
-    `store` is the folder that keeps the unpacked interpreter. Raises `BuildError` if the image has
-    no loader.
+    `layers` maps the digests of the image's uncompressed layers to their files, bottom layer first.
+    `store` is the folder in which the unpacked interpreter is kept. Raises `BuildError` if the
+    image has no dynamic loader.
     """
     from filelock import FileLock
 
@@ -92,10 +92,10 @@ def _is_shared(path: str) -> bool:
 def _unpacked(
     targets: Mapping[str, Sequence[str]], layers: Sequence[Path], folder: Path
 ) -> Unpacked:
-    """Unpack files of an image's layers into a folder.
+    """Unpack files from an image's layers into a folder.
 
-    `targets` maps the path of a file in the image to the paths at which it is written, relative to
-    the folder.
+    `targets` maps the path of each file in the image to the paths, relative to the folder, to which
+    it is written.
     """
     with temporary(folder.parent / WORK) as work:
         new = work / folder.name

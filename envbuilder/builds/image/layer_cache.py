@@ -1,8 +1,9 @@
-"""A cache of layers that all profiles share; every layer is hashed before it is used.
+"""A cache of layers that all profiles share. Every layer is hashed before it is used.
 
-Layers are looked up by their inputs. An entry names a blob by digest, and the blob is hashed before
-use. Each blob and each entry appears by a single rename, so that a killed build leaves nothing that
-a later build would trust. Deleting the folder costs only time, since layers can be made again.
+Layers are looked up by their inputs. An entry refers to a blob by its digest, and the blob is
+hashed before use. Each blob and each entry is put in place by a single rename, so a build that is
+killed leaves nothing behind that a later build would wrongly trust. Deleting the folder costs only
+time, since layers can be made again.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 
 _T = TypeVar("_T")
 FORMAT = 4
-"""Version of the layers' format; incremented when the same inputs give different bytes."""
+"""Version of the layers' format, to be incremented when the same inputs give different bytes."""
 SYSTEM_FORMAT = 2
-"""Like `FORMAT`, but for layers of packages that an engine installed."""
+"""Version of the format of layers with packages that an engine installed, used like `FORMAT`."""
 
 
 class LayerCache:
-    """A folder of layers that are looked up by their inputs.
+    """A folder of layers, which are looked up by their inputs.
 
     With `fresh`, existing layers are ignored.
     """
@@ -36,9 +37,9 @@ class LayerCache:
         self._fresh = fresh
 
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:
-        """Return the layer made from `inputs` after hashing its blob; None if there is none.
+        """Return the layer made from `inputs` after hashing its blob, or None if there is none.
 
-        A damaged layer is reported and removed, so that it is made again.
+        A damaged layer is reported and removed, so that it will be made again.
         """
         if self._fresh:
             return None
@@ -57,7 +58,7 @@ class LayerCache:
         return layer
 
     def ensure(self, inputs: Mapping[str, Any], make: Callable[[], Layer]) -> Layer:
-        """Return the layer made from `inputs`; call `make` if there is none."""
+        """Return the layer made from `inputs`, calling `make` if there is none."""
         return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
@@ -70,7 +71,7 @@ class LayerCache:
         return layer
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the result of `make` for `inputs`, from the cache if it has an undamaged entry."""
+        """Return the result of `make` for `inputs`, from the cache if its entry is undamaged."""
         files.ensure_folder(self.layout.folder)
         return files.cached(self._entry(inputs), kind, make)
 

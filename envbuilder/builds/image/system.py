@@ -1,11 +1,12 @@
-"""Make the layer of system packages: unpack the packages, or let an engine install them.
+"""Make the layer of system packages, either by unpacking them or by having an engine install them.
 
-Packages without maintainer scripts or configuration files are installed without dpkg, with the same
-files and records. The only trigger allowed is ldconfig, whose cache the dynamic loader does not
-need for libraries in its default folders. Tests compare the result with dpkg's.
+Packages without maintainer scripts or configuration files are installed without dpkg, but give the
+same files and records. The only trigger that they may activate is ldconfig's, because the dynamic
+loader does not need ldconfig's cache for libraries in its default folders. Tests compare the result
+with dpkg's.
 
-For other packages, an engine builds the Dockerfile's stage `system`, once per base and set of
-packages. The files that it adds to the base are cached as a layer like any other.
+For all other packages, an engine builds the Dockerfile's stage `system`, once for each base and set
+of packages. The files that this stage adds to the base are cached as a layer like any other.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
 _LAYER = "layer-system"
-"""Name of this layer's work file; other layers are made at the same time."""
+"""Name of this layer's work file, which no other layer made at the same time uses."""
 _PIECE = 1 << 20
 _INFO = "var/lib/dpkg/info"
 _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
-"""Matches backups of earlier states, which the Dockerfile empties after it has run dpkg."""
+"""Matches backups of earlier states, which the Dockerfile empties after running dpkg."""
 _LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
-"""Empty lock files whose mtime dpkg changes."""
+"""Empty lock files, of which dpkg changes the mtime."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
-"""Folders that are left out, as dpkg does in the Dockerfile."""
+"""Folders that are omitted, as dpkg does in the Dockerfile."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
-"""Control files of a package that dpkg keeps in addition to the file list."""
+"""Control files of a package that dpkg keeps in addition to the list of its files."""
 _RESERVED = (
     f"{conventions.PREFIX[1:]}/",
     f"{conventions.PYTHON[1:]}/",
@@ -58,7 +59,7 @@ _RESERVED = (
     f"{conventions.WORK[1:]}/",
     "var/lib/dpkg/",
 )
-"""Folders that no package may install files into."""
+"""Folders into which no package may install files."""
 _TRIGGER = "activate-noawait ldconfig"
 # The order in which dpkg writes the fields it knows; others follow in the package's order.
 _FIELDS = (
@@ -98,7 +99,10 @@ def unpacked(
     cache: LayerCache,
     make: Callable[[Mapping[str, Any], tuple[layer.Member, ...]], layer.Layer],
 ) -> list[Added]:
-    """Return the layer of the packages' files and dpkg records; empty if the base has them all."""
+    """Return the layer of the packages' files and dpkg records.
+
+    Return an empty list if the base already contains all of the packages.
+    """
     inputs = {
         "kind": "debs",
         "debs": [d.sha256 for d in step.debs],
@@ -115,7 +119,7 @@ def unpacked(
 
 
 def _reason(debs: Sequence[File]) -> str:
-    """Return the reason for a layer of these packages: their names and versions."""
+    """Return the names and versions of the packages, as the reason for having their layer."""
     return ", ".join(f"{deb.name} {deb.version}" for deb in debs)
 
 
@@ -127,9 +131,9 @@ def built(
     work: Path,
     run: Callable[[Step], None],
 ) -> tuple[list[Added], rootfs.RootFs]:
-    """Return the layer that an engine makes by installing the packages, and the new rootfs index.
+    """Have an engine install the packages; return their layer and the new rootfs index.
 
-    Raise `BuildError` if the engine built on a different base.
+    Raise `BuildError` if the engine used a different base image.
     """
     inputs = {
         "kind": "system",
@@ -155,9 +159,9 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
-    """Return the only layer that the engine's image adds to the base, recompressed.
+    """Return the single layer that the engine's image adds to the base, compressed anew.
 
-    Raise `BuildError` if the engine built on a different base, or if the layer is damaged.
+    Raise `BuildError` if the engine used a different base image, or if the layer is damaged.
     """
     if system.exported:
         layout = Layout.open(Path(system.exported))
@@ -183,7 +187,7 @@ def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> la
 
 
 def note(step: Assemble, ref: str, ids: tuple[str, ...]) -> Path:
-    """Record an image that the engine has only during this step, so that `clean` finds it.
+    """Record an image that is in the engine only during this step, so that `clean` finds it.
 
     Return the path of the record.
     """
@@ -207,10 +211,10 @@ def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
 
 
 def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
-    """Yield the bytes of a layer's tar without the engine's own additions.
+    """Yield the bytes of a layer's tar archive, without the engine's own additions.
 
-    `digest` is updated with the original bytes. The Dockerfile leaves nothing newer than `epoch`.
-    But it cannot control the mount points that Buildah creates, or the deletion times that some
+    `digest` is updated with the original bytes. The Dockerfile leaves nothing newer than `epoch`,
+    but it cannot control the mount points that Buildah creates or the deletion times that some
     engines record.
     """
     edits = list(_edits(blob, epoch))
@@ -234,7 +238,7 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
 
 
 def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (start, end, replacement) for each part of the tar to replace or drop, in bytes."""
+    """Yield (start, end, replacement) for each byte range of the tar to replace or drop."""
     for member, _ in layer.members(blob):
         if member.name.rpartition("/")[2].startswith(".wh."):
             whiteout = tarfile.TarInfo(member.name)
@@ -252,8 +256,8 @@ def unpacked_members(
 ) -> tuple[layer.Member, ...]:
     """Return the files that change in an image when .deb files are installed into it.
 
-    Packages that the image already has are skipped. Raise `BuildError` if a package needs more than
-    its files.
+    Packages that the image already contains are skipped. Raise `BuildError` if installing a package
+    takes more than unpacking its files.
     """
     status = root.contents.get(deb.STATUS)
     if status is None:
@@ -342,7 +346,7 @@ def _refused(file: File, reason: str) -> BuildError:
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[layer.Member]:
-    """Yield a package's file at its path in the base, whose links are followed (a merged /lib)."""
+    """Yield a package's file at its path in the base, after following links (a merged /lib)."""
     folder, _, base = name.rpartition("/")
     path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
     if path.startswith(_RESERVED) and not member.isdir():
@@ -366,7 +370,7 @@ def _placed(
 def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
     """Return the path of a folder after following the base's links.
 
-    Components that do not exist in the base are appended to the part that exists.
+    Path components that do not exist in the base are appended to the path of those that do.
     """
     parts = folder.split("/") if folder else []
     for depth in range(len(parts), -1, -1):
@@ -391,7 +395,7 @@ def _control_text(file: File, content: bytes) -> str:
 
 
 def _fields(stanza: str) -> dict[str, str]:
-    """Parse a control stanza: field → value, with continuation lines unchanged."""
+    """Parse a control stanza into its fields. Continuation lines are kept unchanged."""
     fields: dict[str, str] = {}
     name = ""
     for line in stanza.splitlines():

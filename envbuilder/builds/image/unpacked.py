@@ -1,4 +1,4 @@
-"""Unpack each wheel once; environments share its files and bytecode.
+"""Unpack each wheel once, so that environments can share its files and bytecode.
 
     unpacked/SHA256/files/…         the wheel's unchanged files, read-only
     unpacked/SHA256/rest.whl        all other files, for an installer
@@ -6,11 +6,11 @@
       as this version of the compiler writes it
     unpacked/SHA256/*.json          the state of the files when they were written
 
-An environment gets clones of the files if the file system supports them, else hard links, else
-copies. A hard-linked file that is changed in place changes in every environment. Therefore files
-are read-only, and each file is compared with its record before it is linked. A file that differs is
-written anew. Each environment holds the records of its files, so that a change can be detected
-there (`builds.shared`).
+An environment gets clones of the files if the file system supports them, otherwise hard links or,
+failing that, copies. A hard-linked file that is changed in place changes in every environment.
+Therefore the files are read-only, and each file is compared with its record before it is linked. If
+it differs, it is written anew. Each environment contains the records of its files, so that a change
+can be detected there (`builds.shared`).
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
     Modules = tuple[Path, Iterable[str]]
-    """A folder of modules, and the modules' paths in it."""
+    """A folder of modules, and the paths of the modules relative to the folder."""
     _Way = Callable[[str, str], object]
 
 _FILES = "files"
 _REST = "rest.whl"
 WORK = "work"
-"""Name of the folder for unpacking in progress; the next run removes leftovers of a killed one."""
+"""Name of the folder in which wheels are unpacked. Leftovers of a killed run are removed by the
+next."""
 _BATCH = 256
-"""Number of files that a thread unpacks, or of modules that a process compiles, at a time."""
+"""Number of files that a thread unpacks, or of modules that a process compiles, in one batch."""
 _COMPILE_SECONDS = 600.0
-"""Time limit in seconds for compiling a batch; it exists because an image's Python is untrusted.
-The largest batch of torch takes 2 s."""
+"""Time limit in seconds for compiling one batch. There is a limit because an image's Python is not
+trusted. The largest batch of torch takes 2 s."""
 _FICLONE = 0x40049409
-"""Linux ioctl that makes two files share their blocks until one is written (linux/fs.h)."""
+"""Linux ioctl that makes two files share their blocks until one of them is written (linux/fs.h)."""
 _UNABLE = frozenset(
     {
         errno.EXDEV,
@@ -70,7 +71,7 @@ _UNABLE = frozenset(
         errno.EINVAL,
     }
 )
-"""Errors of file systems that cannot clone or link a file."""
+"""Error numbers that mean that the file system cannot clone or link a file."""
 
 
 class Contents(Struct, frozen=True):
@@ -78,22 +79,22 @@ class Contents(Struct, frozen=True):
 
     files: tuple[SharedFile, ...]
     rest: str = ""
-    """The sha256 of the wheel of all other files; empty if there is no such wheel."""
+    """The sha256 of the wheel that contains all other files; empty if there is no such wheel."""
     record: str = ""
     """Path of the wheel's RECORD, relative to site-packages."""
     rows: tuple[tuple[str, ...], ...] = ()
-    """RECORD's rows for these files."""
+    """The rows of RECORD for these files."""
 
 
 class Unpacked(Struct, frozen=True):
-    """A folder of a wheel's unchanged files, or of their bytecode."""
+    """A folder that contains a wheel's unchanged files, or their bytecode."""
 
     folder: Path
     contents: Contents
 
     @classmethod
     def read(cls, folder: Path) -> Unpacked | None:
-        """Return the unpacked folder with its recorded contents; None if there is no record."""
+        """Return an unpacked folder with its recorded contents, or None if there is no record."""
         try:
             return cls(folder, decoding.from_json(_index(folder).read_bytes(), Contents))
         except (OSError, ValueError):
@@ -101,16 +102,19 @@ class Unpacked(Struct, frozen=True):
 
     @property
     def rest(self) -> Path:
-        """The path of the wheel of all other files."""
+        """The path of the wheel that contains all other files."""
         return self.folder.with_name(_REST)
 
     def modules(self, folder: Path) -> Modules:
-        """Return the folder of the modules, and their paths in it."""
+        """Return the folder that contains the modules, and their paths in it.
+
+        The parameter `folder` is not needed, because the modules are already on disk.
+        """
         del folder  # they are on disk
         return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
-        """Return whether a file is unchanged since it was written, by its size, time and inode."""
+        """Return whether a file still has the size, time and inode with which it was written."""
         try:
             status = os.lstat(f"{self.folder}/{file.path}")
         except OSError:
@@ -122,10 +126,10 @@ class Unpacked(Struct, frozen=True):
         return all(map(self.is_same, self.contents.files))
 
     def link(self, site: Path) -> tuple[SharedFile, ...]:
-        """Clone, link or copy the files into a site-packages folder; return their records there.
+        """Clone, link or copy the files into a site-packages folder; return records of them there.
 
-        Existing files are kept, because wheels with different bytes for the same path are not
-        installed.
+        Existing files are kept: wheels with different bytes for the same path are never installed
+        together.
         """
         source = str(self.folder)
         target = str(site)
@@ -151,9 +155,9 @@ class Unpacked(Struct, frozen=True):
 
 
 def _place(source: str, target: str, ways: list[_Way]) -> _Way:
-    """Put a file in place by the first of `ways` that works; return that way.
+    """Put a file in place by the first of `ways` that works, and return that way.
 
-    Remove the ways that the file system does not support from `ways`.
+    Ways that the file system does not support are removed from `ways`.
     """
     while True:
         way = ways[0]
@@ -168,7 +172,7 @@ def _place(source: str, target: str, ways: list[_Way]) -> _Way:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file; copy it if the file system cannot link it."""
+    """Hard-link a file, or copy it if the file system cannot link it."""
     _place(str(source), str(target), [os.link, shutil.copyfile])
 
 
@@ -199,7 +203,7 @@ def _described(file: SharedFile, status: os.stat_result) -> SharedFile:
 def unpack(
     wheel: File, root: Path, store: Store, show: Callable[[int], object] = lambda size: None
 ) -> Unpacked:
-    """Return a wheel's unchanged files; unpack them if they are missing or damaged.
+    """Return a wheel's unchanged files, unpacking the wheel if they are missing or damaged.
 
     `show` is called with the number of bytes just written. Raises `BuildError` if the wheel is
     damaged.
@@ -231,9 +235,10 @@ def unpack(
 
 
 def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
-    """Return an unpacked wheel whose wheel of all other files is undamaged, like `unpack`.
+    """Return an unpacked wheel of which at least `rest`, the wheel of other files, is undamaged.
 
-    Its unchanged files may be damaged, which is noticed when they are linked.
+    If necessary, unpack the wheel as `unpack` does. The unchanged files may be damaged, which is
+    detected when they are linked.
     """
     unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
     if unpacked and _has_rest(unpacked):
@@ -244,14 +249,17 @@ def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
 def unpack_missing(
     wheels: Iterable[File], root: Path, store: Store, show: Callable[[int], object]
 ) -> None:
-    """Unpack the wheels that were not unpacked before; damage is noticed when they are linked."""
+    """Unpack those wheels that have not been unpacked before.
+
+    Existing files are not checked, because damage is detected when they are linked.
+    """
     for wheel in wheels:
         if not _index(root / wheel.sha256 / _FILES).is_file():
             unpack(wheel, root, store, show)
 
 
 def tool(wheel: File, name: str, root: Path, store: Store) -> Path:
-    """Return the path of the program `name` of a wheel; extract it unless it is there."""
+    """Return the path of the program `name` in a wheel, extracting it unless it already exists."""
     from filelock import FileLock
 
     folder = root / wheel.sha256 / "programs"
@@ -279,9 +287,9 @@ def _has_rest(unpacked: Unpacked) -> bool:
 
 
 def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
-    """Move a new folder to its final place and write its record.
+    """Move a new folder to its final location and write its record.
 
-    An existing folder is moved to the new folder's old location, under another name.
+    If a folder already exists there, it is moved next to the new folder's old location.
     """
     folder.parent.mkdir(exist_ok=True)
     if folder.exists():
@@ -296,7 +304,7 @@ def _extracted(
 ) -> tuple[SharedFile, ...]:
     """Write a wheel's unchanged files into a new folder, and return their records.
 
-    Undamaged files of `earlier` are linked instead of written.
+    Undamaged files in `earlier` are linked instead of being written.
     """
     for above in {folder, *((folder / name).parent for name in wheel.files)}:
         above.mkdir(parents=True, exist_ok=True)
@@ -321,7 +329,7 @@ def _extracted(
 
 
 def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedFile:
-    """Make a new file read-only and return its record."""
+    """Make a new file read-only, and return its record."""
     path.chmod(0o555 if executable else 0o444)
     status = path.stat()
     return SharedFile(name, executable, sha256, status.st_size, status.st_mtime_ns, status.st_ino)
@@ -331,21 +339,21 @@ def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedF
 
 
 class Compiler(Struct, frozen=True):
-    """The Python interpreter that compiles modules: an environment's or an image's."""
+    """The Python interpreter that compiles modules: that of an environment or of an image."""
 
     argv: tuple[str, ...]
     """The command that starts Python."""
     identity: str
-    """The properties that determine the bytecode. These are the version X.Y.Z, since another patch
-    release compiles some modules differently, and for an image's Python a hash of its files."""
+    """What determines the bytecode: the version X.Y.Z, since another patch release compiles some
+    modules differently, and, for an image's Python, a hash of its files."""
     variables: dict[str, str]
-    """The environment variables that Python needs."""
+    """The environment variables to run Python with."""
     hint: str
 
     def run(self, *folders: str, lines: str = "") -> None:
-        """Compile modules; raise `BuildError` if that fails.
+        """Compile modules. Raise `BuildError` if that fails.
 
-        `folders` and `lines` are the arguments and the input of `compile_bytecode.py`.
+        `folders` and `lines` are passed to `compile_bytecode.py`, as its arguments and its input.
         """
         # Constant sets are in the order of their hashes.
         variables = {"PYTHONHASHSEED": "0"}
@@ -364,10 +372,11 @@ class Compiler(Struct, frozen=True):
 def compile_modules(
     wheels: Mapping[str, Callable[[Path], Modules]], root: Path, compiler: Compiler
 ) -> dict[str, Unpacked]:
-    """Return the bytecode of wheels by sha256; compile bytecode that is missing or damaged.
+    """Return the bytecode of each wheel, by the wheel's sha256.
 
-    Each function in `wheels` returns a wheel's modules, which it may write to the folder that it is
-    given. Raises `BuildError` if compiling fails.
+    Bytecode that is missing or damaged is compiled. Each function in `wheels` gets a folder and
+    returns the modules of a wheel, which it may write to that folder. Raises `BuildError` if
+    compiling fails.
     """
     from filelock import FileLock
 
@@ -398,7 +407,7 @@ def compile_modules(
 
 
 def bytecode_path(module: str, version: str) -> str:
-    """Return the path at which Python `version` looks for the bytecode of the file `module`."""
+    """Return the path at which Python `version` expects the bytecode of the file `module`."""
     folder, slash, name = module.rpartition("/")
     tag = version.replace(".", "")
     return f"{folder}{slash}__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"

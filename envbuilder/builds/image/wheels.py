@@ -1,14 +1,14 @@
 """Wheels in an image: read their files directly or install them with uv; split them into layers.
 
-Only a wheel's metadata, scripts and data folders need an installer. Unpacking all other files
-(12,000 in torch's wheel), reading them once and removing them would take longer than compressing
-them. uv therefore installs and records only the files that need it. `completed` adds the others to
-RECORD, as uv would have done for the whole wheel.
+Only a wheel's metadata, scripts and data folders need an installer. If uv installed the whole
+wheel, unpacking all other files (12,000 in torch's wheel), reading them once and removing them
+would take longer than compressing them. Therefore uv installs and records only the files that need
+it. `completed` then adds the other files to RECORD, as uv would have done for the whole wheel.
 
-uv installs for the interpreter that it queries. Here it queries a program that answers like the
-image's Python, with the version, machine and path from the base image. So the files are the same as
-if uv had run in the image, whatever Python, platform and architecture this machine has. This needs
-no emulation, root or engine.
+uv installs packages for the interpreter that it queries. Here it queries a program that answers
+like the image's Python, with the version, machine and path found in the base image. The files are
+therefore the same as if uv had run in the image, whatever Python, platform and architecture this
+machine has. No emulation, root privileges or engine are needed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 _PIECE = 256 << 10
 _HEADER = 30
-"""Size in bytes of a ZIP local file header before the file name (APPNOTE.TXT, 4.3.7)."""
+"""Size in bytes of a ZIP local file header without the file name (APPNOTE.TXT, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
 _QUOTED = frozenset(',"\r\n')
-"""Characters that make CSV writers quote a field; writers differ in how they quote it."""
+"""Characters for which CSV writers quote a field; writers differ in how they do so."""
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
-"""This and `_ENCRYPTED` are bits of the `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
+"""Like `_ENCRYPTED`, a bit of the `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
 # This machine's Python runs uv's query script, so that the answer has every key that this version
 # of uv expects; the image's facts then replace this machine's.
 _ANSWER = """\
@@ -70,7 +70,7 @@ else:
 raise SystemExit(done.returncode)
 """
 _GLIBC = (2, 28)
-"""The glibc version reported to uv; it has no effect, since the lock determines the wheels."""
+"""The glibc version to report to uv. It has no effect, since the lock determines the wheels."""
 
 
 class Packed(Struct, frozen=True):
@@ -86,16 +86,16 @@ class Packed(Struct, frozen=True):
 
     @property
     def packed(self) -> Bytes:
-        """The compressed size of the file in the wheel, in bytes."""
+        """The compressed size of the file within the wheel, in bytes."""
         return self.entry.compress_size
 
     @property
     def executable(self) -> bool:
-        """Whether the file is executable for anybody."""
+        """Whether the file is executable by anybody."""
         return bool(self.entry.external_attr >> 16 & 0o111)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the file's content; raise `BuildError` if it does not match the ZIP directory."""
+        """Yield the file's content. Raise `BuildError` if it does not match the ZIP directory."""
         lib = _zlib()
         crc = 0
         size = 0
@@ -120,7 +120,7 @@ class Packed(Struct, frozen=True):
 
 
 class Wheel:
-    """An open wheel, whose files are divided into those installed unchanged and all others.
+    """An open wheel, which divides its files into those installed unchanged and all others.
 
     It is a context manager. `name` is used in error messages. Raise `BuildError` if the file is not
     a wheel.
@@ -146,13 +146,13 @@ class Wheel:
             i for i in entries if _is_plain(i) and names[i.filename] == 1 and i.filename in rows
         ]
         self.rows = [rows[i.filename] for i in plain]
-        """RECORD's rows for the unchanged files."""
+        """The rows of RECORD for the unchanged files."""
         self.files = {i.filename: Packed(self, i) for i in plain}
-        """The unchanged files, by path relative to site-packages."""
+        """The unchanged files, by their paths relative to site-packages."""
         self._others = [i for i in entries if i.filename not in self.files]
 
     def modules(self, folder: Path) -> tuple[Path, list[str]]:
-        """Write the unchanged modules to `folder`; return it and the modules' paths in it."""
+        """Write the unchanged modules to `folder`; return `folder` and the modules' paths in it."""
         names = [name for name in self.files if name.endswith(".py")]
         for name in names:
             path = folder / name
@@ -189,9 +189,9 @@ class Wheel:
             yield os.pread(self._stream.fileno(), min(_PIECE, end - at), at)
 
     def write_others(self, target: Path) -> None:
-        """Write a wheel of all files but the unchanged ones to `target`.
+        """Write a wheel that contains all files except the unchanged ones to `target`.
 
-        Raise `BuildError` if a file is damaged, `OSError` on a full disk.
+        Raise `BuildError` if a file is damaged, and `OSError` if the disk is full.
         """
         with archives.open_zip(self._stream) as archive, zipfile.ZipFile(target, "w") as rest:
             for entry in self._others:
@@ -205,7 +205,7 @@ class Wheel:
                     raise self.unusable(f"{entry.filename}: {error}") from error
 
     def unusable(self, reason: str) -> BuildError:
-        """Return the error for a wheel that has the locked hash but cannot be used."""
+        """Return the error to raise for a wheel that has the locked hash but cannot be used."""
         return BuildError(
             f"{self._name}: cannot be unpacked: {reason}",
             "The file matches the lock, so the wheel itself is malformed. Report it to the project"
@@ -214,7 +214,7 @@ class Wheel:
 
 
 def completed(installed: str, rows: Iterable[Sequence[str]]) -> bytes:
-    """Return RECORD with the rows of the unchanged files.
+    """Return RECORD with the rows of the unchanged files added.
 
     `installed` is the RECORD that the installer wrote for the other files.
     """
@@ -234,7 +234,7 @@ def _line(row: Sequence[str]) -> str:
 
 
 def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
-    """Return the rows of RECORD by path, without incomplete and ambiguous rows."""
+    """Return the rows of RECORD by path, except incomplete and ambiguous rows."""
     if not record:
         return {}
     # RECORD may have many more rows than there are members.
@@ -251,7 +251,7 @@ def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Return whether a file is installed unchanged and this module can read it."""
+    """Return whether a file is installed unchanged and can be read by this module."""
     folder, _, rest = entry.filename.partition("/")
     parts = entry.filename.split("/")
     return (
@@ -265,13 +265,13 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 
 def _is_readable(entry: zipfile.ZipInfo) -> bool:
-    """Return whether this module can read a file: it is stored or deflated, not encrypted."""
+    """Return whether this module can read a file: it is stored or deflated, and not encrypted."""
     known = entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
     return known and not entry.flag_bits & _ENCRYPTED
 
 
 def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
-    """Yield the decompressed content of deflated bytes, in pieces of limited size."""
+    """Decompress deflated bytes, and yield their content in pieces of limited size."""
     inflate = lib.decompressobj(-lib.MAX_WBITS)
     for piece in packed:
         rest = piece
@@ -286,7 +286,7 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
 
 @cache
 def _zlib() -> Any:
-    """Return the zlib module to use: Intel's ISA-L if installed, which takes half the time."""
+    """Return the zlib module to use: Intel's ISA-L if installed, since it takes half the time."""
     try:
         from isal import isal_zlib
     except ImportError:  # there are no wheels of it for other processors
@@ -298,7 +298,7 @@ def _zlib() -> Any:
 
 
 def requirements(wheels: Iterable[File], folder: Path) -> str:
-    """Return a requirements file for wheels, with the hashes of their files in a folder."""
+    """Return a requirements file for the wheels, with the hashes of their files in `folder`."""
     lines = [
         f"{w.name}=={w.version} --hash=sha256:{file_sha256(folder / w.basename)}\n" for w in wheels
     ]
@@ -306,10 +306,10 @@ def requirements(wheels: Iterable[File], folder: Path) -> str:
 
 
 def recorded_paths(name: str, env: Path, site: str, record: str) -> tuple[str, ...]:
-    """Return the sorted paths in an installed wheel's RECORD, relative to its environment.
+    """Return the sorted paths in an installed wheel's RECORD, relative to the environment `env`.
 
-    `name` is the wheel's name for the `BuildError` about a path outside of the environment. `site`
-    and `record` are the paths of site-packages and of RECORD, relative to the environment.
+    `site` and `record` are the paths of site-packages and of RECORD, relative to the environment.
+    Raise `BuildError`, which names the wheel as `name`, if a path is outside the environment.
     """
     paths: set[str] = set()
     with (env / record).open(newline="", encoding="utf-8") as stream:
@@ -327,12 +327,12 @@ class Python(Struct, frozen=True, kw_only=True):
 
     path: str
     version: str
-    """The version as X.Y.Z."""
+    """The version in the form X.Y.Z."""
     platform: types.Platform
 
     @property
     def site(self) -> str:
-        """The site-packages folder of its environments, relative to their prefix."""
+        """The path of site-packages in environments for this Python, relative to their prefix."""
         return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
@@ -350,7 +350,7 @@ class Stage(Struct, frozen=True):
         return self._folder / "env"
 
     def make(self) -> None:
-        """Make an environment without packages; all its files belong to the interpreter."""
+        """Make an environment without packages, which contains only the interpreter's files."""
         interpreter = self._folder / "python"
         self._answer(interpreter, virtual=False)
         self._run(
@@ -401,11 +401,11 @@ class Stage(Struct, frozen=True):
         raise BuildError(f"{wheel.basename}: the installation left no RECORD")
 
     def files_of(self, wheel: File, record: str) -> tuple[str, ...]:
-        """Return the sorted paths in a wheel's RECORD, relative to the environment."""
+        """Return the sorted paths in an installed wheel's RECORD, relative to the environment."""
         return recorded_paths(wheel.basename, self.env, self._python.site, record)
 
     def _answer(self, program: Path, *, virtual: bool) -> None:
-        """Write a program that answers uv's queries like the image's interpreter."""
+        """Write a program that answers uv's queries as the image's interpreter would."""
         script = self._folder / "answer.py"
         facts = self._folder / f"{'virtual' if virtual else 'real'}.json"
         script.write_text(_ANSWER)
@@ -469,23 +469,23 @@ class Stage(Struct, frozen=True):
 LARGE = 4 << 20
 """Minimum size in bytes of a wheel that gets its own layers."""
 CUT = 128 << 20
-"""Maximum total size in bytes of files that share a layer of a large wheel; a larger file gets its
-own layer."""
+"""Maximum total size in bytes of the files of a large wheel that share a layer. A larger file gets
+its own layer."""
 SPREAD = 32
-"""A wheel larger than this many times `CUT` (4 GiB) is split by folder into about this many layers,
-because an image has at most `MOST_LAYERS`."""
+"""A wheel larger than `SPREAD` times `CUT` (4 GiB) is split by folder into about `SPREAD` layers,
+because an image can have at most `MOST_LAYERS` layers."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """The content of one layer of wheels."""
+    """The content of a single layer of wheels."""
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
-    """The files of the only wheel that are in the layer. If empty, the layer has all files of the
-    wheels except `without`."""
+    """The files in the layer, which are all from its only wheel. If empty, the layer contains all
+    files of its wheels except those in `without`."""
     without: tuple[str, ...] = ()
     reason: str
-    """The reason for the layer, in a few words."""
+    """The reason why the layer exists, in a few words."""
 
 
 def parts(
@@ -494,11 +494,12 @@ def parts(
     split: Callable[[File], Sequence[tuple[str, ...]]],
     room: int,
 ) -> list[Part]:
-    """Return the layers for the wheels, bottom first: those of large wheels, then one of the rest.
+    """Return the content of the layers for the wheels, bottom layer first.
 
-    The largest wheels are lowest, because an engine unpacks a layer again if a layer below it
-    changed. `split` returns the groups that `cut` yields for a large wheel. `room` is the maximum
-    number of layers, not counting the last one.
+    Each large wheel gets its own layers, and all other wheels share one last layer. The largest
+    wheels are lowest, because an engine unpacks a layer again if a layer below it changed. `split`
+    returns the groups that `cut` yields for a large wheel. `room` is the maximum number of layers,
+    not counting the last one.
     """
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     large = [w for w in ranked if sizes[w.sha256] >= LARGE][: max(room, 0)]
@@ -520,12 +521,12 @@ def parts(
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
-    """Yield groups of a wheel's files, one group per layer; files left over are in no group.
+    """Yield groups of a wheel's files, one group per layer. The files left over are in no group.
 
-    Full groups come first, in path order. Then come the files that are too large to share a layer,
-    smallest first. This gives an engine work early and leaves little at the end. Groups of a huge
-    wheel keep folders together, so that folders that its next version does not change keep their
-    layers.
+    Full groups come first, in the order of their paths. They are followed by the files that are too
+    large to share a layer, smallest first. This order gives an engine work early and leaves little
+    for the end. The groups of a huge wheel keep folders together, so that folders which do not
+    change in its next version keep their layers.
     """
     steps = -(-sum(files.values()) // (SPREAD * CUT))
     limit = CUT * max(steps, 1)
@@ -545,7 +546,10 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
 
 
 def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
-    """Yield the sorted files in groups by folder; each group has at most `limit` bytes."""
+    """Yield the sorted files in groups of whole folders, each of at most `limit` bytes.
+
+    A single file that is larger is a group of its own.
+    """
     pending = [(0, [*files])]
     while pending:
         depth, names = pending.pop()
