@@ -1,7 +1,7 @@
 """The contents of a bundle: collect them on one machine, check and unpack them on another.
 
-During unpacking, every byte is hashed before it is used, and everything is checked before any of it
-is installed.
+During unpacking, every byte is hashed before it is used, and all contents are checked before any of
+them is installed.
 
 The module is long because collecting and unpacking follow the same rules.
 """
@@ -76,20 +76,20 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 PROJECT = "project"
-"""The folder of a bundle for a project's files and locks. Their paths below it are the same as in
-the project."""
+"""The folder in a bundle that contains a project's files and locks. Their paths inside this folder
+are the same as in the project."""
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """A profile with its locks and the requested targets."""
+    """A profile to pack, with its lock and the requested targets."""
 
     profile: Profile
     lock: Lock
     targets: tuple[Target, ...]
     tools: tuple[File, ...]
-    """The lock's uv for each requested platform."""
+    """The uv from the lock, once for each requested platform."""
     conda: tuple[conda_lock.Target, ...] = ()
-    """The targets in the conda lock. Empty if the profile has no conda lock."""
+    """The requested targets in the conda lock; empty if the profile has no conda lock."""
 
 
 def select(
@@ -100,9 +100,9 @@ def select(
 ) -> tuple[Selection, ...]:
     """Return the requested profiles with their targets. Raise `InvalidError` if one does not exist.
 
-    Without `pythons`, select the default Python version of each profile, and that of its image. A
-    platform for which a profile has no target is assumed to belong to a machine that builds images
-    for other platforms. For such a platform, only the tools are selected.
+    Without `pythons`, select each profile's default Python version and the Python version of its
+    image. If a profile has no target for a platform, assume that machines of this platform build
+    images for other platforms, and select only the tools for it.
     """
     selections: dict[str, Selection] = {}
     for name in names:
@@ -134,10 +134,10 @@ def select(
 def _conda(
     profile: Profile, targets: Iterable[Target], library: Library
 ) -> tuple[conda_lock.Target, ...]:
-    """Return the targets of a profile's conda lock that match these targets.
+    """Return the targets in a profile's conda lock for the same platforms and Pythons as `targets`.
 
-    Raise `InvalidError` if the lock is stale, `SignatureError` if a required signature is missing
-    or not accepted.
+    Raise `InvalidError` if the lock is stale, and `SignatureError` if a required signature is
+    missing or not accepted.
     """
     stored = conda_lock.find_for_use(profile.name, library)
     if stored is None:
@@ -156,10 +156,10 @@ def texts(
     variants: ProjectProfiles | None = None,
     project: Path | None = None,
 ) -> tuple[Part, ...]:
-    """Return parts for the profiles, the profiles they extend, and their locks, byte for byte.
+    """Return parts for the profiles, the profiles that they extend, and their locks, byte for byte.
 
-    In a project, include its own locks and the files from which the project was read. Raise
-    `InvalidError` if the project's file contains credentials.
+    In a project, also return parts for the project's locks and for the files from which the project
+    is read. Raise `InvalidError` if the project file contains credentials.
     """
     folders = library.folders
     parts: list[Part] = []
@@ -186,9 +186,9 @@ def texts(
 
 
 def _own_lock(name: str, folders: Sequence[Path], *, fresh: bool) -> Path | None:
-    """Return the path of a profile's own lock. With `fresh`, return None if the lock is unusable.
+    """Return the path of a profile's own lock. If `fresh`, return None if the lock is not usable.
 
-    `check` compares the locks of a project with this lock.
+    A project's bundle contains this lock because `check` compares the project's locks with it.
     """
     path = profile_lock.path_for(name, folders)
     if fresh:
@@ -214,7 +214,7 @@ def _of_locks(
 
 
 def _require_public(path: Path) -> None:
-    """Raise `InvalidError` if a project's file contains a URL with credentials."""
+    """Raise `InvalidError` if the project file contains a URL with credentials."""
     text = read_text(path)
     configuration, _ = decoded(text, path)
     for name, url in configuration.indexes.items():
@@ -234,7 +234,7 @@ def _require_public(path: Path) -> None:
 def locked_files(
     selections: Sequence[Selection], settings: Settings, progress: Progress
 ) -> tuple[File, ...]:
-    """Return the locked files of all targets and tools, each once; fetch missing ones first."""
+    """Return the locked files of all targets and tools, each file once; fetch missing ones."""
     groups: list[tuple[Target, list[File]]] = []
     for selection in selections:
         managed = selection.profile.python.managed
@@ -256,10 +256,9 @@ def locked_files(
 
 
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
-    """Return parts for locked files, except for files whose sha256 is in `apart`.
+    """Return parts for locked files, leaving out the files whose sha256 is in `apart`.
 
-    Raise `InvalidError` if a file was packed from a folder of the project that contains a
-    credential.
+    Raise `InvalidError` if a file was packed from a project folder that contains a credential.
     """
     excluded = set(apart)
     store = Store.of(settings)
@@ -273,7 +272,7 @@ def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -
 
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
-    """Return parts for the four files of MNIST, or none if the files are unavailable."""
+    """Return parts for the four MNIST files, or no parts if the files are unavailable."""
     samples = mnist.obtain(settings, progress)
     if samples.subset:
         return ()
@@ -289,10 +288,10 @@ def of_envbuilder(
     settings: Settings,
     progress: Progress,
 ) -> tuple[Part, ...]:
-    """Return parts for envbuilder's wheel and its dependencies on these platforms and Pythons.
+    """Return parts for envbuilder's wheel and its dependencies for these platforms and Pythons.
 
-    The dependencies include the locked uv and, if there is a conda lock, the installer of conda
-    packages.
+    The dependencies include the locked uv. If there is a conda lock, they also include the
+    installer for conda packages.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     used = {(t.platform, t.python) for t in targets}
@@ -319,7 +318,7 @@ def of_envbuilder(
 
 
 class Needed(Struct, frozen=True, kw_only=True, order=True):
-    """A base image for one platform. Without a digest, any image of this name is accepted."""
+    """A base image needed for a platform. Without a digest, any image of this name is accepted."""
 
     ref: str
     platform: types.Platform
@@ -327,7 +326,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """The image's name in an engine. It has no digest, because a tag cannot contain one."""
+        """The image's name in an engine, without its digest, which a tag cannot contain."""
         if reference.is_on_disk(self.ref):
             return reference.path_on_disk(self.ref).name
         name = self.ref.partition("@")[0]
@@ -339,7 +338,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 def needed_bases(
     selections: Iterable[Selection], override: str | None, settings: Settings
 ) -> tuple[Needed, ...]:
-    """Return the base images that the selections need. `override` replaces the locked ones."""
+    """Return the base images that the selections need; `override` replaces locked images."""
     from envbuilder.builds.image.base import base_ref
     from envbuilder.builds.request import Request
 
@@ -361,8 +360,8 @@ def bases(
 ) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """Return parts for base images, each blob once, and descriptions of unavailable images.
 
-    The reason why an image is unavailable is only printed, not stored in the bundle. It may contain
-    folder names of this machine or depend on the time.
+    The reason why an image is unavailable is only printed and not stored in the bundle, because it
+    may contain folder names on this machine or depend on the time.
     """
     parts: dict[str, Part] = {}
     lacks = []
@@ -378,7 +377,7 @@ def bases(
 
 
 def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
-    """Return a layout with the image, taken from this disk, the engine or its registry."""
+    """Return a layout that contains the image, taken from this disk, the engine or the registry."""
     folder = require_writable(settings.bases_dir)
     if reference.is_on_disk(needed.ref):
         return archive.opened(reference.path_on_disk(needed.ref), folder)
@@ -408,8 +407,8 @@ def _of_engine(needed: Needed, folder: Path, progress: Progress) -> Layout | Non
 def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
     """Yield parts for the blobs of a base image, and for an index that lists only this image.
 
-    The index is named after the digest by which the image is requested. This is the digest of its
-    manifest or of an index that lists it.
+    The index is named after the digest by which the image is requested, which is the digest of the
+    image's manifest or of an index that lists the manifest.
     """
     image = layout.find(needed.platform)
     is_manifest = needed.digest is not None and layout.blob(needed.digest).is_file()
@@ -431,10 +430,9 @@ def _of_base(needed: Needed, layout: Layout) -> Iterator[Part]:
 
 
 def blobs(layout: Layout, image: Descriptor, digest: types.Digest) -> tuple[types.Digest, ...]:
-    """Return the digests of an image's blobs.
+    """Return the digests of all blobs of an image, including `digest`.
 
-    `digest` is that of the image's manifest, or of an index that lists the manifest. It is
-    included.
+    `digest` is the digest of the image's manifest, or of an index that lists the manifest.
     """
     below = [blob.digest for blob in layout.read_manifest(image).blobs]
     return tuple(dict.fromkeys([digest, image.digest, *below]))
@@ -449,9 +447,10 @@ def manifest(
     lacks: Iterable[str],
     environment: str | None = None,
 ) -> Manifest:
-    """Return the manifest of a bundle of these parts. Raise `InvalidError` if it would be invalid.
+    """Return the manifest of a bundle of `parts`. Raise `InvalidError` if it would be invalid.
 
-    `environment` is the project's environment, or None for profiles alone.
+    `environment` is the name of the project's environment, or None if the bundle contains only
+    profiles.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     result = Manifest(
@@ -470,7 +469,7 @@ def manifest(
 
 
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
-    """Return a part for bytes. Raise `InvalidError` if they are a text with a credential."""
+    """Return a part for bytes. Raise `InvalidError` if they are text with a credential."""
     if kind in TEXTS:
         publishable.require_public(path.removeprefix(f"{PROJECT}/"), content)
     member = Member(
@@ -502,12 +501,12 @@ _UNTRUSTED = "Another program made it, or it was changed. Nothing was unpacked."
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A profile or lock file to be written."""
+    """A profile or lock file that is to be written."""
 
     path: Path
     content: bytes
     why: str = ""
-    """A remark to show next to the path."""
+    """A remark to show next to the path when it is printed."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -515,7 +514,7 @@ class Image(Struct, frozen=True, kw_only=True):
 
     name: str
     folder: str
-    """The OCI layout on disk that contains only this image."""
+    """The folder on disk with the OCI layout that contains only this image."""
     loaded: bool
     """Whether the container engine has the image under this name."""
 
@@ -525,11 +524,11 @@ class Unpacked(Struct, frozen=True, kw_only=True):
 
     manifest: Manifest
     digest: str
-    """The sha256 of the manifest."""
+    """The sha256 of the bundle's manifest."""
     new: int
-    """The number of stored files that this machine did not have before."""
+    """The number of files that were stored because this machine did not have them."""
     present: int
-    """The number of files that this machine already had, with the correct hash."""
+    """The number of files that this machine already had with the right hash."""
     written: tuple[Draft, ...]
     """The profiles and locks that were written."""
     bases: tuple[Image, ...]
@@ -537,17 +536,17 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     signed: signatures.Signed | None
     """The accepted signature, or None if no signature is required."""
     differences: tuple[str, ...]
-    """The paths of the bundle's locks that the project lacks or has otherwise. Builds use the
-    project's locks."""
+    """The paths of those locks in the bundle that are missing or different in the project. Builds
+    use the project's own locks."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
-    """Check a bundle and unpack it. A repeated run continues where the last one stopped.
+    """Check a bundle and unpack it. If it is repeated, it continues where the last run stopped.
 
-    Profiles and locks are written last, when everything else is in place. Raise `BuildError` for a
-    full disk or a damaged part, which the error names. Raise `InvalidError` if the file is not an
-    envbuilder bundle, or if one of the user's files differs (see `drafts`). Raise `SignatureError`
-    if a required signature is missing or not accepted.
+    Profiles and locks are written last, when everything else is in place. Raise `BuildError` if the
+    disk is full or a part is damaged; the error names the part. Raise `InvalidError` if the file is
+    not an envbuilder bundle, or if one of the user's files differs (see `drafts`). Raise
+    `SignatureError` if a required signature is missing or not accepted.
     """
     try:
         with opened(path) as reader:
@@ -576,10 +575,10 @@ def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -
 def _require_signed(
     path: Path, manifest_digest: str, settings: Settings
 ) -> signatures.Signed | None:
-    """Return the accepted signature of the bundle's manifest, or None if none is required.
+    """Return the accepted signature of the bundle's manifest, or None if no signature is required.
 
-    The manifest determines every byte of the bundle. Raise `SignatureError` if a required signature
-    is missing or not accepted.
+    A signature of the manifest is enough, because the manifest determines every byte of the bundle.
+    Raise `SignatureError` if a required signature is missing or not accepted.
     """
     trusted = settings.configuration.signatures.bundles
     if trusted is None:
@@ -591,7 +590,7 @@ def _require_signed(
 
 
 def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
-    """Check profiles, locks and indexes of base images before anything is stored.
+    """Check the profiles, locks and base image indexes in a bundle, before anything is stored.
 
     Return the texts by path, and the indexes by name.
     """
@@ -607,14 +606,14 @@ def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
 
 
 def _is_stored(member: Member, settings: Settings) -> bool:
-    """Return whether this machine has a file. Only its name is checked, not its content."""
+    """Return whether a file with the member's name is stored, without checking its contents."""
     if member.kind == "dataset":
         return mnist.has(member.name, settings)
     return Store.of(settings).has(member.sha256)
 
 
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
-    """Store missing or damaged members. Return how many were stored and how many were present."""
+    """Store missing or damaged members; return how many were stored and how many were present."""
     store = Store.of(settings)
     members = reader.manifest.members
     total = sum(m.size for m in members)
@@ -643,11 +642,11 @@ def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int,
 def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     """Raise `InvalidError` if a bundle's profiles, locks and files are inconsistent.
 
-    Every profile must be loadable, and the manifest must list it or another profile that extends
-    it. Every lock must match such a profile, or a project's variant of it. Every file of a project
-    must be one from which the environment is read. Every locked file must be named by a lock. Each
-    profile must have all files of at least one target. `texts` maps the path in the bundle to the
-    content.
+    Every profile must be loadable, and the manifest must list either that profile or another
+    profile that extends it. Every lock must match a listed profile, or a project's variant of one.
+    Every file of a project must be a file from which the environment is read. Every locked file
+    must be named in a lock. For each profile, all files of at least one target must be included.
+    `texts` maps paths in the bundle to contents.
     """
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
@@ -678,7 +677,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
 
 
 def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:
-    """Return the paths that the profiles in a manifest need, and their locked files by sha256."""
+    """Return the paths that a manifest's profiles need, and their locked files by sha256."""
     needed: set[str] = set()
     locked: dict[str, File] = {}
     variants = None
@@ -719,7 +718,7 @@ def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]
 
 
 def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
-    """Raise `InvalidError` unless the bundle has all files and the uv for a target of the lock."""
+    """Raise `InvalidError` unless the bundle has uv and all files for one target in the lock."""
     brought = {m.sha256 for m in manifest.members}
     for target in lock.targets:
         asked = target.platform in manifest.platforms and target.python in manifest.pythons
@@ -733,8 +732,8 @@ def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
 def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tuple[Draft, ...]:
     """Return the files that must be written to make the bundle's profiles and locks effective.
 
-    Raise `InvalidError` if an existing file differs, before anything is written. `force` permits
-    replacing the user's own files, but never the files of a project.
+    If an existing file differs, raise `InvalidError` before anything is written. `force` allows the
+    user's own files to be replaced, but never the files of a project.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
@@ -765,7 +764,7 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
 
 
 def write(changes: Iterable[Draft]) -> None:
-    """Write the drafts. Locks come first, because a lock without its profile has no effect."""
+    """Write the drafts, locks first, because a lock has no effect until its profile is written."""
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
         files.save(draft.path, draft.content, BuildError, hint)
@@ -774,7 +773,7 @@ def write(changes: Iterable[Draft]) -> None:
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[str, ...]:
     """Return the paths of the bundle's locks that are missing or different in the current project.
 
-    The result is empty outside of a project.
+    Outside of a project, return an empty result.
     """
     if settings.project is None or settings.definition is None:
         return ()
@@ -833,7 +832,7 @@ def _laid_out(
 
 
 def _layout(name: str, index: Index, bundled: Collection[str], settings: Settings) -> Layout:
-    """Return a layout of one image. Its blobs are links to blobs in the store."""
+    """Return a layout of one image whose blobs are links to blobs in the store."""
     from filelock import FileLock
 
     digest = f"sha256:{name.partition('-')[0]}"
@@ -860,9 +859,9 @@ def _layout(name: str, index: Index, bundled: Collection[str], settings: Setting
 def _loaded(
     images: Collection[tuple[Descriptor, Layout]], progress: Progress, *, force: bool
 ) -> tuple[Image, ...]:
-    """Load unpacked images into the container engine, if it can be reached.
+    """Load the unpacked images into the container engine, if the engine can be reached.
 
-    An image of the same name in the engine is kept, unless `force` is set.
+    If the engine already has an image with the same name, keep that image unless `force` is true.
     """
     loadable = [
         (image, layout, image.annotations.get(archive.NAME, "")) for image, layout in images

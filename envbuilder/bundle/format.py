@@ -1,9 +1,10 @@
-"""Bundles: plain tar files in which the manifest determines every byte; one writer, one reader.
+"""Bundles: tar files whose every byte is determined by a manifest, with a writer and a reader.
 
-The manifest comes first. Its name contains its own sha256. The members follow in the manifest's
-order, each with a header that contains only the path and the size. The reader therefore does not
-parse headers: it computes the expected bytes and compares them. Path traversal, links, devices,
-duplicate members and trailing data differ from the expected bytes and are refused.
+The manifest comes first. Its file name contains its own sha256. The members follow in the order of
+the manifest, each with a header that contains only a path and a size. The reader therefore does not
+parse headers: it computes the expected bytes and compares them with the bytes in the file. Path
+traversal, links, devices, duplicate members and trailing data differ from the expected bytes and
+are refused.
 """
 
 from __future__ import annotations
@@ -31,22 +32,25 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 WITH_PROJECT = 3
-"""The schema of a bundle with a project's environment. A bundle of profiles alone keeps the earlier
-schema, so that versions of envbuilder without projects can read it."""
+"""The schema of a bundle that contains a project's environment. A bundle of profiles alone keeps
+the earlier schema, so that older versions of envbuilder, which do not support projects, can read
+it."""
 SIGNED_TYPE = "urn:envbuilder:bundle:v1"
-"""The predicate type of a statement about a bundle. Its subjects are the file and the manifest."""
+"""The predicate type of a statement about a bundle. Its subjects are the bundle file and the
+manifest."""
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
-"""Maximum size of a manifest in bytes. The author of a bundle is untrusted; the limits below have
-the same reason."""
+"""Maximum size of a manifest in bytes. There is a limit here and on the sizes below because the
+author of a bundle is not trusted."""
 LARGEST_TEXT = 16 << 20
-"""Maximum size in bytes of a profile, a lock or a project's file. These texts are read into memory.
-"""
+"""Maximum size in bytes of a profile, a lock or one of a project's files, which are read into
+memory."""
 LARGEST_TEXTS = 64 << 20
-"""Maximum total size of these texts in bytes. They are in memory at the same time."""
+"""Maximum total size in bytes of all profiles, locks and project files, which are in memory at the
+same time."""
 LARGEST_MEMBER = 1 << 36
-"""Maximum size of any member in bytes. It is the same as for a locked file."""
+"""Maximum size of any member in bytes, which is the same as for a locked file."""
 
 Kind = Literal["profile", "lock", "project", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -74,7 +78,7 @@ _AGAIN = (
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file in a bundle."""
+    """A file in a bundle, as the manifest lists it."""
 
     path: str
     size: Annotated[int, Meta(ge=0, le=LARGEST_MEMBER)]
@@ -89,16 +93,16 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """A member with its content, which is given as bytes or as a file on this machine."""
+    """A member together with its content, which is either bytes or a file on this machine."""
 
     member: Member
     content: bytes | Path
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The contents of a bundle and the targets it is for.
+    """The contents of a bundle, and the targets for which it was made.
 
-    It contains no time, so that bundles are reproducible.
+    A manifest contains no time, so that bundles are reproducible.
     """
 
     schema: int
@@ -110,21 +114,21 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Descriptions of what was unavailable when the bundle was made."""
     members: tuple[Member, ...]
     environment: types.Name | None = None
-    """The project's environment that the bundle contains, or None for a bundle of profiles alone.
-    """
+    """The name of the project's environment in the bundle, or None if the bundle contains only
+    profiles."""
 
     def of_kind(self, kind: Kind) -> tuple[Member, ...]:
-        """Return the members of one kind, in order."""
+        """Return the members of one kind, in the order of the manifest."""
         return tuple(m for m in self.members if m.kind == kind)
 
 
 def order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Return the members in bundle order: members that are checked first come before large ones."""
+    """Sort the members for a bundle: those that are checked first come before the large ones."""
     return tuple(sorted(members, key=lambda m: (KINDS.index(m.kind), m.path)))
 
 
 def problem(manifest: Manifest) -> str:
-    """Return the problem with a manifest that its types cannot express, or "" if there is none."""
+    """Return a problem with a manifest that its types do not rule out, or "" if there is none."""
     if manifest.members != order(manifest.members):
         return "its members are not in order"
     holds_project = bool(manifest.of_kind("project"))
@@ -135,7 +139,7 @@ def problem(manifest: Manifest) -> str:
 
 
 def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
-    """Yield the problems with members, both individually and together."""
+    """Yield the problems with members, both with individual ones and with their combination."""
     paths: set[str] = set()
     for member in members:
         matched = _PATHS[member.kind].match(member.path)
@@ -164,12 +168,12 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def manifest_name(sha256: str) -> str:
-    """Return the path of a manifest in its bundle."""
+    """Return the path in a bundle of the manifest with the given sha256."""
     return f"manifest-{sha256}.json"
 
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
-    """Return the sha256 and the size of the manifest from a bundle's first block.
+    """Return the manifest's sha256 and size, which the first block of a bundle states.
 
     Return None if the block is not the beginning of a bundle.
     """
@@ -184,10 +188,11 @@ def is_bundle(content: bytes) -> bool:
 
 
 def header(path: str, size: int) -> bytes:
-    """Return the tar header of a regular file, which contains only its path and size.
+    """Return the tar header of a regular file, which contains only the file's path and size.
 
-    A pax header precedes it if a ustar field is too short. `tarfile` writes the same bytes in
-    Python 3.11 to 3.13 (tested). Image digests rely on that, too.
+    A pax header precedes it if a field of the ustar format is too short for a value. `tarfile`
+    writes the same bytes in Python 3.11 to 3.13 (tested). The digests of images rely on this as
+    well.
     """
     entry = tarfile.TarInfo(path)
     entry.size = size
@@ -195,7 +200,7 @@ def header(path: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the zero bytes that fill the last block of a file's content."""
+    """Return the zero bytes that fill up the last tar block of a file with `size` bytes."""
     return bytes(-size % BLOCK)
 
 
@@ -203,10 +208,10 @@ def padding(size: int) -> bytes:
 
 
 def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progress) -> str:
-    """Write a bundle of these parts and return the sha256 of its manifest.
+    """Write a bundle that consists of `parts`, and return the sha256 of its manifest.
 
-    The file appears under its name only when it is complete. Raise `BuildError` for a full disk, or
-    for a part whose bytes do not match the manifest. The error names that part.
+    The file appears at `path` only when it is complete. Raise `BuildError` if the disk is full, or
+    if the bytes of a part do not match the manifest; the error names that part.
     """
     text = encode(manifest)
     sha256 = hashlib.sha256(text).hexdigest()
@@ -234,7 +239,7 @@ def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progr
 
 
 def _checked(member: Member, content: bytes | Path) -> Iterator[bytes]:
-    """Yield the bytes of a part, and compare them with the manifest.
+    """Yield the bytes of a part while comparing them with the manifest.
 
     Raise `BuildError` after the last byte if the size or the hash is wrong.
     """
@@ -264,7 +269,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Reader:
-    """An open bundle: its manifest, and its members in order."""
+    """An open bundle, from which the manifest and then the members can be read in order."""
 
     def __init__(self, stream: IO[bytes], where: Path) -> None:
         self._stream = stream
@@ -279,9 +284,9 @@ class Reader:
     ) -> Iterator[tuple[Member, Iterator[bytes]]]:
         """Yield each member with an iterator over its bytes, which are hashed as they are read.
 
-        Members whose bytes are not read are skipped. The method can be called repeatedly. Raise
-        `BuildError` naming the member if the bundle is damaged. For a wrong hash, the iterator
-        raises it after the last byte.
+        If the bytes of a member are not read, skip them. The method can be called repeatedly. If
+        the bundle is damaged, raise a `BuildError` that names the member; if only the hash is
+        wrong, the iterator raises the error after the last byte.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
@@ -297,7 +302,7 @@ class Reader:
             raise self._damaged("its end")
 
     def _pieces(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-        """Yield a member's bytes. Raise `BuildError` after the last one if the hash is wrong."""
+        """Yield a member's bytes. Raise `BuildError` after the last byte if the hash is wrong."""
         remaining = member.size
         digest = hashlib.sha256()
         while remaining:

@@ -1,4 +1,4 @@
-"""Provide wheels of envbuilder itself and of its dependencies for another machine."""
+"""Provide the wheels of envbuilder and its dependencies for installation on another machine."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 PACKAGE = "envbuilder"
 DISTRIBUTION = "envbuilder-ml"
 _SHARED = "share"
-"""The folder below the prefix of an installation that contains man pages and completions."""
+"""The folder in an installation's prefix that contains man pages and shell completions."""
 _LEFT_BY_INSTALLERS = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
-    """A wheel in memory."""
+    """A wheel whose content is held in memory."""
 
     file: str
     content: bytes
 
 
 def wheel(settings: Settings) -> Wheel:
-    """Return the wheel of this envbuilder: built from the checkout if there is one, else repacked.
+    """Return the wheel of the running envbuilder, built from its checkout or else repacked.
 
-    Raise `BuildError` if the source cannot be built, or if installed files were changed.
+    Raise `BuildError` if the checkout cannot be built, or if installed files were changed.
     """
     source = resources.source_dir()
     if source:
@@ -85,10 +85,10 @@ def _built(source: Path, settings: Settings) -> Wheel:
 
 
 def _repacked(installed: metadata.Distribution) -> Wheel:
-    """Rebuild the wheel of an installation from its files. The same files give the same bytes.
+    """Rebuild the wheel of an installation from the installed files, always with the same bytes.
 
-    Every file is checked against the hash recorded by the installation. Raise `BuildError` if a
-    file was changed.
+    Every file is checked against the hash that was recorded during installation. Raise `BuildError`
+    if a file was changed.
     """
     members: dict[str, bytes] = {}
     data = f"{installed.name.replace('-', '_')}-{installed.version}.data/data"
@@ -119,10 +119,11 @@ def _repacked(installed: metadata.Distribution) -> Wheel:
 
 
 def released(settings: Settings) -> Wheel:
-    """Return the wheel of this version from the user's package index.
+    """Return the wheel of this envbuilder version from the user's package index.
 
-    Raise `InvalidError` if there is no such wheel, or if its files differ from those of this
-    envbuilder: until the version is released, anyone can take its name on the index.
+    Raise `InvalidError` if the index has no such wheel, or if the files in the wheel differ from
+    those of the running envbuilder. The comparison is needed because anyone can claim the name on
+    the index until the version is released.
     """
     from packaging.version import Version
 
@@ -150,7 +151,7 @@ def released(settings: Settings) -> Wheel:
 
 
 def _members(wheel: Wheel) -> dict[str, bytes]:
-    """Return the files of a wheel except for its RECORD, or an empty mapping if it is damaged."""
+    """Return a wheel's files without its RECORD, or an empty mapping if the wheel is damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel.content)) as archive:
             return {n: archive.read(n) for n in archive.namelist() if not n.endswith("/RECORD")}
@@ -161,8 +162,9 @@ def _members(wheel: Wheel) -> dict[str, bytes]:
 def pinned(wheel: Wheel, python: types.PythonVersion, settings: Settings, extra: str = "") -> str:
     """Return the text of a requirements file that pins a wheel's requirements with hashes.
 
-    It is valid on all platforms, for `python` and later versions, and for the wheels that are now
-    on the user's index.
+    The file can be used on all platforms and with `python` and later versions. It lists the hashes
+    of the wheels that are on the user's index now. If `extra` is given, the requirements of that
+    extra are included.
     """
     options = ("--universal", "--generate-hashes", "--no-annotate", "--only-binary", ":all:")
     done, text = compiled(
@@ -187,7 +189,7 @@ def _record_hash(content: bytes) -> str:
 def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
     """Return the requirements of a wheel, and its Requires-Python specifier.
 
-    The requirements of one extra are included if `extra` is given.
+    If `extra` is given, the requirements of that extra are included.
     """
     from packaging.requirements import Requirement
 
@@ -211,7 +213,7 @@ def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
 
 
 def accepts(wheel: Wheel, python: types.PythonVersion) -> bool:
-    """Return whether envbuilder supports this Python version."""
+    """Return whether the envbuilder in this wheel supports the given Python version."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(requirements(wheel)[1]).contains(python)
@@ -226,11 +228,12 @@ def dependencies(
     uv_version: types.FileVersion,
     extra: str = "",
 ) -> tuple[File, ...]:
-    """Resolve envbuilder's dependencies and fetch them into the store; return their files.
+    """Resolve envbuilder's dependencies, fetch them into the store, and return their files.
 
-    The requirements of one extra are included if `extra` is given. The versions installed here are
-    preferred, because they are known to work. For uv, the locked version is preferred, because a
-    bundle already contains it. Raise `BuildError` if the dependencies are unavailable.
+    If `extra` is given, the requirements of that extra are included. The versions that are
+    installed on this machine are preferred, because they are known to work. For uv, the locked
+    version is preferred, because a bundle already contains that version. Raise `BuildError` if the
+    dependencies are unavailable.
     """
     from envbuilder.packages.python.uv import UnresolvableError, started
 
