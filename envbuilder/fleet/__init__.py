@@ -1,4 +1,5 @@
-"""Verify every node of a cluster and show the results in one table.
+"""Verify every node of a cluster, and show the results in one table.
 
-A scheduler runs the jobs. The code may import `verify` and the rooms below it.
+The verification of each node is a job that a scheduler runs. The code may import `verify` and the
+rooms below it.
 """

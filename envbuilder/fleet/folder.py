@@ -27,11 +27,11 @@ from envbuilder.fleet.slurm import SUFFIX
 
 SUMMARY = "summary.json"
 _LOG_TAIL = 4096
-"""Number of bytes to read from the end of a job's output, which contains its last error."""
+"""Number of bytes to read from the end of a job's log, which contains the job's last error."""
 
 
 def require_path(folder: Path) -> None:
-    """Raise `InvalidError` for a path that cannot be written unquoted in a line of `#SBATCH`."""
+    """Raise `InvalidError` if a path cannot be written without quotes in an `#SBATCH` line."""
     if not re.match(SAFE_FOLDER, str(folder)):
         raise InvalidError(
             f"{folder}: jobs cannot write to a folder with this name",
@@ -40,10 +40,10 @@ def require_path(folder: Path) -> None:
 
 
 def create(folder: Path, scripts: Mapping[str, str]) -> None:
-    """Create a run's folder with its scripts. `scripts` maps nodes to scripts.
+    """Create the folder of a run with its scripts. `scripts` maps each node to its script.
 
-    Raises `InvalidError` if the folder already contains a run, or if another user controls its
-    content; `BuildError` if it cannot be written.
+    Raise `InvalidError` if the folder already contains a run, or if another user controls its
+    contents. Raise `BuildError` if it cannot be written.
     """
     with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -55,19 +55,20 @@ def create(folder: Path, scripts: Mapping[str, str]) -> None:
 
 
 def script(folder: Path, node: str) -> Path:
-    """Return the path of a node's script."""
+    """Return the path of the script for a node."""
     return folder / "scripts" / f"{node}{SUFFIX}"
 
 
 def result_path(folder: Path, node: str, job: str) -> Path:
-    """Return the path of the result of a node's job."""
+    """Return the path of the result that a node's job writes."""
     return folder / "results" / f"{node}.{job}.json"
 
 
 def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the node and the content of each result that exists. `expected` maps nodes to jobs.
 
-    A result that is too large or unreadable is yielded with empty content, which is malformed.
+    If a result is too large or cannot be read, yield empty content, which later counts as
+    malformed.
     """
     names = {entry.name for entry in os.scandir(folder / "results")}
     for node, job in expected.items():
@@ -80,9 +81,9 @@ def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, by
 
 
 def last_words(folder: Path, node: str, job: str) -> str:
-    """Return the last error that a job printed, or else its last line, or "" if there is none.
+    """Return the last error that a job printed, else its last line, or "" if there is neither.
 
-    Lines that srun prints are skipped, because they only say that a task failed.
+    Lines printed by srun are skipped, because they only say that a task failed.
     """
     try:
         with (folder / "logs" / f"{node}.{job}.log").open("rb") as log:
@@ -99,7 +100,7 @@ def last_words(folder: Path, node: str, job: str) -> str:
 
 
 def save(folder: Path, summary: Summary) -> None:
-    """Write the table of a run. Raises `BuildError` if that fails."""
+    """Write the table of a run. Raise `BuildError` if it cannot be written."""
     with _writing(folder):
         text = msgspec.json.format(msgspec.json.encode(summary), indent=1)
         files.write(folder / SUMMARY, text + b"\n")

@@ -1,6 +1,7 @@
-"""Judge each node by its result, then compare it with similar nodes. The code is pure.
+"""Judge each node by its result, then compare it with similar nodes. The code has no side effects.
 
-A node writes its result to a file. The file is checked here, because it may contain anything.
+Each node writes its result to a file. The contents are checked here, because a node may write
+anything.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ from envbuilder.verify.report import model
 from envbuilder.verify.report.history import MAX_SLOWDOWN
 
 LARGEST = 4 << 20
-"""Maximum size in bytes of a result, which is written by the node. A report has 20,000 to 60,000
+"""Maximum size in bytes of the result that a node writes. A typical report has 20,000 to 60,000
 bytes."""
 LEAST_EQUALS = 3
-"""Minimum number of similar nodes for a meaningful median."""
+"""Minimum number of similar nodes that are needed for a meaningful median."""
 _LONGEST_NAME = 80
 """Maximum number of characters of a name in a node's result."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A node's result: its identity, the detected hardware, what was done, and the report, if any.
+    """A node's result: its identity, the hardware detected on it, what was done, and any report.
 
-    The identity protects against mistakes, such as two runs that share a folder. It does not
-    protect against a node that lies on purpose.
+    The identity protects against mistakes, such as two runs that share a folder, but not against a
+    node that lies on purpose.
     """
 
     schema: Literal[1] = 1
@@ -66,19 +67,19 @@ class Result(Struct, frozen=True, kw_only=True):
     seconds: Annotated[float, Meta(ge=0, le=1e9)]
     detected: Detected
     gpus: Annotated[int, Meta(ge=0)] | None
-    """The number of GPUs that the scheduler gave to the job, or None if it does not say."""
+    """The number of GPUs that the scheduler allocated to the job, or None if it does not say."""
     report: dict[str, Any] | None
 
 
 def encode(result: Result) -> bytes:
-    """Encode a result as JSON text for `examined`."""
+    """Encode a result as JSON text that `examined` can parse."""
     return msgspec.json.encode(result) + b"\n"
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """A node's entry with the data needed to compare it with similar nodes.
+    """A node's table row, with the data that is needed to compare the node with similar ones.
 
-    Nodes with the same `kind` are similar. `kind` is None if the node's training is not proven.
+    Nodes with the same `kind` are similar. `kind` is None if the node did not pass.
     """
 
     entry: Entry
@@ -90,12 +91,12 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None = None) -> Judged:
-    """Return the entry of a node that sent no usable result."""
+    """Return the table row of a node that sent no usable result."""
     return Judged(entry=_entry(promise, outcome, detail, job))
 
 
 def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
-    """Judge a node by the bytes that it sent. The bytes are untrusted."""
+    """Judge a node by the bytes of its result, which are untrusted."""
     try:
         result = _parsed(content, run=run, job=job, node=promise.node)
         report = None if result.report is None else model.check(result.report)
@@ -131,7 +132,7 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
 
 
 def _parsed(content: bytes, **expected: str) -> Result:
-    """Return a result. Raise `InvalidError` if it is malformed or belongs to another job."""
+    """Parse a result. Raise `InvalidError` if it is malformed or belongs to another job."""
     try:
         decoding.require_few_values(content)
         result = decoding.from_json(content, Result)
@@ -145,7 +146,7 @@ def _parsed(content: bytes, **expected: str) -> Result:
 
 
 def _require_agreement(result: Result, report: model.Report | None) -> None:
-    """Raise `VerifyError` if the exit code contradicts the report."""
+    """Raise `VerifyError` if the exit code and the report contradict each other."""
     if report is None and result.exit_code == 0:
         raise VerifyError("it passed, but has no report")
     if report is None:
@@ -161,11 +162,11 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
-    """Return the entries, each with its epoch time relative to the median of similar nodes.
+    """Return the table rows, each with its epoch time relative to the median of similar nodes.
 
-    Similar nodes have the same profile, backend, framework, device and images. An entry that is
-    much slower gets the outcome `slow`. A node without similar ones has no share and counts in no
-    median.
+    Similar nodes have the same profile, backend, framework, device and images. A node that is much
+    slower gets the outcome `slow`. If there are too few similar nodes, the row has no relative
+    time.
     """
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for node in judged:
@@ -218,7 +219,7 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
 
 
 def _without_report(result: Result) -> tuple[Outcome, str]:
-    """Return the outcome of a node that sent no report, and the node's error."""
+    """Return the outcome of a node that sent no report, and the error on that node."""
     if result.exit_code is None:
         return "timed-out", f"stopped after {amount(result.seconds)} s"
     # The first line of an error message, or the last line of anything else.
@@ -239,9 +240,10 @@ def _seen(detected: Detected) -> str:
 
 
 def of_report(promise: Promise, job: str, report: model.Report, given: int | None = None) -> Judged:
-    """Return the entry of a node from its report, which has been checked.
+    """Return the table row of a node, based on its report, which has already been checked.
 
-    `given` is the number of GPUs that the scheduler gave to the job, or None if it does not say.
+    `given` is the number of GPUs that the scheduler allocated to the job, or None if it does not
+    say.
     """
     first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
@@ -278,9 +280,9 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome and detail for a wrong number of GPUs, or None if the number is right.
+    """Return the outcome and its reason if the number of GPUs is wrong, or None if it is right.
 
-    The node has passed otherwise. None is also returned if no number is promised.
+    Call this only if the node has passed otherwise. Also return None if no number is promised.
     """
     if not promise.gpus_to_prove:
         return None

@@ -1,4 +1,4 @@
-"""The data types of a fleet: its nodes, what each promises, and the results of verifying them."""
+"""The data types of a fleet: its nodes, what each must prove, and the verification results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envbuilder.verify.view import Tone
 
 LONGEST_REASON = 300
-"""Maximum number of characters of untrusted text from a node, a scheduler or an edited summary."""
+"""Maximum length in characters of untrusted text from a node, a scheduler or an edited summary."""
 
 NodeName = Annotated[
     str,
@@ -49,7 +49,7 @@ Outcome = Literal[
     "drained",
     "unmapped",
 ]
-"""The result of verifying a node, the best first. `TONES` explains each outcome."""
+"""The outcome of verifying a node, from best to worst. `TONES` explains each outcome."""
 
 TONES: dict[Outcome, Tone] = {
     "verified": "good",  # training on what was promised is proven
@@ -72,7 +72,7 @@ TONES: dict[Outcome, Tone] = {
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PROVEN = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "good")
 LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "left")
-"""Outcomes of nodes without a job. They do not count as failures."""
+"""Outcomes of nodes that got no job. These outcomes do not count as failures."""
 
 
 class Resource(Struct, frozen=True, kw_only=True):
@@ -84,45 +84,46 @@ class Resource(Struct, frozen=True, kw_only=True):
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A node as its scheduler describes it."""
+    """A node of the cluster, as described by its scheduler."""
 
     name: NodeName
     state: str
-    """The state in the scheduler's words, without its marks."""
+    """The node's state in the scheduler's own words, without the marks that the scheduler appends.
+    """
     usable: bool
-    """Whether jobs can start on the node, now or later."""
+    """Whether jobs can start on the node, either now or later."""
     features: tuple[str, ...] = ()
     resources: tuple[Resource, ...] = ()
     reason: str = ""
-    """The reason why the node is not usable, as entered by administrators."""
+    """The reason that an administrator entered for why the node is not usable."""
 
 
 class Promise(Struct, frozen=True, kw_only=True):
-    """What a node must prove."""
+    """What a node must prove in its verification."""
 
     node: NodeName
     profile: types.Name | None = None
-    """The promised profile, or None if the node chooses one by what `detect` finds."""
+    """The promised profile, or None if the node chooses a profile by what `detect` finds."""
     why: str = ""
     """The source of the promise, such as `feature h100`."""
     gpus: Annotated[int, Meta(ge=0)] = 0
-    """The number of GPUs that the scheduler offers on the node."""
+    """The number of GPUs on the node that the scheduler offers to jobs."""
     covered: Annotated[int, Meta(ge=0)] | None = None
-    """The number of these GPUs that the verification covers, or None for all."""
+    """The number of these GPUs that the verification covers, or None if it covers all of them."""
 
     @property
     def gpus_to_prove(self) -> int:
-        """The number of GPUs that must have been trained on, or 0 if unknown or irrelevant."""
+        """The number of GPUs that must be trained on, or 0 if it is unknown or irrelevant."""
         if self.covered is None:
             return self.gpus
         return self.covered
 
 
 class Detected(Struct, frozen=True, kw_only=True):
-    """The hardware that was detected on a node before anything ran on it."""
+    """The hardware that was detected on a node before the verification ran."""
 
     profile: str | None = None
-    """The profile that fits the node best."""
+    """The profile that fits the node best, or None if no profile fits."""
     accelerators: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     """The names of the node's accelerators."""
     cpu: str = ""
@@ -131,35 +132,36 @@ class Detected(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """A row of the table: a node, its promise and its result.
 
-    Times are in seconds, and `accuracy` is a fraction. Everything is safe to print: untrusted text
-    was shortened, and control characters were removed, when it was read.
+    Times are in seconds, and `accuracy` is a fraction. All texts are safe to print, because
+    untrusted text was shortened and stripped of control characters when it was read.
     """
 
     node: NodeName
     outcome: Outcome
     promised: str = ""
-    """The promised profile. Empty if the node was to choose one."""
+    """The promised profile; empty if the node was to choose a profile."""
     why: str = ""
     """The source of the promise."""
     device: str = ""
-    """The device that did the work. Without a report, the device that was detected."""
+    """The device that did the work. If there is no report, this is the device that was detected."""
     detail: str = ""
-    """The reason for the outcome. Empty if the outcome says enough."""
+    """The reason for the outcome; empty if the outcome needs no explanation."""
     job: JobId | None = None
     profile: str = ""
     """The profile that was verified."""
     backend: str = ""
     epoch_seconds: float | None = None
     share: float | None = None
-    """`epoch_seconds` divided by the median of similar nodes, or None if there are fewer than
-    three."""
+    """`epoch_seconds` divided by the median of similar nodes, or None if there are fewer than three
+    similar nodes."""
     accuracy: float | None = None
     framework: str = ""
     """The name and the version of the framework."""
     gpus: Annotated[int, Meta(ge=0)] | None = None
-    """The number of GPUs that passed, or None without a passing report."""
+    """The number of GPUs that passed the verification, or None if there is no passing report."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
-    """The number of GPUs that the scheduler offers on the node, or None if it does not say."""
+    """The number of GPUs on the node that the scheduler offers to jobs, or None if it does not say.
+    """
 
     @property
     def partial(self) -> bool:
@@ -168,11 +170,11 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The result of a run: one entry per node, in natural order of the nodes."""
+    """The result of a run, with one entry per node, sorted by node name in natural order."""
 
     run: RunId
     started: str
-    """The start time in UTC, such as 20261123T091500Z."""
+    """The time in UTC at which the run started, such as 20261123T091500Z."""
     finished: str
     quick: bool
     entries: tuple[Entry, ...]
@@ -180,22 +182,22 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether every examined node was proven, and at least one node was examined."""
+        """Whether at least one node was examined, and all examined nodes were proven."""
         examined = {e.outcome for e in self.entries if e.outcome not in LEFT_OUT}
         return bool(examined) and examined <= PROVEN
 
 
 def new_run(stamp: str) -> str:
-    """Return a new id for a run that starts now. `stamp` is the time from `stamp_now`."""
+    """Return a new id for a run that starts now. `stamp` is the time returned by `stamp_now`."""
     return f"{stamp.lower()}-{secrets.token_hex(3)}"
 
 
 def started(run: str) -> str:
-    """Return the time stamp of the start of a run."""
+    """Return the time at which a run started, which is part of the run's id."""
     return run.partition("-")[0].upper()
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts node2 before node10."""
+    """Return a sort key that sorts node2 before node10."""
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), part) if part.isdigit() else (0, part) for part in parts]

@@ -76,7 +76,7 @@ _OWN_LETTERS = "JwNnoeat"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule that a profile must be proven by all nodes that meet its conditions."""
+    """A rule that all nodes that meet its conditions must prove a profile."""
 
     profile: types.Name
     feature: Label | None = None
@@ -85,12 +85,12 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def conditions(self) -> str:
-        """The conditions in words."""
+        """The rule's conditions as text."""
         conditions = (("feature", self.feature), ("gres", self.gres), ("node", self.node))
         return ", ".join(f"{name} {value}" for name, value in conditions if value is not None)
 
     def applies(self, node: Node) -> bool:
-        """Return whether a node meets all conditions."""
+        """Return whether a node meets all of the rule's conditions."""
         name, _, kind = (self.gres or "").partition(":")
         return (
             (self.feature is None or self.feature in node.features)
@@ -103,27 +103,27 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A site's settings for its cluster."""
+    """A site's settings for its cluster, read from `fleet.yaml`."""
 
     profiles: tuple[Rule, ...] = ()
-    """The first rule that applies to a node decides. Without rules, each node chooses a profile by
-    what it detects."""
+    """For each node, the first rule that applies to the node decides which profile it must prove.
+    If there are no rules, each node chooses a profile by what it detects."""
     sbatch: Annotated[tuple[SchedulerOption, ...], Meta(max_length=50)] = ()
-    """Options of sbatch for every job. They become lines of `#SBATCH`."""
+    """Options of sbatch for every job, which become `#SBATCH` lines in the script."""
     setup: Annotated[tuple[ShellLine, ...], Meta(max_length=100)] = ()
     """Lines of shell code that every job runs first, such as `module load python`."""
     command: Annotated[tuple[Argument, ...], Meta(max_length=20)] = ()
-    """The command that starts envbuilder on nodes. By default, it is the command that starts it
-    here."""
+    """The command that starts envbuilder on the nodes. By default, it is the command that starts
+    envbuilder on this machine."""
     sif: dict[types.Name, types.AbsolutePath] = {}
-    """For `fleet verify`: profile → its image file. All nodes can access the file and run it with
-    Apptainer."""
+    """For `fleet verify`: profile → the path of its image file. All nodes must be able to access
+    the file and run it with Apptainer."""
 
 
 def read_settings(path: Path) -> FleetSettings:
-    """Read a settings file. It must belong to the user, because its shell code runs in jobs.
+    """Read a settings file, which must belong to the user because jobs run shell code from it.
 
-    Raises `InvalidError` with file, line, key and suggestion.
+    Raise an `InvalidError` that names the file, line and key, with a suggestion.
     """
     files.require_own(path)
     text = files.read_text(path)
@@ -135,7 +135,7 @@ def read_settings(path: Path) -> FleetSettings:
 
 
 def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
-    """Yield place, problem and suggestion for each mistake that the types do not catch."""
+    """Yield the location, problem and suggestion for each mistake that the types do not catch."""
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
             hint = "Add feature:, gres: or node: to name the rule's nodes."
@@ -157,9 +157,9 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
 def promised(
     nodes: Iterable[Node], settings: FleetSettings, profile: str | None
 ) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
-    """Return the promises of the nodes, and the table rows of the nodes that get no job.
+    """Return the promises of the nodes that get a job, and the table rows of those that get none.
 
-    If `profile` is given, every node must prove it, whatever the settings say.
+    If `profile` is given, every node must prove that profile, whatever the settings say.
     """
     promises: list[Promise] = []
     left_out: list[Entry] = []
@@ -185,7 +185,7 @@ def promised(
 
 
 def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
-    """Return the promise of a node, or None if the settings have rules but none applies to it."""
+    """Return what a node must prove, or None if there are rules but none applies to the node."""
     gpus = sum(r.count for r in node.resources if r.name == "gpu")
     if profile is not None:
         return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)
@@ -198,41 +198,42 @@ def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promis
 
 
 SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
-"""Pattern for folder names that a line of `#SBATCH` can contain unquoted."""
+"""Pattern for folder names that an `#SBATCH` line can contain without quotes."""
 _START_SECONDS = 120
-"""Seconds added to the time limit of a job, for its setup and for reporting a time-out."""
+"""Seconds to add to the time limit of a job, for its setup and for reporting a time-out."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
 )
-"""Pattern for the variables that are passed on to jobs. All others are left out, because other
-users may be able to read the folder of the scripts."""
+"""Pattern for the names of the variables that are passed on to jobs. All other variables are left
+out, because other users may be able to read the folder with the scripts."""
 
 
 class Common(Struct, frozen=True, kw_only=True):
-    """Settings that all jobs of a run share."""
+    """The settings that all jobs of a run share."""
 
     run: str
     folder: str
-    """The folder of the run. Its path is the same on all nodes."""
+    """The folder of the run, whose path is the same on all nodes."""
     command: tuple[str, ...]
     """The command that starts envbuilder on a node."""
     arguments: tuple[str, ...]
-    """Arguments for `envbuilder verify` on each node."""
+    """Arguments to pass to `envbuilder verify` on each node."""
     project: str | None
-    """The folder with the `envbuilder.yaml` of the run. Its path is the same on all nodes."""
+    """The folder that contains the `envbuilder.yaml` of the run, or None outside of a project. Its
+    path is the same on all nodes."""
     sif: dict[str, str]
-    """Profile → its image file."""
+    """Profile → the path of its image file."""
     variables: dict[str, str]
     options: tuple[str, ...]
-    """Options for sbatch."""
+    """Options to pass to sbatch."""
     setup: tuple[str, ...]
     limit_seconds: int
-    """Maximum number of seconds for a verification."""
+    """Maximum duration of a verification in seconds."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The plan of a run: who must prove what, and how long that may take."""
+    """The plan of a run: which nodes must prove what, and how long each job may take."""
 
     run: str
     quick: bool
@@ -242,14 +243,14 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The options of a run."""
+    """The command-line options of a run."""
 
     profile: str | None
     """The profile that every node must prove, or None to follow the settings."""
     patterns: tuple[str, ...]
-    """Patterns for the names of nodes. Empty means all nodes."""
+    """Patterns for the names of the nodes to verify; empty means all nodes."""
     arguments: tuple[str, ...]
-    """Arguments for `envbuilder verify` on each node."""
+    """Arguments to pass to `envbuilder verify` on each node."""
     quick: bool
     limit_seconds: int
 
@@ -263,8 +264,8 @@ def plan(
 ) -> Plan:
     """Return the plan for verifying the requested nodes.
 
-    Raises `InvalidError` if there are no nodes, if a pattern matches none, if a promised profile
-    does not exist, or if images are given for nodes that choose their profile themselves.
+    Raise `InvalidError` if there are no nodes, if a pattern matches no node, if a promised profile
+    does not exist, or if image files are given for nodes that choose their profile themselves.
     """
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
@@ -296,11 +297,11 @@ def _chosen(nodes: Sequence[Node], patterns: Sequence[str]) -> Iterator[Node]:
 
 
 def _counted(promise: Promise, library: Library) -> Promise:
-    """Return a promise with the number of GPUs that the node's verification covers.
+    """Return a copy of a promise with the number of GPUs that the node's verification covers.
 
-    Only PyTorch can cover several GPUs (`verify --devices`). A CPU profile covers none. A node that
-    chooses its profile covers the same number as with a GPU profile: a GPU that it does not see
-    must not make it count as a CPU node.
+    Only PyTorch can cover several GPUs (`verify --devices`). A CPU profile covers no GPU. A node
+    that chooses its own profile must cover as many GPUs as with a GPU profile: otherwise, a node
+    that does not see its GPUs would count as a CPU node.
     """
     framework = library.framework[0]
     accelerator = ""
@@ -325,7 +326,7 @@ def common(
     environ: Mapping[str, str],
     project: Path | None = None,
 ) -> Common:
-    """Return the settings that all jobs share. `command` starts envbuilder on the nodes."""
+    """Return the settings that all jobs share; `command` starts envbuilder on the nodes."""
     return Common(
         run=run,
         folder=str(folder),
@@ -341,12 +342,12 @@ def common(
 
 
 def time_limit(limit_seconds: int) -> int:
-    """Return Slurm's time limit for a job in whole minutes."""
+    """Return the time limit of a job for Slurm, in whole minutes."""
     return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 
 def scripts(plan: Plan, common: Common) -> dict[str, str]:
-    """Return the job script of each node that has a promise."""
+    """Return the job script for each node that has a promise."""
     return {promise.node: _node_script(promise, common) for promise in plan.promises}
 
 
@@ -371,7 +372,7 @@ def _node_script(promise: Promise, common: Common) -> str:
 
 
 def arguments(*, quick: bool = False, python: Path | None = None) -> tuple[str, ...]:
-    """Return the options of `envbuilder verify` that are the same for all nodes."""
+    """Return the options for `envbuilder verify` that are the same on all nodes."""
     words = ["--quick"] if quick else []
     if python:
         words += ["--python", str(python)]

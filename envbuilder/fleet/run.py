@@ -16,26 +16,27 @@ from envbuilder.fleet.model import Entry, Outcome, Summary, natural, started
 from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 
 _LONGEST_WAIT_SECONDS = 30 * 60
-"""Maximum number of seconds to wait until a job starts."""
+"""Maximum number of seconds to wait for a job to start."""
 SILENT_SECONDS = 600.0
-"""Seconds that the scheduler may go without an answer before its jobs are given up."""
+"""Seconds for which the scheduler may fail to answer before its jobs are given up."""
 _GRACE_SECONDS = 120
-"""Seconds that the scheduler may take to end a job after its time limit."""
+"""Seconds that the scheduler may take to end a job after the job's time limit has passed."""
 _SETTLE_SECONDS = 60.0
-"""Seconds that a result may take to appear after the end of a job. NFS may take up to 60 s to show
+"""Seconds that a result may take to appear after its job has ended. NFS may take up to 60 s to show
 new files."""
 _KILLED_SETTLE_SECONDS = 10.0
-"""Seconds that a result may take to appear after a job was killed. Usually there is none."""
+"""Seconds that a result may take to appear after its job was killed. Usually, there is no result.
+"""
 _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
-"""Maximum number of seconds between two checks. The pauses grow with the duration of the run."""
+"""Maximum number of seconds between two checks. The pauses become longer during a run."""
 
 
 @dataclass(kw_only=True)
 class _Track:
-    """A job that is followed, and the times at which it was submitted, started and ended.
+    """A job that is being followed, and the times at which it was submitted, started and ended.
 
-    All times are seconds of the same clock.
+    All times are in seconds and come from the same clock.
     """
 
     job: str
@@ -46,7 +47,7 @@ class _Track:
     def end(
         self, state: JobState | None, now: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
-        """Return the outcome and detail of a job that is given up, or None to keep following it.
+        """Return the outcome and its reason if the job is given up, or None to keep following it.
 
         `state` is None if the scheduler does not know the job.
         """
@@ -72,7 +73,7 @@ class _Track:
 
 
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
-    """Return the outcome and detail of a job that ended without a result, or is no longer known."""
+    """Return the outcome and its reason for a job that ended or disappeared without a result."""
     if state is None:
         return "lost", "the scheduler no longer knows the job, and the job reported nothing"
     detail = state.meaning or f"the job ended before it reported ({state.word})"
@@ -84,7 +85,7 @@ def _ended(state: JobState | None) -> tuple[Outcome, str]:
 
 
 class Run:
-    """A run in progress. Only one object may drive a run at a time."""
+    """A run in progress. Only one object at a time may control a run."""
 
     def __init__(
         self,
@@ -106,13 +107,13 @@ class Run:
         self._run_seconds = 60 * planning.time_limit(plan.limit_seconds) + _GRACE_SECONDS
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
-        """Node → the reason why sbatch did not accept its job."""
+        """Node → the reason why sbatch refused the node's job."""
         self._verdicts: dict[str, judge.Judged] = {}
 
     def finish(self) -> Summary:
-        """Complete the plan, write the table to the folder, and return it.
+        """Carry out the plan, write the table to the folder, and return it.
 
-        An interruption cancels the run's own jobs, and the table says so.
+        If the user interrupts the run, its own jobs are cancelled, and the table says so.
         """
         try:
             self._submit()
@@ -123,7 +124,7 @@ class Run:
         return self._save()
 
     def _follow(self) -> None:
-        """Follow all jobs until they end."""
+        """Follow all jobs until each of them has a verdict."""
         started = answered = self._now()
         with self._progress.task("verify nodes", len(self._promises), "nodes") as task:
             while self._tracks or self._refused:
@@ -146,7 +147,7 @@ class Run:
                     self._wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
 
     def _give_up(self) -> None:
-        """Write the results so far and cancel the run's jobs, because nothing follows them now."""
+        """Write the results so far, and cancel the run's jobs because nothing follows them now."""
         self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for node, promise in self._promises.items():
@@ -185,9 +186,10 @@ class Run:
                 task.advance(1)
 
     def _settle(self, states: Mapping[str, JobState]) -> None:
-        """Judge jobs that sbatch refused.
+        """Judge the nodes whose jobs sbatch refused.
 
-        sbatch may have failed after the scheduler accepted a job. Such a job is followed.
+        sbatch may report a failure even though the scheduler accepted the job. Such a job is
+        followed instead.
         """
         # Slurm may list what it refused, too: as a job that failed.
         new = {

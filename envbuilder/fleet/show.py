@@ -1,4 +1,4 @@
-"""Show a run on a fleet as a table on the terminal."""
+"""Show the results of a run on a fleet as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from envbuilder.verify import view
 from envbuilder.verify.view import Section, Word
 
 MOST_ROWS = 60
-"""Maximum number of nodes for which each gets a row. With more nodes, only unproven ones do."""
+"""Maximum number of nodes for which every node gets a row. If there are more nodes, only the
+unproven ones get a row."""
 
 
 def print_table(summary: Summary, terminal: Any) -> None:
-    """Print the table, remarks on individual nodes and the counts to a rich console."""
+    """Print the table, then the remarks on individual nodes and the counts, to a rich console."""
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
@@ -66,7 +67,7 @@ def _nodes(entries: Sequence[Entry]) -> Section:
 
 
 def _remark(terminal: Any, entry: Entry) -> None:
-    """Print the reason for the outcome of a node, if it is known."""
+    """Print the reason for a node's outcome, if it is known."""
     if entry.detail:
         wrapped = textwrap.wrap(
             f"{entry.node}: {entry.outcome}: {entry.detail}",
@@ -77,7 +78,7 @@ def _remark(terminal: Any, entry: Entry) -> None:
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    """Return the number of nodes with each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
+    """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
     number = Counter(entry.outcome for entry in entries)
     numbers = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
     nothing = "; nothing was examined"

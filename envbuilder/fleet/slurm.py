@@ -1,9 +1,9 @@
-"""Call the commands of Slurm and parse their output.
+"""Run Slurm's commands and parse their output.
 
 No command needs Slurm's accounting, which many clusters lack. All output is requested in formats
 that name the fields, which Slurm has supported since version 17. `--json` is not used, because its
-output differs between releases. Names come from administrators, and anyone can write reasons, so
-both are shortened.
+output differs between releases. Names are chosen by administrators, and anyone can write reasons,
+so both are shortened.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resourc
 SUFFIX = ".sbatch"
 """Suffix of the file names of job scripts."""
 CALL_SECONDS = 60.0
-"""Maximum number of seconds for one command. Slurm's own time-outs are 10 to 20 seconds per
-message."""
+"""Maximum number of seconds that one command may take. Slurm's own time-outs are 10 to 20 seconds
+per message."""
 _PREFERENCES = ("SBATCH_", "SINFO_", "SQUEUE_", "SCANCEL_")
 _KEPT_PREFERENCES = frozenset(
     ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 )
 _MOST_CANCELLED = 500
-"""Maximum number of job ids per call of scancel, so that the command line stays short."""
+"""Maximum number of job ids to pass to one call of scancel, so that the command line stays short.
+"""
 Phase: TypeAlias = Literal["waiting", "running", "ending", "ended"]
-"""The phase of a job. In `ending`, its script has ended or is being ended, but the job still
-exists."""
+"""The phase of a job. In the phase `ending`, the job's script has ended or is being ended, but the
+job still exists."""
 NODE_FORMAT = "%N|%T|%f|%G|%E"
-"""Format for sinfo: name, state, features, generic resources, and reason, which may contain
-anything."""
+"""Output format for sinfo: name, state, features, generic resources and reason. The reason comes
+last because it may contain any characters."""
 JOB_FORMAT = "%i|%T|%o|%r"
-"""Format for squeue: id, state, path of the script, which contains no |, and reason."""
+"""Output format for squeue: id, state, path of the script (which contains no |) and reason."""
 MOST_NODES = 20_000
-"""Maximum number of nodes to accept from sinfo. Slurm is known to run with about 15,000."""
+"""Maximum number of nodes to accept in sinfo's output. Slurm is known to run with about 15,000
+nodes."""
 
 _MARKS = "*~#!%$@^-+"
-"""The marks that Slurm appends to the state of a node. * means that the node does not respond."""
+"""The marks that Slurm appends to the state of a node. `*` means that the node does not respond."""
 _USABLE = frozenset(
     (
         "idle",
@@ -62,8 +64,8 @@ _USABLE = frozenset(
 _WAITING: tuple[Phase, Outcome, str] = ("waiting", "broken", "")
 _ENDING: tuple[Phase, Outcome, str] = ("ending", "broken", "")
 _RUNNING: tuple[Phase, Outcome, str] = ("running", "broken", "")
-"""The phase for all other states, including those of newer Slurm releases. The job is followed, and
-cancelled when its time is over. The outcome is not used if the job disappears."""
+"""The phase for all other states, including those that newer Slurm releases add. The job is
+followed, and cancelled when its time is over. The outcome is not used if the job disappears."""
 _BROKEN: tuple[Phase, Outcome, str] = ("ended", "broken", "")
 JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "PENDING": _WAITING,
@@ -95,49 +97,49 @@ JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "DEADLINE": ("ended", "timed-out", "ended by the scheduler"),
     "TIMEOUT": ("ended", "timed-out", "ended by the scheduler"),
 }
-"""Slurm's word for the state or flag of a job → the phase, the outcome without a result, and what
-the word says about the end of the job. The words are from "Job state codes" on the manual page of
-squeue."""
+"""Slurm's word for a state or flag of a job → the phase, the outcome if there is no result, and
+what the word says about how the job ended. The words are from "Job state codes" on the manual page
+of squeue."""
 _RESOURCE = re.compile(
     r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
 )
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """The state of a job as reported by the scheduler."""
+    """The state of a job, as reported by the scheduler."""
 
     job: str
     phase: Phase
     word: str
     """The scheduler's word for the state, such as NODE_FAIL."""
     outcome: Outcome
-    """The outcome of the node if the job ended in this state without a result."""
+    """The node's outcome if the job ended in this state without a result."""
     meaning: str
-    """What the word means for a job that ended. Empty if the job itself failed."""
+    """What the word means for a job that has ended; empty if the job itself failed."""
     reason: str
-    """The reason why the job waits or ended."""
+    """The reason why the job is waiting or has ended."""
     node: str
     """The name of the node, which is also the name of the job's script."""
 
 
 class RefusedError(Exception):
-    """The scheduler did not accept a job. The message is its reason."""
+    """The scheduler refused a job. The message is the reason that it gave."""
 
 
 class Slurm:
-    """A Slurm cluster, accessed through the Slurm commands on this machine."""
+    """A Slurm cluster, which is accessed through the Slurm commands on this machine."""
 
     def __init__(self, partition: str | None = None) -> None:
         self._partition = partition
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the partition, or of all partitions if none is set."""
+        """Return the nodes in the partition, or in all partitions if none is set."""
         chosen = ("--partition", self._partition) if self._partition else ("--all",)
         text = _checked("sinfo", "--noheader", "--Node", *chosen, f"--format={NODE_FORMAT}")
         return parse_nodes(text)
 
     def submit(self, script: Path) -> str:
-        """Submit a script and return the job's id. Raise `RefusedError` if it is refused."""
+        """Submit a script and return the id of the job. Raise `RefusedError` if it is refused."""
         chosen = ("--partition", self._partition) if self._partition else ()
         done = _run("sbatch", "--parsable", *chosen, str(script))
         if done.returncode or done.timed_out:
@@ -151,7 +153,7 @@ class Slurm:
     def jobs(self, run: str) -> dict[str, JobState]:
         """Return the jobs of a run by id.
 
-        Slurm forgets jobs some minutes after they end (MinJobAge).
+        Slurm forgets a job some minutes after the job ends (MinJobAge).
         """
         return parse_jobs(
             _checked(
@@ -174,17 +176,17 @@ class Slurm:
         return match[1]
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs. Jobs that have already ended make scancel fail, which is ignored."""
+        """Cancel jobs. scancel fails for jobs that have already ended, which is ignored."""
         for first in range(0, len(jobs), _MOST_CANCELLED):
             _run("scancel", *jobs[first : first + _MOST_CANCELLED])
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for Slurm's commands.
+    """Return the environment variables for running Slurm's commands.
 
-    Variables in which users set options override the lines of a script, and hide jobs and nodes
-    from lists. Of these, only the variables for the account, partition, QOS and reservation are
-    kept.
+    Users can set options in variables. These variables override the options in a script, and they
+    hide jobs and nodes from lists. They are therefore removed, except for those that set the
+    account, partition, QOS or reservation.
     """
     return {
         name: value
@@ -219,14 +221,14 @@ def _why(done: process.Completed) -> str:
 
 
 def job_name(run: str) -> str:
-    """Return the name that all jobs of a run have, and no other job."""
+    """Return the job name that all jobs of a run have in common, and that no other job has."""
     return f"envbuilder-{run}"
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
-    """Return the nodes in the output of sinfo, each once, in natural order.
+    """Return the nodes in sinfo's output, each node once and in natural order.
 
-    Raises `ToolError` for lines that do not have the requested format, or for too many nodes.
+    Raise `ToolError` if a line does not have the requested format, or if there are too many nodes.
     """
     by_name: dict[str, Node] = {}
     for line in filter(None, text.splitlines()):
@@ -276,7 +278,7 @@ def _resources(text: str) -> Iterator[Resource]:
 
 
 def parse_jobs(text: str) -> dict[str, JobState]:
-    """Return the jobs in the output of squeue by id."""
+    """Return the jobs in squeue's output by id."""
     states = {}
     for line in filter(None, text.splitlines()):
         fields = line.split("|", 3)
@@ -297,9 +299,9 @@ def parse_jobs(text: str) -> dict[str, JobState]:
 
 
 def given_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return the number of GPUs that a job has on its node, or None if it is not known.
+    """Return the number of GPUs that a job has on its node, or None if it is unknown.
 
-    The number comes from a variable that Slurm has set since version 20.11.
+    The number is taken from a variable that Slurm has set since version 20.11.
     """
     number = environ.get("SLURM_GPUS_ON_NODE", "")
     if re.fullmatch(r"[0-9]{1,6}", number):
