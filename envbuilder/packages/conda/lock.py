@@ -1,12 +1,12 @@
-"""Conda locks: the conda packages on which a profile's wheels are installed, in a separate file.
+"""Conda locks: separate files that list the conda packages beneath a profile's wheels.
 
-This module also has the steps that install from a lock, the requirements of a lock on hosts, and
-exports for conda's own tools.
+This module also contains the steps that install from a conda lock, the checks whether a host
+satisfies a lock's requirements, and exports for conda's own tools.
 
-`NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have none, because the contents of
-channels are only known where the channels can be read. `lock --backend conda` creates the file
-there, and so does `lock` in projects that need conda packages. Like every lock, it names files by
-sha256 and symbolic source, so it is valid with any mirror.
+`NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have no conda lock, because the
+contents of channels are known only where the channels can be read. There, the file is created by
+`lock --backend conda` and, in projects that need conda packages, by `lock`. Like every lock, it
+identifies files by sha256 and symbolic source, so it is valid with any mirror.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     constrains: tuple[types.Sentence, ...] = ()
     noarch: Literal["", "generic", "python"] = ""
     timestamp: int | None = None
-    """Build time in milliseconds since 1970, from the channel."""
+    """Build time in milliseconds since 1970, as stated by the channel."""
     license: types.Sentence = ""
 
     @property
@@ -93,12 +93,12 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All conda packages for a platform and Python, sorted by name."""
+    """All conda packages for a platform and a Python version, sorted by name."""
 
     platform: types.Platform
     python: types.PythonVersion
     virtual_packages: dict[types.VirtualPackage, types.VirtualVersion]
-    """The properties of the machine that the solver assumed and the host must have."""
+    """The properties of the machine that the solver assumed. The host must have them, too."""
     packages: tuple[Package, ...]
 
     @property
@@ -142,7 +142,7 @@ def path_for(name: str, library: Library) -> Path | None:
 
 
 def load(path: Path) -> Lock:
-    """Read the conda lock at `path`; raise `InvalidError` if damaged or of an unknown schema."""
+    """Read a conda lock; raise `InvalidError` if it is damaged or its schema is unknown."""
     return parse(profile_lock.content(path, _COMMAND), path)
 
 
@@ -163,14 +163,14 @@ def find_for_use(name: str, library: Library) -> Lock | None:
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Parse the content of the conda lock at `path`; raise `InvalidError` like `load`."""
+    """Parse the content of the conda lock at `path`; raise the same errors as `load`."""
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "conda lock", _COMMAND)
 
 
 def _check(lock: Lock, path: Path) -> None:
-    """Raise `InvalidError` for a duplicate, or a package for another platform.
+    """Raise `InvalidError` for errors that types cannot express.
 
-    These are errors that types cannot express.
+    Examples are a duplicate package and a package for another platform.
     """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if not pairs or len(set(pairs)) != len(pairs):
@@ -236,19 +236,19 @@ class InstallConda(types.Action, frozen=True, kw_only=True):
     packages: tuple[Package, ...]
     subdir: types.CondaSubdir
     folder: str
-    """The folder of the archives, which are at FOLDER/CHANNEL/SUBDIR/FILE."""
+    """The folder that contains the archives, which are at FOLDER/CHANNEL/SUBDIR/FILE."""
     channels: dict[types.Source, str]
-    """Channel → its public URL, which is written to the prefix's records."""
+    """Channel → its public URL, which is written to the records in the prefix."""
     env: str
     """The path at which the prefix is created."""
     prefix: str
     """The final path of the prefix, which is written to its files."""
     cache: str
-    """Temporary folder for this installation, not shared with other prefixes."""
+    """The temporary folder for this installation, which is not shared with other prefixes."""
 
 
 class Rehome(types.Action, frozen=True, kw_only=True):
-    """Point a virtual environment at the interpreter beside it, using their final paths."""
+    """Point a virtual environment at the interpreter beside it, using the final paths of both."""
 
     env: str
     settings: dict[str, str]
@@ -279,7 +279,7 @@ _LEVELS = {
     "x86_64_v3": frozenset({"avx", "avx2", "fma", "f16c"}),
     "x86_64_v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
-"""Level of x86-64 → the CPU flags of this level that hosts report."""
+"""Level of x86-64 → the CPU flags that hosts with this level report."""
 _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 """Processor names that are valid for every machine of a platform."""
 
@@ -399,7 +399,7 @@ _SYSTEMS = {
     "__osx": ("macOS", {"macos"}),
     "__unix": ("a Unix", {"linux", "macos"}),
 }
-"""Virtual package → a name for the systems that have it, and these systems."""
+"""Virtual package → a name for the systems that have it, and the names of these systems."""
 
 
 # What conda, mamba and micromamba are given: an environment.yml. It names channels by URLs that are
@@ -418,11 +418,11 @@ class Channel(Struct, frozen=True, kw_only=True):
     url: str
     """The URL without credentials."""
     private: bool
-    """Whether the configured URL has credentials, so that other users need their own."""
+    """Whether the configured URL contains credentials, so that other users need their own."""
 
     @property
     def entry(self) -> str:
-        """The entry in a list of channels: the name, if it stands for this URL, or else the URL."""
+        """The entry in a list of channels: the name if it stands for this URL, else the URL."""
         return self.name if self.url == f"{ANACONDA}/{self.name}" else self.url
 
 
@@ -452,6 +452,6 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
 
 
 def cuda(profile: Profile) -> str:
-    """Return the CUDA version that the profile requires of the driver; empty if none."""
+    """Return the CUDA version that the profile requires the driver to support; empty if none."""
     versions = (v.get("__cuda", "") for v in profile.conda.virtual_packages.values())
     return next(filter(None, versions), "")

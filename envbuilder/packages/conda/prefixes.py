@@ -1,8 +1,8 @@
 """Create conda prefixes with py-rattler: install locked packages, and write records and scripts.
 
-conda reads the records of a prefix. py-rattler writes paths of the build into them. These paths are
-removed, because they differ between builds, name folders that no longer exist, and reveal where
-archives came from, including tokens.
+conda reads the records in a prefix. py-rattler writes paths used during the build into them. These
+paths are removed, because they differ between builds, name folders that no longer exist, and reveal
+where the archives came from, including any tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def require_rattler() -> str:
 
 
 def record(package: Package, url: str, channel: str) -> RepoDataRecord:
-    """Return py-rattler's record of a locked package whose archive is at `url`."""
+    """Return py-rattler's record for a locked package whose archive is at `url`."""
     from rattler import BuildString, PackageRecord, RepoDataRecord
 
     package_record = PackageRecord(
@@ -97,7 +97,7 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
 
 FOLDER = "conda-meta"
 LARGEST = 32 << 20
-"""Maximum bytes of a package's own record, which has 250 bytes for each of its files."""
+"""Maximum size in bytes of a package's own record, which has 250 bytes for each of its files."""
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
 _ENTRY_POINT = "unix_python_entry_point"
 
@@ -116,7 +116,7 @@ class Installed(Struct, frozen=True):
 
     @property
     def paths(self) -> Iterator[dict[str, Any]]:
-        """The entries of the installed paths."""
+        """The entries in the record for the installed paths."""
         data = self.data.get("paths_data")
         paths = data.get("paths") if isinstance(data, dict) else None
         if isinstance(paths, list):
@@ -124,7 +124,7 @@ class Installed(Struct, frozen=True):
 
 
 def read(prefix: Path) -> list[Installed]:
-    """Return the records of a prefix, sorted by name; raise `BuildError` for an unreadable one."""
+    """Return the records in a prefix, sorted by name; raise `BuildError` if one is unreadable."""
     records = []
     for path in sorted((prefix / FOLDER).glob("*.json")):
         try:
@@ -140,10 +140,10 @@ def read(prefix: Path) -> list[Installed]:
 
 
 def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
-    """Return a path at which two packages differ, and the names of both; None without one.
+    """Return a path at which two packages differ, and the names of both; None if none differ.
 
-    The first name is the package whose file is installed. py-rattler moves the other file aside and
-    records its original path.
+    The first name is the package whose file is installed at the path. py-rattler moves the other
+    file aside and records its original path.
     """
     owners = {p["_path"]: i.name for i in installed for p in i.paths}
     for package in installed:
@@ -210,15 +210,15 @@ def write(
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"
-"""Part of py-rattler's message about a full disk."""
+"""A part of py-rattler's message about a full disk."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
-    """Install packages into the prefix; return the files that depend on its path.
+    """Install packages into the prefix; return the files that depend on the prefix's path.
 
-    The packages' scripts are not run, but `note` is called about them. Nothing is cleaned up after
-    an error, since the folder around the prefix belongs to the build. Raise `BuildError` if
-    packages conflict or cannot be installed.
+    The packages' scripts are not run; instead, `note` is called with a message about them. Nothing
+    is cleaned up after an error, since the folder around the prefix belongs to the build. Raise
+    `BuildError` if packages conflict or cannot be installed.
     """
     require_rattler()
     for package in step.packages:
@@ -298,7 +298,7 @@ async def _install(step: InstallConda) -> None:
 
 
 def _plain(text: str, step: InstallConda) -> str:
-    """Return an error message in one line, without the build's folders."""
+    """Return an error message on one line, without the names of the build's folders."""
     for folder in (step.env, step.cache, step.folder):
         text = text.replace(f"{folder}/", "")
     return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
@@ -338,16 +338,16 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
 
 
 SCRIPT = f"{resources.OWN}/activate.sh"
-"""The path below a prefix of the script that bash users source."""
+"""The path, relative to a prefix, of the script that bash users source."""
 SCRIPTS = {
     "etc/conda/activate.d/envbuilder.sh": "conda/activate-d.sh.j2",
     "etc/conda/deactivate.d/envbuilder.sh": "conda/deactivate-d.sh.j2",
     SCRIPT: "conda/activate.sh.j2",
 }
-"""Path below a prefix → template of the script."""
+"""Path relative to a prefix → the template for the script at this path."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 _LARGEST = 1 << 20
-"""Maximum bytes of a package's list of variables."""
+"""Maximum size in bytes of a package's list of variables."""
 
 
 _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]
@@ -361,9 +361,10 @@ def templates_sha256() -> str:
 
 
 def write_activation(step: WriteActivation) -> tuple[str, ...]:
-    """Write the activation scripts; return their paths below the prefix.
+    """Write the activation scripts; return their paths relative to the prefix.
 
-    These files depend on the prefix's path. Raise `BuildError` if a package sets invalid variables.
+    The content of these files depends on the prefix's path. Raise `BuildError` if a package sets
+    invalid variables.
     """
     env = Path(step.env)
     variables = {**step.variables, "VIRTUAL_ENV": step.venv}

@@ -1,7 +1,7 @@
-"""Solve a profile's conda packages and lock them, for each of its platforms and Pythons.
+"""Solve a profile's conda packages and lock them, for each of its platforms and Python versions.
 
-The solver learns about the machine from the profile and never from this machine. So a lock for a
-GPU, another processor or a Mac can be made anywhere.
+The solver gets the properties of the machine from the profile, never from this machine. So a lock
+for a GPU, another processor or a Mac can be made anywhere.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _SECONDS = 300
-"""Maximum seconds for the solver; real environments take seconds."""
+"""Maximum number of seconds for the solver; real environments need only a few."""
 _CHANNEL_SECONDS = 900
-"""Maximum seconds for the solver and the channels' answers together."""
+"""Maximum number of seconds for the solver and the channels' answers together."""
 
 
 class UnsolvableError(Exception):
-    """No choice of packages satisfies a target."""
+    """Raised when no choice of packages satisfies a target."""
 
     def __init__(self, reason: Reason, hint: str) -> None:
         super().__init__(str(reason))
@@ -48,7 +48,7 @@ class UnsolvableError(Exception):
 
 
 class Channels:
-    """A context manager for the packages of channels; each channel is read once, on first use."""
+    """A context manager for the packages in channels; each channel is read once, on first use."""
 
     def __enter__(self) -> Self:
         # Temporary: py-rattler 0.28 fails if a plain web server answers a later request with "304
@@ -61,7 +61,7 @@ class Channels:
 
     @cached_property
     def gateway(self) -> Any:
-        """py-rattler's reader of channels."""
+        """py-rattler's object that reads channels."""
         import rattler
 
         return rattler.Gateway(cache_dir=Path(self._folder.name))
@@ -82,7 +82,8 @@ def lock(
     omit targets that cannot be solved, but not all of them.
 
     Raise `InvalidError` if the profile does not use conda or its requirements cannot be satisfied,
-    `BuildError` if a channel cannot be read or states no hash, and `ToolError` without py-rattler.
+    `BuildError` if a channel cannot be read or states no hash, and `ToolError` if py-rattler is not
+    installed.
     """
     require_backend(profile, "conda")
     prefixes.require_rattler()
@@ -100,7 +101,7 @@ def lock(
 
 
 def specs(profile: Profile, python: str) -> tuple[str, ...]:
-    """Return the requirements for the channels, in conda's syntax."""
+    """Return the requirements on packages in the channels, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
 
@@ -145,7 +146,7 @@ async def _targets(
 
 
 class _Solver(NamedTuple):
-    """The parts of a solution that all targets of a profile share."""
+    """The inputs of the solver that all targets of a profile share."""
 
     profile: Profile
     channels: Mapping[str, str]
@@ -156,7 +157,7 @@ class _Solver(NamedTuple):
     async def packages(
         self, platform: types.Platform, python: str, locked: Sequence[Package]
     ) -> list[Package]:
-        """Return the packages of a target; raise `UnsolvableError` or py-rattler's errors."""
+        """Return the packages for a target; raise `UnsolvableError` or py-rattler's errors."""
         import rattler
         from rattler.exceptions import SolverError
 
@@ -211,10 +212,10 @@ def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
 async def _still_offered(
     locked: Sequence[Package], gateway: Any, sources: list[Any], subdirs: list[Any]
 ) -> list[Any]:
-    """Return the channels' current records for packages that an earlier lock names.
+    """Return the channels' current records for the packages in an earlier lock.
 
-    Without this, the solver would trust the lock even if a channel no longer has a package, or now
-    has different bytes under its name.
+    Otherwise, the solver would trust the lock even if a channel no longer has a package, or now has
+    different bytes under the package's name.
     """
     hashes = {p.as_file.file: p.sha256 for p in locked}
     names = sorted({p.name for p in locked})
@@ -262,8 +263,8 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
 def _hash(url: str, sha256: str, shown: str) -> str:
     """Return the sha256 that a channel states for an archive.
 
-    A local archive is hashed, because py-rattler does not check it. Raise `BuildError` if the
-    channel states none, or a different one.
+    A local archive is hashed, because py-rattler does not check it. Raise `BuildError` if a remote
+    channel states no sha256, or if a local archive has another one than its channel states.
     """
     if urlsplit(url).scheme != "file":
         if not sha256:
@@ -285,7 +286,7 @@ def _hash(url: str, sha256: str, shown: str) -> str:
 
 
 def _explained(error: Exception, where: str, channels: Iterable[str]) -> Exception:
-    """Return envbuilder's error for a failure of py-rattler; return any other error unchanged."""
+    """Return envbuilder's error for a failure in py-rattler; return any other error unchanged."""
     from rattler.exceptions import GatewayError
 
     variables = ", ".join(map(indexes.variable, channels))

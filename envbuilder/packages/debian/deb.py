@@ -1,7 +1,7 @@
-"""Open .debs and check them before use; read which packages a system has installed.
+"""Open .deb files and check them before use; read which packages a system has installed.
 
-A .deb is an `ar` archive with two tars: the control files, and the package's own files.
-python-debian is not used, because it loops forever on some files (a part of negative size) and
+A .deb is an `ar` archive that contains two tars: the control files, and the package's own files.
+python-debian is not used, because it loops forever on some files (with a part of negative size) and
 starts external programs for zstd.
 """
 
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
-"""Bytes of a part's header. The name is in its first 16 bytes, the size in the 10 bytes from 48
-on."""
+"""Number of bytes in a part's header. The name is in its first 16 bytes, and the size is in the 10
+bytes that start at offset 48."""
 _PARTS = 16
-"""Maximum number of parts in a package; deb(5) defines three, and lets readers ignore others."""
+"""Maximum number of parts in a package; deb(5) defines three and tells readers to ignore others."""
 _TEXT = 16 << 20
-"""Maximum bytes of a control file; the largest are lists of 100,000 files."""
+"""Maximum size in bytes of a control file; the largest are lists of 100,000 files."""
 _CLEAN = "members of a clean deb 1"
-"""Name of the cached result in the store. Its number must change when `archives.members` changes
-what it rejects."""
+"""Name of the cached result in the store. The number in it must be changed whenever the kinds of
+members that `archives.members` rejects change."""
 
 
 def require_clean(files: Iterable[lock.File], store: Store) -> None:
     """Raise `BuildError` if a .deb in the store has a member that is forbidden in an image.
 
-    This is for packages that dpkg unpacks, in an engine's container or for a base. dpkg writes
-    `.wh.NAME` as an ordinary file, but in a layer this name is a whiteout, which deletes a file.
+    This check is for packages that dpkg unpacks, in an engine's container or for a base image. dpkg
+    writes `.wh.NAME` as an ordinary file, but in an image layer this name is a whiteout, which
+    deletes a file.
     """
     for file in files:
         if file.kind == "deb" and store.has(file.sha256):
@@ -61,7 +62,7 @@ def opened(file: lock.File, path: Path) -> AbstractContextManager[Deb]:
 def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
     """Raise `BuildError` if a package is not the locked one or violates Debian policy.
 
-    `fields` are its control fields, after which files are named.
+    `fields` are the package's control fields. File names are derived from them.
     """
     name = fields.get("Package", "")
     version = fields.get("Version", "")
@@ -121,7 +122,7 @@ class Deb:
         return archives.Tar(stream, size, self._failure)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield the name of each part, with its start and size in bytes."""
+        """Yield the name of each part, with the part's start and size in bytes."""
         if self._stream.read(len(_MAGIC)) != _MAGIC:
             raise self._failure("it is not a .deb")
         length = self._stream.seek(0, io.SEEK_END)
@@ -140,7 +141,7 @@ class Deb:
 
 
 class _Part(io.RawIOBase):
-    """A part of a file as a stream."""
+    """A stream that reads one part of a file."""
 
     def __init__(self, stream: IO[bytes], start: int, size: int) -> None:
         self._stream = stream
@@ -157,7 +158,7 @@ class _Part(io.RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position, counted from the start; return it."""
+        """Move to a position, counted from the start of the part, and return it."""
         assert whence == io.SEEK_SET, "nothing else is used"
         self._at = position
         return position
@@ -175,9 +176,9 @@ class _Part(io.RawIOBase):
 
 
 STATUS = "var/lib/dpkg/status"
-"""The path of dpkg's status file below the root."""
+"""The path of dpkg's status file, relative to the root folder."""
 STATUS_FOLDER = "var/lib/dpkg/status.d/"
-"""The folder in which images without dpkg (distroless) keep a status file per package."""
+"""The folder in which images without dpkg (distroless) keep a status file for each package."""
 STATUS_PATHS = (STATUS, STATUS_FOLDER)
 
 # `unpacked` counts as installed: the files are there, and in some bases no script ever runs.
@@ -187,8 +188,8 @@ _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpa
 def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | None:
     """Return the installed packages (name → version), given the files below `STATUS_PATHS`.
 
-    None if there are no files. Packages for other architectures are left out. Raise `InvalidError`
-    if the files list no installed package.
+    Return None if there are no files. Packages for other architectures are left out. Raise
+    `InvalidError` if the files list no installed package.
     """
     from debian.deb822 import Deb822
 
@@ -216,9 +217,9 @@ def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] |
 def installed_in(
     contents: dict[str, bytes], platform: types.Platform, where: str
 ) -> dict[str, str]:
-    """Return the packages (name → version) in an image's files; `where` names it in messages.
+    """Return the packages (name → version) installed in an image, given the image's files.
 
-    Raise `InvalidError` if the image has no dpkg status.
+    `where` is the image's name in messages. Raise `InvalidError` if the image has no dpkg status.
     """
     files = {p: d for p, d in contents.items() if p.startswith(STATUS_PATHS)}
     packages = installed(files, ARCHITECTURES[platform])

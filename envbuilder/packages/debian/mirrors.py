@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SUITES = frozenset({"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"})
 _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
-"""Values that apt reads as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
+"""Values that apt interprets as false (apt-pkg/contrib/strutl.cc, `StringToBool`)."""
 
 
 def parse_sources(text: str) -> Iterator[tuple[str, str]]:
-    """Yield URI and suite of each source of binary packages in an apt list of either format."""
+    """Yield the URI and suite of each source of binary packages in an apt list of either format."""
     for line in text.splitlines():
         words = re.sub(r"\[[^\]]*\]", " ", line).split()
         if len(words) >= 3 and words[0] == "deb":
@@ -58,8 +58,9 @@ def _machine_sources(folder: Path = Path("/etc/apt")) -> Iterator[tuple[str, str
 def roots(source: str, settings: Settings, when: str = "") -> tuple[str, ...]:
     """Return the archive roots to try for `debian` or `debian-security`, best first.
 
-    If the user set an override, it is the only root. Otherwise they are the machine's own mirror
-    and Debian's snapshot service at the time `when` (`2026-11-18T02:10:24Z`; empty for today).
+    If the user has set an override, it is the only root. Otherwise, the roots are the machine's own
+    mirror and Debian's snapshot service as of `when` (such as `2026-11-18T02:10:24Z`; empty for
+    today).
     """
     override = indexes.override(source, settings)
     if override:
@@ -75,12 +76,12 @@ def _snapshot(source: str, settings: Settings, when: str) -> str:
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Return the URLs of a locked .deb: first at the mirror, then in the snapshot that has it."""
+    """Return the URLs of a locked .deb: first on the mirror, then in the snapshot that has it."""
     return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
 
 
 def seen(file: File) -> str:
-    """Return the time at which the archive had a locked .deb, like `2026-11-18T02:10:24Z`.
+    """Return a time at which the archive contained a locked .deb, such as `2026-11-18T02:10:24Z`.
 
     Empty if unknown.
     """
@@ -89,10 +90,10 @@ def seen(file: File) -> str:
 
 
 def snapshot(file: File, settings: Settings) -> str:
-    """Return the archive root of a .deb for rendered files: the user's override or the snapshot.
+    """Return the archive root of a .deb for use in rendered files.
 
-    The machine's own mirror is never used, because a rendered file must be the same on every
-    machine.
+    It is the user's override, if set, or otherwise the snapshot. The machine's own mirror is never
+    used, because a rendered file must be the same on every machine.
     """
     return indexes.override(file.source, settings) or _snapshot(file.source, settings, seen(file))
 

@@ -1,11 +1,12 @@
-"""Debian archives: the packages of a suite, their dependencies, and the bases made from them.
+"""Debian archives: the packages in a suite, their dependencies, and the bases made from them.
 
 Package lists are read over HTTP from the machine's own mirror and checked against the sha256 in
-their Release file. The Release file's signature is not checked. So the mirror must be trusted when
-a lock is made, but not when the lock is used, because the lock has the sha256 of every file.
+their Release file. The Release file's signature is not checked. Therefore, the mirror must be
+trusted when a lock is made, but not when the lock is used, because the lock contains the sha256 of
+every file.
 
-Long because locking .debs needs everything about a suite: its packages, their dependencies and its
-minimal system.
+This module is long because locking .debs needs everything about a suite: its packages, their
+dependencies and its minimal system.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ _FIELD = re.compile(
 )
 _EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
 _VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256}", re.ASCII)
-"""Matches versions that can be compared. Debian policy is stricter. A version may contain colons
+"""Matches versions that can be compared. Debian policy is stricter. A version may contain a colon
 only after an epoch."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
 """Maximum number of packages in a mirror's list; Debian's has 70,000."""
 _STANZA = 1 << 20
-"""Maximum bytes of a package's stanza in a mirror's list; the largest have 30,000."""
+"""Maximum size in bytes of a package's stanza in a mirror's list; the largest have 30,000."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
-    """A stanza of a package list."""
+    """A stanza in a package list."""
 
     name: str
     version: str
@@ -71,7 +72,7 @@ class Package(Struct, frozen=True, kw_only=True):
     sha256: str
     size: int
     depends: str = ""
-    """Depends and Pre-Depends."""
+    """The values of Pre-Depends and Depends."""
     provides: str = ""
     base: bool = False
     """Whether the package is essential or has priority required, so that every minimal system has
@@ -81,7 +82,7 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class Atom(Struct, frozen=True):
-    """An alternative of a dependency: a name and, if stated, a version relation."""
+    """An alternative in a dependency: a package name and, if stated, a version relation."""
 
     name: str
     relation: str = ""
@@ -89,7 +90,7 @@ class Atom(Struct, frozen=True):
 
 
 def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -> Iterator[Package]:
-    """Yield the packages of a `Packages` list, which is given in pieces.
+    """Yield the packages in a `Packages` list, which is given in pieces.
 
     Stanzas without a name, file, hash, valid version or valid size are skipped. A general parser
     would need a minute for a full list of 60,000 stanzas. Raise `ValueError` for more than `_MOST`
@@ -121,7 +122,7 @@ def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -
 
 
 def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the stanzas of a list; raise `ValueError` if one has more than `_STANZA` bytes."""
+    """Yield the stanzas in a list; raise `ValueError` if one has more than `_STANZA` bytes."""
     rest = b""
     for piece in text:
         *whole, rest = _EMPTY_LINES.split(rest + piece)
@@ -141,7 +142,7 @@ def compare(first: str, second: str) -> int:
 
 @lru_cache(maxsize=4096)
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
-    """Parse a dependency field into groups; each group needs any one of its alternatives."""
+    """Parse a dependency field into groups; of each group, any one alternative is sufficient."""
     groups = []
     for group in text.split(","):
         atoms = []
@@ -169,12 +170,12 @@ _RELATIONS = {
 
 
 def satisfies(version: str, atom: Atom) -> bool:
-    """Return whether a version satisfies an alternative of a dependency."""
+    """Return whether a version satisfies an alternative in a dependency."""
     return not atom.relation or _RELATIONS[atom.relation](compare(version, atom.version), 0)
 
 
 def require(name: str, universe: Mapping[str, Package]) -> Package:
-    """Return a package of a suite; raise `InvalidError` if the suite does not have it."""
+    """Return a package in a suite; raise `InvalidError` if the suite does not have it."""
     if name not in universe:
         raise InvalidError(
             f"Debian: the suite has no package '{name}'",
@@ -184,7 +185,7 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
 
 
 class _Selection:
-    """Packages chosen from a suite, with all their dependencies that a base does not have."""
+    """Packages chosen from a suite, with those of their dependencies that a base does not have."""
 
     def __init__(self, universe: Mapping[str, Package], base: frozenset[str] = frozenset()) -> None:
         self.chosen: dict[str, Package] = {}
@@ -216,7 +217,7 @@ class _Selection:
                     queue.append(candidates[0])
 
     def satisfying(self, atom: Atom) -> list[str]:
-        """Return the packages that satisfy an alternative: the package named so, then providers."""
+        """Return the packages that satisfy an alternative: the one of that name, then providers."""
         names = []
         package = self._universe.get(atom.name)
         if package and satisfies(package.version, atom):
@@ -228,18 +229,18 @@ class _Selection:
         return names
 
     def couple(self) -> None:
-        """Add the packages of a minimal system that must be upgraded with the chosen packages.
+        """Add the packages of a minimal system that must be upgraded along with the chosen ones.
 
-        A base image may come from another point release. Therefore packages that are tied to an
-        exact version are installed as well, so that `dpkg -i` of the set breaks nothing. A released
-        suite only grows, so a lower bound is satisfied by every base made from it.
+        A base image may come from another point release. Therefore, packages that are tied to an
+        exact version are installed as well, so that running `dpkg -i` on the set breaks nothing. A
+        released suite only grows, so a lower bound is satisfied by every base made from it.
         """
         while more := sorted((self._needed() | self._broken()) & (self._base - self.chosen.keys())):
             for name in more:
                 self.add(name)
 
     def _needed(self) -> set[str]:
-        """Return the packages that a chosen package needs in a version that the base may lack."""
+        """Return the packages needed in an exact version, which the base may not have."""
         names: set[str] = set()
         for package in self.chosen.values():
             for atom in _atoms(package.depends):
@@ -263,9 +264,9 @@ def _atoms(text: str) -> Iterator[Atom]:
 
 
 def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a minimal system, of the packages `names`, and of all dependencies.
+    """Return the names of the packages in a minimal system, those in `names`, and all dependencies.
 
-    A minimal system has the packages that are essential or of priority required. Raise
+    A minimal system consists of the packages that are essential or have priority required. Raise
     `InvalidError` if a package in `names` does not exist or a dependency cannot be satisfied.
     """
     # The last one is chosen first: `usr-is-merged`. Tools that bootstrap a system prefer it, if it
@@ -286,9 +287,9 @@ def closure(
 ) -> tuple[Package, ...]:
     """Return the packages to install in order to get `names` on any minimal system.
 
-    `base` names the packages of a larger system from the same universe, which are not chosen again.
-    If a newer suite has renamed a package, the package that provides the old name is chosen. Raise
-    `InvalidError` for unknown packages.
+    `base` contains the names of the packages of a larger system from the same universe, which are
+    not chosen again. If a newer suite has renamed a package, the package that provides the old name
+    is chosen. Raise `InvalidError` for unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
@@ -301,7 +302,7 @@ def closure(
 
 
 _LARGEST = 128 << 20
-"""Maximum unpacked bytes of a mirror's list; Debian's largest has 60 million."""
+"""Maximum number of bytes of a mirror's list when unpacked; Debian's largest has 60 million."""
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 
@@ -315,8 +316,8 @@ def lock(
 ) -> tuple[File, ...]:
     """Return the .debs that add `names` to any minimal system of the suite, sorted by name.
 
-    `base` instead names the packages of a system that `lock_base` locked from the same lists. Raise
-    `InvalidError` for unavailable packages.
+    If `base` is given, they are added to this system instead; it contains the names of the packages
+    that `lock_base` locked from the same lists. Raise `InvalidError` for unavailable packages.
     """
     chosen = closure(names, suite, base)
     return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
@@ -325,7 +326,8 @@ def lock(
 def lock_base(names: Sequence[str], suite: Universe) -> tuple[File, ...]:
     """Return the .debs of a complete system with `names`, sorted by name, each with role `base`.
 
-    They are the packages of every minimal system of the suite, `names`, and all dependencies.
+    The system consists of the packages of the suite's minimal system, `names`, and all
+    dependencies.
     """
     chosen = minimal(suite, names)
     return tuple(_file(suite[name], "base") for name in sorted(chosen))
@@ -368,7 +370,7 @@ def load(
     *,
     read: Callable[[str], bytes] = _read,
 ) -> Universe:
-    """Read a suite's package lists.
+    """Read a suite's package lists for a platform.
 
     Raise `BuildError` if no mirror answers or a list is damaged, and `InvalidError` for a platform
     for which Debian has no packages.
@@ -457,7 +459,7 @@ def _date(text: str) -> str:
 
 
 class Suites:
-    """A cache of the suites that a command reads. A failed mirror is not tried again."""
+    """A cache of the suites that a command reads. A mirror that failed is not tried again."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self.settings = settings
@@ -481,14 +483,14 @@ class Suites:
 
 
 _Names = dict[str, tuple[str, ...]]
-"""Debian package → the wheels that need it; empty for the profile's own packages."""
+"""Debian package → the wheels that need it; no wheels for the packages that the profile lists."""
 
 
 class Debs:
     """The bases and .debs for the targets of a profile.
 
-    They are taken from the `previous` lock if the profile has not changed since. Otherwise they are
-    taken from the lock of the profile's `origin` if it has the same system.
+    They are taken from the `previous` lock if the profile has not changed since. Otherwise, they
+    are taken from the lock of the profile's `origin` if both have the same system.
     """
 
     def __init__(
@@ -528,7 +530,7 @@ class Debs:
         return self._with(platform, python, asked)
 
     def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
-        """Return the packages that wheels need in a target's image; empty if it takes none."""
+        """Return the packages that wheels need in a target's image; empty if it cannot get any."""
         image = base(self._profile, platform, python, ())
         if image is None or image.unpacked or not self._profile.debian_suite:
             return {}
@@ -537,7 +539,7 @@ class Debs:
         return libraries.of_image(self._profile, wheels, self._store, earlier)
 
     def _with(self, platform: types.Platform, python: types.PythonVersion, asked: _Names) -> Target:
-        """Return a target with its base and the requested packages, kept if they are unchanged."""
+        """Return a target with its base and the requested packages, which are kept if unchanged."""
         profile = self._profile
         has_base = python in profile.debian_base
         # Without an image, .debs are only unpacked to get a library to preload.
@@ -559,7 +561,7 @@ class Debs:
         )
 
     def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
-        """Return the earlier target if it has the requested packages; else None."""
+        """Return the earlier target if it contains the requested packages, otherwise None."""
         before = target_of(self._previous, platform, python)
         if before:
             have = {*self._profile.system_packages, *(file.name for file in before.files)}
@@ -573,7 +575,7 @@ class Debs:
     def _of_packages(
         self, platform: types.Platform, python: types.PythonVersion, asked: _Names
     ) -> tuple[File, ...]:
-        """Return the packages of a base and the packages to install on it."""
+        """Return the packages that make up a base and the packages to install on it."""
         debian_suite = self._suite(platform)
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
@@ -594,7 +596,7 @@ class Debs:
         return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
-        """Return the packages of the origin's images; empty if it requests different packages."""
+        """Return the packages in the origin's images; empty if its requested packages differ."""
         if self._origin is None:
             return ()
         other, locked = self._origin
@@ -615,9 +617,9 @@ def base(
     python: types.PythonVersion,
     debs: Sequence[File],
 ) -> LockedBase | None:
-    """Return the base of a target as its profile and .debs determine it; None if it has none.
+    """Return the base of a target, as determined by its profile and .debs; None if it has none.
 
-    If Python is a Debian package, the package determines Python's version. This function is pure.
+    If Python is a Debian package, this package determines Python's version. This function is pure.
     """
     if not platform.startswith("linux/"):
         return None
@@ -650,7 +652,7 @@ def base(
 
 
 def _is_same_system(profile: Profile, other: Profile) -> bool:
-    """Return whether two profiles give their common targets the same base and .debs."""
+    """Return whether two profiles give the targets they share the same base and .debs."""
     return (
         _asks_for_same(profile, other)
         and profile.base.items() <= other.base.items()
