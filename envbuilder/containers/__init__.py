@@ -1,4 +1,4 @@
 """Container images, independent of profiles: OCI formats, registries and engines.
 
-This package may import only `core`.
+This package may only import `core`.
 """

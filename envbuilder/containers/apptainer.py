@@ -15,27 +15,28 @@ from envbuilder.core.text import version_numbers
 
 PROGRAM = "apptainer"
 DRIVERS = "/.singularity.d/libs"
-"""Folder in a container that contains the host's driver libraries, if there are any."""
+"""Folder in a container that contains the host's driver libraries, if the host has any."""
 FAILED = 255
-"""Exit code of Apptainer's own failures. All other exit codes are the program's."""
+"""Exit code with which Apptainer itself fails. All other exit codes come from the program."""
 _OLDEST = (1, 2)
-"""Oldest version that supports `--no-mount bind-paths`; 1.1 ignores it with a warning."""
+"""Oldest version of Apptainer that supports `--no-mount bind-paths`. Version 1.1 ignores the option
+with a warning."""
 _TMP = "/tmp"  # noqa: S108 (the container's own)
 _LABELS_SECONDS = 60.0
 TEMPORARY = "APPTAINER_TMPDIR"
-"""Variable that names the folder in which Apptainer unpacks images that it cannot mount."""
+"""Name of the variable for the folder in which Apptainer unpacks images that it cannot mount."""
 _PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
-"""The user's variables that are passed to Apptainer; they name the folders of its own files.
+"""Those of the user's variables that Apptainer receives. They name folders of its own files.
 
-Other variables of Apptainer bind the user's paths into every container, or change the program that
-starts in it.
+Other variables for Apptainer bind the user's paths into every container, or change the program that
+is started in it.
 """
 
 
 class Execution(Struct, frozen=True, kw_only=True):
     """A program to run in an image, isolated from the host.
 
-    It has no network, its own process namespace and a minimal /dev.
+    The program has no network, its own process namespace, and a minimal /dev.
     """
 
     image: Path
@@ -43,19 +44,19 @@ class Execution(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str]
     """Variables to set in addition to the image's own."""
     mounts: Mapping[str, str]
-    """Files and folders of the host → their read-only paths in the container."""
+    """Files and folders of the host → the read-only paths at which the container sees them."""
     devices: Devices
     scratch: Path
-    """Folder of the host for the container's /tmp and home folder, and for an unpacked image.
+    """Folder of the host that contains the container's /tmp and home folder, and an unpacked image.
 
-    Apptainer does not clean it up if it is killed.
+    Apptainer does not clean up this folder if Apptainer is killed.
     """
     writable: Mapping[str, str] = {}
-    """Folders of the host → their writable paths in the container."""
+    """Folders of the host → the writable paths at which the container sees them."""
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The command line that runs the program, without the variables."""
+        """The command line that runs the program. The variables have to be set separately."""
         binds = [bound(source, target) for source, target in self.mounts.items()]
         binds += [bound(s, target, writable=True) for s, target in self.writable.items()]
         nodes = self.devices.nodes
@@ -88,10 +89,10 @@ class Execution(Struct, frozen=True, kw_only=True):
         return (*words, str(self.image), *self.argv)
 
     def environment(self, base: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for Apptainer's own process.
+        """Return the variables to set for Apptainer's own process.
 
-        These are `base`, the folders of Apptainer's own files (from the user's variables in
-        `caller`), and the variables that Apptainer passes on to the program.
+        These are the variables in `base`, the user's variables in `caller` that name the folders of
+        Apptainer's own files, and the variables that Apptainer passes on to the program.
         """
         folders = {name: caller[name] for name in _PASSED if caller.get(name)}
         passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
@@ -116,7 +117,7 @@ def require() -> None:
 
 
 def labels(image: Path) -> dict[str, str]:
-    """Return an image's labels. Raise `InvalidError` if Apptainer cannot read the file."""
+    """Return an image file's labels. Raise `InvalidError` if Apptainer cannot read the file."""
     done = process.run(
         (PROGRAM, "--quiet", "inspect", "--json", "--labels", str(image)), timeout=_LABELS_SECONDS
     )
@@ -132,7 +133,7 @@ def labels(image: Path) -> dict[str, str]:
 
 
 def reason(stderr: str) -> str:
-    """Return the line of Apptainer's stderr that says why it failed."""
+    """Return the line of Apptainer's stderr output that says why Apptainer failed."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     fatal = [line.partition("FATAL:")[2].strip() for line in lines if "FATAL:" in line]
     return printable((fatal or lines[-1:] or ["it printed nothing"])[0], 300)

@@ -1,4 +1,4 @@
-"""Connect to the container engine of this machine, Docker or podman."""
+"""Connect to this machine's container engine, which is either Docker or podman."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from envbuilder.core.text import version_numbers
 OLDEST = (23, 0)
 """Oldest supported version of Docker.
 
-Docker 23 made BuildKit the default builder, which `RUN --network` and `--build-context` need.
+Docker 23 made BuildKit the default builder. `RUN --network` and `--build-context` need BuildKit.
 """
 _SECONDS = 60
 
 
 def connect() -> Engine:
-    """Return a container engine that answers and is recent enough.
+    """Connect to a container engine that answers and is recent enough.
 
-    The engine is podman if podman answers on the configured socket. It is also podman if podman is
-    installed, no engine is configured explicitly, and Docker cannot be used, because its client or
-    socket is missing or this user may not open the socket. Raise `ToolError` (exit 4) if there is
+    podman is used if it answers on the configured socket. It is also used if it is installed, no
+    engine is configured explicitly, and Docker cannot be used because its client or socket is
+    missing or this user is not allowed to open the socket. Raise `ToolError` (exit 4) if there is
     no such engine.
     """
     location = interface.find_docker()

@@ -1,4 +1,4 @@
-"""Describe a container to run, and translate it into flags of `docker run` and `podman run`."""
+"""Describe a container to run, and convert it to flags for `docker run` and `podman run`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 _PROCESSES = 4096
 _PROCESSES_PER_CPU = 128
-"""Allowed processes and threads per CPU; each DataLoader worker and rank may start some per CPU."""
+"""Number of processes and threads to allow per CPU. Each DataLoader worker and each rank may start
+some per CPU."""
 LOOPBACK = "127.0.0.1"
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Limits on a container's use of the engine's machine; 0 means no limit."""
+    """Limits on how much of the engine's machine a container may use. 0 means no limit."""
 
     memory: int = 0
-    """Maximum bytes of memory, including page cache and files in memory, but not swap."""
+    """Maximum memory in bytes, including the page cache and files in memory, but not swap."""
     processes: int = 0
     """Maximum number of processes and threads."""
 
@@ -29,13 +30,13 @@ class Devices(Struct, frozen=True, kw_only=True):
     gpus: str = ""
     """NVIDIA GPUs, as a value for `--gpus`; empty for none."""
     cdi: tuple[str, ...] = ()
-    """Device names in the Container Device Interface (CDI), such as `amd.com/gpu=all`."""
+    """Names of devices in the Container Device Interface (CDI), such as `amd.com/gpu=all`."""
     nodes: tuple[str, ...] = ()
-    """Paths of device files, or of folders with device files."""
+    """Paths of device files, or of folders that contain device files."""
     groups: tuple[int, ...] = ()
-    """Ids of the host's groups that may open the device files."""
+    """Ids of those groups on the host that may open the device files."""
     volumes: tuple[str, ...] = ()
-    """Folders of the host, mounted read-only at the same path."""
+    """Folders of the host that are mounted read-only at the same path in the container."""
     shm_size: str
 
 
@@ -43,13 +44,13 @@ class Port(Struct, frozen=True, kw_only=True):
     """A port of the host that is forwarded to a port of the container."""
 
     host: str = LOOPBACK
-    """Address of the host on which the port listens."""
+    """The host's address on which the port listens."""
     outside: int
     inside: int
 
     @property
     def address(self) -> str:
-        """The host's address and port, as in a URL."""
+        """The host's address and the port, as they appear in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.outside}"
 
@@ -58,7 +59,7 @@ class Volume(Struct, frozen=True, kw_only=True):
     """A folder of the host or a volume of the engine, mounted in a container at `target`."""
 
     source: str
-    """Absolute path of a folder, or name of a volume."""
+    """Absolute path of a folder on the host, or name of a volume in the engine."""
     target: str
     writable: bool = True
 
@@ -69,56 +70,57 @@ class Volume(Struct, frozen=True, kw_only=True):
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A container to run, with a read-only root filesystem and without capabilities.
+    """A container to run, with a read-only root file system and without capabilities.
 
     Every engine drops all capabilities, sets `no-new-privileges`, gives the container its own IPC
-    namespace, disables core dumps and keeps its default seccomp and AppArmor profiles.
+    namespace, disables core dumps, and keeps its default seccomp and AppArmor profiles.
     """
 
     image: str
-    """Id of the image, because a name could now refer to another image."""
+    """Id of the image. An id is used because a name may refer to another image by now."""
     user: str
     """User and group in the container, as `uid:gid`."""
     limits: Limits
     entrypoint: tuple[str, ...] = ()
-    """Entry point; empty for the image's own."""
+    """Entry point; empty to use the image's own entry point."""
     arguments: tuple[str, ...] = ()
     platform: str = ""
-    """Platform; empty for the image's own."""
+    """Platform; empty to use the image's own platform."""
     network: bool = False
     is_held: bool = False
-    """Whether to keep stdin open while this process lives, for a command that ends with stdin."""
+    """Whether to keep stdin open as long as this process lives, for a command that ends when its
+    stdin is closed."""
     variables: Mapping[str, str] = {}
     home: str = ""
-    """Home and working folder of the user, on a file system in memory.
+    """The user's home and working folder, which is on a file system in memory.
 
-    /tmp is then in memory, too. If empty, there is neither.
+    /tmp is then also in memory. If `home` is empty, the container has neither of these folders.
     """
     mounts: Mapping[str, str] = {}
-    """Folders of the host → their read-only paths in the container."""
+    """Folders of the host → the read-only paths at which the container sees them."""
     writable: Mapping[str, str] = {}
-    """Folders of the host → their writable paths in the container."""
+    """Folders of the host → the writable paths at which the container sees them."""
     project: tuple[str, str] | None = None
-    """Writable folder of the host, and its path in the container.
+    """A folder of the host that the container can write, and its path in the container.
 
     /tmp is then a writable volume, and `user` is a user of the host.
     """
     workdir: str = ""
-    """Working folder in the container; empty for the project or, without a project, `home`."""
+    """Working folder in the container; empty to use the project or, without a project, `home`."""
     ports: tuple[Port, ...] = ()
     volumes: tuple[Volume, ...] = ()
     passed: tuple[str, ...] = ()
-    """Names of variables to pass on with the values that they have for the engine's client.
+    """Names of the variables to pass on with the values that they have for the engine's client.
 
-    Like `project`, `ports` and `volumes`, this is for commands in the foreground.
+    Like `project`, `ports` and `volumes`, this field is for commands that run in the foreground.
     """
     groups: tuple[int, ...] = ()
-    """Ids of the host's groups that the user needs to access the project."""
+    """Ids of those groups on the host that the user needs in order to access the project."""
     devices: Devices | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The last words of the client's `run`: the image, its command and the arguments."""
+        """The words after the flags of the client's `run`: image, command and arguments."""
         return (self.image, *self.entrypoint[1:], *self.arguments)
 
     @property
@@ -131,8 +133,8 @@ class Container(Struct, frozen=True, kw_only=True):
 def limits(memory: int, cpus: int) -> Limits:
     """Return limits that keep a machine with `memory` bytes and `cpus` CPUs responsive.
 
-    Containers may use all but a sixteenth of the memory (256 MiB to 4 GiB). Pass 0 for `memory` or
-    `cpus` if the engine cannot limit memory or processes.
+    Containers may use all memory except for a sixteenth (at least 256 MiB, at most 4 GiB). Pass 0
+    for `memory` or `cpus` if the engine cannot limit the memory or the number of processes.
     """
     reserve = min(max(memory // 16, 256 * _MIB), 4 * _GIB)
     return Limits(
@@ -142,19 +144,19 @@ def limits(memory: int, cpus: int) -> Limits:
 
 
 def bound(source: str, target: str, *, writable: bool = False) -> str:
-    """Return the value of `--mount` that mounts a folder of the host at `target`."""
+    """Return a value for `--mount` that mounts a folder of the host at `target`."""
     return mount(Volume(source=source, target=target, writable=writable))
 
 
 def mount(volume: Volume) -> str:
-    """Return the value of `--mount` for a volume. Clients parse the value as a line of CSV."""
+    """Return a value for `--mount` that mounts a volume; clients parse it as a line of CSV."""
     kind = "bind" if volume.is_folder else "volume"
     fields = (f"type={kind}", f"source={volume.source}", f"target={volume.target}")
     return ",".join(map(_quoted, fields if volume.writable else (*fields, "readonly")))
 
 
 def _quoted(field: str) -> str:
-    """Return a CSV field, quoted if necessary."""
+    """Quote a field of a CSV line if this is necessary."""
     plain = not set(field) & set('",\r\n')
     return field if plain else '"{}"'.format(field.replace('"', '""'))
 
@@ -174,11 +176,11 @@ def run_flags(
     gpus: Sequence[str],
     keep_groups: bool,
 ) -> tuple[str, ...]:
-    """Return the flags of `docker run` or `podman run` for a container.
+    """Return the flags for `docker run` or `podman run` that describe a container.
 
     `user` and `gpus` are flags that differ between engines. `home_options` are the engine's options
     for a file system in memory that belongs to the user. If `keep_groups`, keep this user's groups
-    instead of adding groups by id, since the host's groups do not exist in the container.
+    instead of adding groups by id, because the host's groups do not exist in the container.
     """
     devices = container.devices
     limits = container.limits
@@ -225,7 +227,7 @@ def run_flags(
 
 
 def _folder_flags(container: Container, home_options: str) -> list[str]:
-    """Return the flags for mounted folders, file systems in memory and the working folder."""
+    """Return the flags for mounted folders, file systems in memory, and the working folder."""
     words: list[str] = []
     if container.home:
         words += ["--tmpfs", "/tmp:exec", "--tmpfs", f"{container.home}:{home_options}"]  # noqa: S108

@@ -1,4 +1,4 @@
-"""Docker. Its SDK reads, moves and removes images and volumes; its client does everything else."""
+"""The Docker engine. Its SDK handles images and volumes; its client does everything else."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ if TYPE_CHECKING:
     from envbuilder.core import types
 
 _EXPORTS_LAYOUTS = (25, 0)
-"""First version of Docker that saves images as OCI layouts."""
+"""The first version of Docker that exports images as OCI layouts."""
 _SECONDS = 60
 _LOAD_SECONDS = 1800
-"""Timeout of a load in seconds. It is long, because Docker unpacks the image before it answers."""
+"""Timeout in seconds for loading an image. It is long because Docker unpacks the image before it
+responds."""
 _REMOVAL_SECONDS = 600
-"""Timeout of a removal in seconds.
+"""Timeout in seconds for a removal.
 
-Docker's containerd store waits for running builds and cleans up before it answers.
+It is long because Docker's containerd store waits for running builds and cleans up before it
+responds.
 """
 _DAEMON = "Error response from daemon: "
 _DEVICE_FAILURES = (
@@ -57,7 +59,7 @@ _FOLDER = "volume"
 
 
 class DockerEngine(Engine):
-    """Docker, through its SDK for images and volumes and its client for builds and containers."""
+    """Docker, accessed through its SDK for images and volumes, else through its client."""
 
     removal = ("rm", "--force")
 
@@ -72,13 +74,13 @@ class DockerEngine(Engine):
         self._close = weakref.finalize(self, client.close)
 
     def close(self) -> None:
-        """Close the client's connections."""
+        """Close the SDK client's connections."""
         self._close()
 
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return files of an image, by creating a container and reading it without starting it."""
+        """Return files in an image, copied from a container that is created but not started."""
         api = self._api
         try:
             info = api.inspect_image(ref)
@@ -100,10 +102,10 @@ class DockerEngine(Engine):
     def _copied(
         self, container: dict[str, Any], path: str, limit: int
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield path and content of a file in a container, or of each file in a folder.
+        """Yield the path and content of a file in a container, or of each file in a folder.
 
-        Paths are relative to the root. Raise `InvalidError` if the archive of the path is larger
-        than `limit` bytes.
+        The paths are relative to the container's root. Raise `InvalidError` if the archive that
+        contains the file or the folder is larger than `limit` bytes.
         """
         try:
             pieces, _ = self._api.get_archive(container["Id"], f"/{path}")
@@ -125,7 +127,7 @@ class DockerEngine(Engine):
                 yield f"{parent}/{member.name}", tar.content(member)
 
     def save(self, image: Image, folder: Path) -> None:
-        """Export an image as an OCI layout in a new folder. This requires Docker 25."""
+        """Export an image as an OCI layout in a new folder, which requires Docker 25."""
         archive.receive(self._exported(image), folder, f"the image {image.id} of the engine")
 
     def _exported(self, image: Image) -> Iterator[bytes]:
@@ -136,7 +138,7 @@ class DockerEngine(Engine):
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load the only image in a layout, without sending the blobs in `without`.
 
-        The image gets the names in the layout; `names` is ignored.
+        The image gets the names that are in the layout; `names` is ignored.
         """
         del names  # the layout's own
         with self._waiting(_LOAD_SECONDS):
@@ -149,7 +151,7 @@ class DockerEngine(Engine):
                 raise BuildError(f"the engine cannot load the image: {short(error)}") from error
 
     def shares(self) -> dict[str, int]:
-        """Return the bytes that each image shares with no other, by image id, where reported."""
+        """Return image id → bytes that the image shares with no other, for images of known size."""
         with _reported("the engine cannot report sizes"):
             images = self._api.df().get("Images") or ()
         sizes = {i["Id"]: (i.get("Size", -1), i.get("SharedSize", -1)) for i in images}
@@ -162,7 +164,7 @@ class DockerEngine(Engine):
 
     @contextmanager
     def _waiting(self, seconds: int) -> Iterator[None]:
-        """Set the timeout for the engine's responses within the context."""
+        """Set the timeout in seconds for the engine's responses within the context."""
         previous = self._api.timeout
         self._api.timeout = seconds
         try:
@@ -171,7 +173,7 @@ class DockerEngine(Engine):
             self._api.timeout = previous
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, even if another image has it.
+        """Give an image an additional name, taking the name away from another image if necessary.
 
         Raise `BuildError` if the engine fails.
         """
@@ -197,22 +199,22 @@ class DockerEngine(Engine):
         return images
 
     def _remove(self, ref: str) -> None:
-        """Remove an image by tag or id, but not its parents, which may not be envbuilder's.
+        """Remove an image by tag or id, but not its parent images, which may not be envbuilder's.
 
-        Another reason to keep parents is a bug of Docker 26.1 with the containerd store. If a tag
-        once named a `docker commit` of the image that it names now, Docker takes the image for its
-        own parent and follows that chain forever.
+        Another reason to keep the parents is a bug in Docker 26.1 with the containerd store: if a
+        tag was once the name of a `docker commit` of the image that has the tag now, Docker takes
+        the image for its own parent, and follows that chain forever.
         """
         with _removing(ref):
             self._api.remove_image(ref, noprune=True)
 
     @cached_property
     def build_command(self) -> BuildCommand:
-        """The command that builds images with this engine.
+        """The command with which this engine builds images.
 
-        With the containerd store, layers are compressed with zstd, which in measurements was 2 to 3
-        times faster than gzip and gave smaller layers. The classic store only accepts the output
-        type `docker`, as with `--load`.
+        With the containerd store, layers are compressed with zstd. In measurements, zstd was 2 to 3
+        times faster than gzip, and the layers were smaller. The classic store only accepts the
+        output type `docker`, which is the same as `--load`.
         """
         endpoint = self._endpoint
         status = self._info.get("DriverStatus") or ()
@@ -260,11 +262,11 @@ class DockerEngine(Engine):
             self._api.remove_volume(name)
 
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
-        """Create a volume owned by the container's user, unless it exists.
+        """Create a volume owned by the container's user, unless the volume exists already.
 
-        A new volume belongs to root, and envbuilder's containers cannot change owners. Therefore
-        the engine itself writes the volume's folder from an archive, through a container that is
-        never started.
+        A new volume belongs to root, and envbuilder's containers are not allowed to change owners.
+        The engine itself therefore writes the volume's folder from an archive, through a container
+        that is never started.
         """
         api = self._api
         flags = self._user_flags(container)
@@ -296,13 +298,13 @@ class DockerEngine(Engine):
         return containers
 
     def knows_gpus(self) -> bool:
-        """Return whether NVIDIA's container runtime is configured."""
+        """Return whether NVIDIA's container runtime is configured in Docker."""
         return "nvidia" in (self._info.get("Runtimes") or {})
 
     def cdi_devices(self) -> frozenset[str]:
         """Return the CDI devices that Docker reports.
 
-        If this version of Docker reports none, return the devices in its CDI files.
+        If this version of Docker does not report CDI devices, return the devices in its CDI files.
         """
         devices = self._info.get("DiscoveredDevices")
         if devices is None and self.socket:  # else its files are on another machine
@@ -311,7 +313,7 @@ class DockerEngine(Engine):
 
     @cached_property
     def limits(self) -> Limits:
-        """The resource limits for containers on the engine's machine."""
+        """Limits on the resources that a container may use on the engine's machine."""
         info = self._info
         return limits(
             int(info.get("MemTotal") or 0) if info.get("MemoryLimit") else 0,
@@ -327,7 +329,7 @@ class DockerEngine(Engine):
 
     @cached_property
     def _info(self) -> dict[str, Any]:
-        """The engine's report about itself, requested once, as it takes as long as all the rest."""
+        """The engine's report about itself, requested only once because the request is slow."""
         with _reported("the engine does not answer"):
             info: dict[str, Any] = self._client.info()
         return info
@@ -360,7 +362,7 @@ class DockerEngine(Engine):
 
 @contextmanager
 def _reported(failure: str) -> Iterator[None]:
-    """Raise `ToolError` with the message `failure` if a request in the context fails."""
+    """Raise `ToolError` with the message `failure` if an SDK request in the context fails."""
     try:
         yield
     except (APIError, RequestException) as error:
@@ -368,7 +370,7 @@ def _reported(failure: str) -> Iterator[None]:
 
 
 def _discard(remove: Callable[..., None], *arguments: str, **options: bool) -> None:
-    """Call the SDK function that removes something temporary, and ignore failures."""
+    """Call an SDK function that removes something temporary, ignoring failures."""
     with suppress(APIError, RequestException):
         remove(*arguments, **options)
 
@@ -387,7 +389,7 @@ def _removing(name: str) -> Iterator[None]:
 
 
 def _folder(user: str) -> bytes:
-    """Return a tar with the volume's folder, owned by `user` (`uid:gid`)."""
+    """Return a tar archive with an empty folder for a volume, owned by `user` (`uid:gid`)."""
     uid, _, gid = user.partition(":")
     member = tarfile.TarInfo(_FOLDER)
     member.type = tarfile.DIRTYPE

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def export(engine: Engine, image: Image, folder: Path) -> Layout:
-    """Export an image from the engine as a layout, kept in `folder` under the image's id.
+    """Export an image from the engine as a layout in `folder`, named after the image's id.
 
-    Raise `BuildError` if the engine does not export OCI layouts, as Docker before version 25. Also
-    raise it if a part of the image is missing, since Docker omits blobs that its store has lost.
+    Raise `BuildError` if the engine cannot export OCI layouts, as with Docker before version 25.
+    Also raise it if a blob of the image is missing, because Docker omits blobs that its store has
+    lost.
     """
     target = folder / image.id.removeprefix("sha256:")
     if target.is_dir():
@@ -50,7 +51,7 @@ def export(engine: Engine, image: Image, folder: Path) -> Layout:
 
 
 def take(engine: Engine, ref: str, folder: Path) -> Layout:
-    """Export an image from the engine as a layout, then remove its tag from the engine."""
+    """Export an image from the engine as a layout, then remove the image's tag from the engine."""
     image = engine.image(ref)
     if image is None:
         raise BuildError(f"{ref}: built, but the engine does not have the image")
@@ -66,9 +67,9 @@ def load(
     """Load the only image in a layout; return the digests of its configuration and manifest.
 
     The image gets `names` or, if there are none, the names in the layout. Layers that the engine
-    has are not sent again. `recorded` contains the manifests of images exported or loaded earlier,
-    and `preload` is the name of an image of the lower layers that was loaded in advance. Raise
-    `BuildError` if the engine does not have the image afterwards.
+    already has are not sent again. `recorded` contains the manifests of images that were exported
+    or loaded earlier. `preload` is the name of an image that consists of the lower layers and was
+    loaded in advance. Raise `BuildError` if the engine does not have the image afterwards.
     """
     descriptors = layout.index().manifests
     manifest = layout.read_manifest(descriptors[0])
@@ -102,7 +103,7 @@ def _require(engine: Engine, names: Sequence[str], ids: Collection[types.Digest]
 
 
 def remember(layout: Layout, recorded: Layout) -> None:
-    """Record the manifests of a layout's images in `recorded`."""
+    """Add the manifests of all images in `layout` to the records in `recorded`."""
     files.ensure_folder(recorded.folder)
     for image in (*layout.index().manifests, *layout.images()):
         if image.media_type in MANIFESTS | INDEXES and layout.has(image):
@@ -112,11 +113,11 @@ def remember(layout: Layout, recorded: Layout) -> None:
 def layers(
     engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
 ) -> set[types.Digest]:
-    """Return the digests of an image's layers that the engine is known to have.
+    """Return the digests of those layers of an image that the engine is known to have.
 
-    First ask the engine for the image `preload` of the lower layers. If it has none, ask for the
-    current images of the `names`, which this image usually replaces. The layers of these images are
-    known if their manifests are in `recorded`.
+    First look in the engine for the image `preload`, which consists of the lower layers. If it is
+    missing, look for the images that have the `names` now, since the new image usually replaces
+    them. The layers of these images are known if their manifests are in `recorded`.
     """
     if not engine.receives_layers:
         return set()
@@ -137,7 +138,7 @@ def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
 
 
 def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
-    """Return the layers of a manifest, or of the recorded manifests in an index."""
+    """Return the layers that a manifest lists or, for an index, those in its recorded manifests."""
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
     held: set[types.Digest] = set()

@@ -1,6 +1,6 @@
-"""The interface of container engines, which `docker.py` and `podman.py` implement, and endpoints.
+"""The interface that the engines in `docker.py` and `podman.py` implement, and endpoints.
 
-Failures of an engine are raised as a `ToolError`, `BuildError` or `VerifyError` with advice.
+If an engine fails, a `ToolError`, `BuildError` or `VerifyError` with advice is raised.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ VOLUME_LABEL = f"{LABEL}volume"
 _NO_NAME = "<none>:<none>"
 _SECONDS = 60.0
 _CLIENT_FAILURES = frozenset({125, 126, 127})
-"""Exit codes for failures of the client itself. All others are the container's."""
+"""Exit codes that mean that the client itself failed. All other codes come from the container."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """An image in the engine."""
+    """An image in the engine, with its id, tags and labels."""
 
     id: str
-    """Digest of the image's configuration or manifest, whichever the engine uses as id."""
+    """Digest of the image's configuration or of its manifest, whichever the engine uses as the id.
+    """
     tags: tuple[str, ...]
     labels: dict[str, str]
 
@@ -49,47 +50,48 @@ class StoredVolume(Struct, frozen=True, kw_only=True):
 
 
 class BuildCommand(Struct, frozen=True, kw_only=True):
-    """The command with which an engine builds an image, and the abilities of its builder."""
+    """The command with which an engine builds images, and what its builder is able to do."""
 
     builder: Literal["buildkit", "buildah"]
     argv: tuple[str, ...]
-    """The build command, up to the options that are the same for all engines."""
+    """The build command, without the options that are the same for all engines."""
     digests_option: str
-    """Option that names the file to which the builder writes the digests of the image."""
+    """Name of the option for the file to which the builder writes the image's digests."""
     version_argv: tuple[str, ...]
     """The command that prints the builder's version."""
     docker_version: str = ""
-    """Version of Docker, which includes the builder; empty for other engines."""
+    """Version of Docker, which contains the builder; empty for other engines."""
     takes_epoch: bool = False
     """Whether the builder takes its timestamps from the build argument SOURCE_DATE_EPOCH."""
     layout_argv: tuple[str, ...] = ()
     """The build command that writes an OCI layout instead of keeping the image in the engine.
 
-    It writes to the folder that must be appended to `dest=` in the last word. Empty if the builder
-    cannot write layouts.
+    The layout's folder must be appended to the last word, which ends in `dest=`. Empty if the
+    builder cannot write layouts.
     """
     exports_layouts: bool = True
-    """Whether the engine exports images as OCI layouts."""
+    """Whether the engine can export images as OCI layouts."""
     keeps_blobs: bool = False
-    """Whether the engine stores layers as received, so that they need not be sent again."""
+    """Whether the engine stores layers exactly as it receives them, so that they need not be sent
+    again."""
     storage: str = ""
-    """Folder in which the engine stores images; empty if unknown or not on this machine."""
+    """Folder in which the engine stores images; empty if it is unknown or not on this machine."""
 
 
 class Engine(abc.ABC):
     """A container engine that answers and is recent enough.
 
-    As a context manager, it closes its connections at the end.
+    As a context manager, it closes its connections when the context ends.
     """
 
     command: tuple[str, ...]
-    """Command line of the client, with the flags that select this engine."""
+    """Command line of the client, including the flags that select this engine."""
     rootless: bool = False
-    """Whether users in containers are mapped, so that root in a container is this user."""
+    """Whether the engine maps users, so that root in a container is this user on the host."""
     receives_layers: bool = True
-    """Whether `load` sends layers, so that it helps to know which layers the engine has."""
+    """Whether `load` sends layers, so that knowing which layers the engine has saves time."""
     removal: tuple[str, ...]
-    """The client's subcommand that removes a container, even while it runs."""
+    """The client's subcommand that removes a container, even if the container is running."""
     socket: Path | None = None
     """Unix socket of the engine; None if it has none on this machine."""
 
@@ -101,12 +103,12 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close connections to the engine."""
+        """Close all connections to the engine."""
 
     # --- images
 
     def image(self, ref: str) -> Image | None:
-        """Return an image by tag or id, or None if the engine lacks it."""
+        """Look up an image by tag or id; return None if the engine does not have it."""
         data = self._inspect(ref)
         return None if data is None else _described(data)
 
@@ -116,16 +118,16 @@ class Engine(abc.ABC):
         return tuple(map(str, (data.get("Config") or {}).get("Env") or ()))
 
     def labelled(self) -> tuple[Image, ...]:
-        """Return the images with envbuilder's label, including images that inherited the label."""
+        """Return all images with envbuilder's label, including those that only inherited it."""
         images = {i.id: i for i in map(_described, self._list(f"{LABEL}fingerprint"))}
         return tuple(images[key] for key in sorted(images))
 
     def shares(self) -> dict[str, int]:
-        """Return the bytes that each image shares with no other, by image id, where reported."""
+        """Return image id → bytes that the image shares with no other, for images of known size."""
         return {}
 
     def pull(self, ref: str, platform: str) -> None:
-        """Pull an image. Raise `BuildError` if that fails."""
+        """Pull an image from its registry. Raise `BuildError` if this fails."""
         done = process.run([*self.command, "pull", "--quiet", "--platform", platform, ref])
         if done.returncode != 0:
             raise BuildError(f"{ref}: cannot be pulled: {done.last_words}", no_base(ref))
@@ -138,8 +140,8 @@ class Engine(abc.ABC):
     def remove(self, ref: str, only: str = "") -> None:
         """Remove an image by tag, but not its parent images.
 
-        Raise `BuildError` if the image is in use or the engine fails. Also raise it if the tag no
-        longer names the image with the id `only`, unless `only` is empty.
+        Raise `BuildError` if the image is in use or the engine fails. If `only` is not empty, also
+        raise it if the tag no longer names the image with the id `only`.
         """
         if only and ((image := self.image(ref)) is None or image.id != only):
             raise BuildError(
@@ -148,17 +150,17 @@ class Engine(abc.ABC):
         self._remove(ref)
 
     def pull_name(self, ref: str) -> str:
-        """Return the reference to pass to the engine to pull an image."""
+        """Return the reference that the engine needs in order to pull the image `ref`."""
         return ref
 
     @abc.abstractmethod
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return the content of the files at or below some paths of an image, by path.
+        """Return path → content for the files in an image that are at or below the given paths.
 
-        `limit` is the maximum number of bytes for each path. Return None if the engine lacks the
-        image for this platform, or cannot export single files.
+        `limit` is the maximum number of bytes for each of the paths. Return None if the engine does
+        not have the image for this platform, or cannot export single files.
         """
 
     @abc.abstractmethod
@@ -167,25 +169,25 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
-        """Load the only image in a layout under these names.
+        """Load the only image in a layout under the given names.
 
-        The blobs in `without` need not be sent, because the engine has them.
+        The blobs in `without` need not be sent, because the engine already has them.
         """
 
     @abc.abstractmethod
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, even if another image has it.
+        """Give an image an additional name, taking the name away from another image if necessary.
 
         Raise `BuildError` if the engine fails.
         """
 
     @abc.abstractmethod
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        """Return the engine's report about an image, or None if the engine lacks it."""
+        """Return the engine's report about an image, or None if the engine lacks the image."""
 
     @abc.abstractmethod
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
-        """Return the engine's report about each image with this label."""
+        """Return the engine's report about each image that has this label."""
 
     @abc.abstractmethod
     def _remove(self, ref: str) -> None:
@@ -196,16 +198,16 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def build_command(self) -> BuildCommand:
-        """The command that builds images with this engine."""
+        """The command with which this engine builds images."""
 
     @abc.abstractmethod
     def require_builder(self) -> None:
-        """Raise `ToolError` (exit 4) if a program needed for builds is missing or too old."""
+        """Raise `ToolError` (exit 4) if a program that builds need is missing or too old."""
 
     # --- volumes
 
     def make_volumes(self, container: Container, labels: Mapping[str, str]) -> None:
-        """Create a container's missing volumes, owned by the container's user.
+        """Create those volumes of a container that are missing, owned by the container's user.
 
         Raise `ToolError` if a volume cannot be created.
         """
@@ -214,13 +216,13 @@ class Engine(abc.ABC):
                 self._make_volume(volume.source, container, labels)
 
     def volumes(self) -> tuple[StoredVolume, ...]:
-        """Return the volumes with envbuilder's label."""
+        """Return all volumes that have envbuilder's label."""
         labels = {v["Name"]: dict(v.get("Labels") or {}) for v in self._list_volumes(VOLUME_LABEL)}
         return tuple(StoredVolume(name=name, labels=labels[name]) for name in sorted(labels))
 
     @abc.abstractmethod
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
-        """Return the engine's report about each volume with this label."""
+        """Return the engine's report about each volume that has this label."""
 
     @abc.abstractmethod
     def remove_volume(self, name: str) -> None:
@@ -228,12 +230,12 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _make_volume(self, name: str, container: Container, labels: Mapping[str, str]) -> None:
-        """Create a volume owned by the container's user, unless it exists."""
+        """Create a volume owned by the container's user, unless the volume exists already."""
 
     # --- containers
 
     def used(self) -> frozenset[str]:
-        """Return the ids of the images of running containers."""
+        """Return the ids of the images that running containers use."""
         return frozenset(
             f"sha256:{str(running['ImageID']).removeprefix('sha256:')}"
             for running in self._list_containers()
@@ -246,10 +248,11 @@ class Engine(abc.ABC):
     def run(
         self, container: Container, on_stdout: Callable[[str], None], timeout: float
     ) -> process.Completed:
-        """Run a container until it ends or `timeout` (seconds) expires; always remove it.
+        """Run a container until it ends or `timeout` (in seconds) expires, then remove it.
 
-        `on_stdout` is called with each line of output. Raise `VerifyError` if the container cannot
-        be started or the engine goes away, and `ToolError` if the engine cannot provide its device.
+        `on_stdout` is called with each line of the container's output. Raise `VerifyError` if the
+        container cannot be started or the engine goes away, and `ToolError` if the engine cannot
+        provide the device that the container needs.
         """
         name = _new_name()
         # podman leaves a file `oom` in its working folder when memory runs out.
@@ -280,13 +283,13 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def cdi_devices(self) -> frozenset[str]:
-        """Return the names of the devices that the engine can provide to containers by CDI."""
+        """Return the names of the devices that the engine can provide to containers through CDI."""
 
     def foreground(self, container: Container, *, terminal: bool) -> tuple[str, ...]:
         """Return the client's command that runs a container in place of this process.
 
-        Also ensure that the container is removed when the process ends, even if it is killed.
-        Engines alone do not ensure that.
+        Also ensure that the container is removed when the process ends, even if the process is
+        killed, which engines do not ensure by themselves.
         """
         name = _new_name()
         process.when_ended((*self.command, *self.removal, name))
@@ -304,7 +307,7 @@ class Engine(abc.ABC):
         return (*words, *self._flags(container), *container.words)
 
     def _flags(self, container: Container) -> tuple[str, ...]:
-        """Return the flags of the client's `run` for a container."""
+        """Return the flags of the client's `run` command for a container."""
         return run_flags(
             container,
             user=self._user_flags(container),
@@ -316,10 +319,10 @@ class Engine(abc.ABC):
     @property
     @abc.abstractmethod
     def limits(self) -> Limits:
-        """The resource limits for containers on the engine's machine."""
+        """Limits on the resources that a container may use on the engine's machine."""
 
     def _user_flags(self, container: Container) -> tuple[str, ...]:
-        """Return the flags of `run` that set a container's user.
+        """Return the flags of the client's `run` command that set the container's user.
 
         If the container has a project, its user is a user of the host.
         """
@@ -327,9 +330,9 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _isolated_run(self, folder: str) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the client's `run` command and variables that disable the user's client settings.
+        """Return the client's `run` command, and variables that disable the user's client settings.
 
-        Those settings may add variables and proxies to containers. `folder` is an empty folder.
+        These settings may add variables and proxies to containers. `folder` is an empty folder.
         """
 
     @abc.abstractmethod
@@ -338,7 +341,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _home_options(self, container: Container) -> str:
-        """Return the options of `--tmpfs` for a folder owned by the container's user."""
+        """Return the options of `--tmpfs` for a folder that is owned by the container's user."""
 
     @abc.abstractmethod
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
@@ -346,12 +349,12 @@ class Engine(abc.ABC):
 
 
 def _new_name() -> str:
-    """Return a random name for a container."""
+    """Return a new random name for a container."""
     return f"envbuilder-{secrets.token_hex(6)}"
 
 
 def _described(data: dict[str, Any]) -> Image:
-    """Return the image that an engine's report describes."""
+    """Parse the engine's report about an image."""
     tags = data.get("RepoTags") or data.get("Names") or ()
     labels = data.get("Labels") or (data.get("Config") or {}).get("Labels") or {}
     return Image(
@@ -362,7 +365,7 @@ def _described(data: dict[str, Any]) -> Image:
 
 
 def no_base(ref: str) -> str:
-    """Return the hint for a base image that is missing and cannot be pulled."""
+    """Return the hint to print if a base image is missing and cannot be pulled."""
     return (
         f"The base image {ref} is not in the engine and cannot be pulled. Name another image with"
         " ENVBUILDER_BASE_IMAGE=REF, or set a mirror in envbuilder.yaml (base_images:)."
@@ -370,7 +373,7 @@ def no_base(ref: str) -> str:
 
 
 def short(error: Exception) -> str:
-    """Return a short description of an engine's failure."""
+    """Return a short description of the error that an engine reported."""
     text = str(error)
     for cause in ("Permission denied", "No such file or directory", "Connection refused"):
         if cause in text:
@@ -382,18 +385,18 @@ _SOCKET = "/var/run/docker.sock"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """The address of an engine, with the settings to connect to it."""
+    """The address of an engine, with the settings that are needed to connect to it."""
 
     url: str | None
     tls: Any = None
     builder: str = "default"
     flags: tuple[str, ...] = ()
     named: bool = True
-    """Whether the user configured the endpoint; False if it was found by its default path."""
+    """Whether the user configured the endpoint; False if it was found at a default path."""
 
     @property
     def socket(self) -> Path | None:
-        """The path of the Unix socket; None for other kinds of endpoints."""
+        """The path of the Unix socket, or None if the endpoint is not a Unix socket."""
         path = (self.url or "").removeprefix("unix://")
         return Path(path) if path.startswith("/") else None
 
@@ -410,13 +413,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return tuple(words)
 
     def may_be_opened(self) -> bool:
-        """Return whether this user may open the endpoint; only Unix sockets are checked."""
+        """Return whether this user may open the endpoint. Only Unix sockets are checked."""
         path = (self.url or "").removeprefix("unix://")
         return bool(self.url) and (path == self.url or os.access(path, os.R_OK | os.W_OK))
 
 
 def find_docker() -> Endpoint:
-    """Return the endpoint that the docker client would use; its `url` is None if there is none.
+    """Return the endpoint that the docker client would use. Its `url` is None if there is none.
 
     Raise `ToolError` if the docker context cannot be read.
     """
@@ -437,9 +440,9 @@ def find_docker() -> Endpoint:
 
 
 def configured_docker() -> bool:
-    """Return whether a container engine seems to exist.
+    """Return whether there are signs of a container engine.
 
-    Signs of one are the variable DOCKER_HOST, a docker context, a socket, or podman on PATH.
+    These signs are the variable DOCKER_HOST, a docker context, a socket, and podman on PATH.
     """
     context = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker")) / "contexts" / "meta"
     return (
@@ -451,7 +454,7 @@ def configured_docker() -> bool:
 
 
 def _context() -> Any:
-    """Return the configured docker context, or None if there is none but the default.
+    """Return the configured docker context, or None if only the default context is in use.
 
     Raise `ToolError` if the context cannot be read.
     """
@@ -486,7 +489,7 @@ _CLIENT_HINT = (
 
 
 def require_plugin() -> None:
-    """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
+    """Raise `ToolError` (exit 4) if the docker client is missing, or buildx missing or too old."""
     require_client()
     done = process.run(["docker", "buildx", "version"], timeout=_CLIENT_SECONDS)
     if done.returncode != 0:

@@ -1,7 +1,7 @@
-"""podman, through its own client, with or without its socket.
+"""The podman engine, accessed through its own client, with or without its socket.
 
-podman's Docker-compatible socket has no BuildKit and silently ignores parts of requests. Therefore
-builds and runs use the `podman` command, with `--url` for the configured engine.
+podman's Docker-compatible socket has no BuildKit and silently ignores parts of requests. For builds
+and runs, the `podman` command is used instead, with `--url` if an engine is configured.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from envbuilder.core.text import version_numbers
 OLDEST = (4, 8)
 """Oldest supported version of podman.
 
-According to its release notes, `--build-context` came with 4.2, `RUN --network` with 4.5 (Buildah
-1.30), and heredocs and `ADD --checksum` with 4.8 (Buildah 1.33).
+According to podman's release notes, `--build-context` was added in 4.2, `RUN --network` in 4.5
+(Buildah 1.30), and heredocs and `ADD --checksum` in 4.8 (Buildah 1.33).
 """
 _GPU = "nvidia.com/gpu"
-"""Kind of the devices in the Container Device Interface (CDI) files of NVIDIA's toolkit."""
+"""Kind of the devices in the Container Device Interface (CDI) files that NVIDIA's toolkit writes.
+"""
 _UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
-"""Timeout of a transfer in seconds. It is long, because podman unpacks a whole image meanwhile."""
+"""Timeout in seconds for transferring an image. It is long because podman unpacks the whole image
+meanwhile."""
 _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --backend venv."
 
 
 class PodmanEngine(Engine):
-    """podman, through its client."""
+    """podman, accessed through its client."""
 
     removal = ("rm", "--force", "--time", "0", "--ignore")
     receives_layers = False  # it reads those that it lacks from the layout itself
@@ -59,10 +61,10 @@ class PodmanEngine(Engine):
         remote: bool = False,
         limits: Limits = _UNLIMITED,
     ) -> None:
-        """Create the engine that the client's command line `command` reaches.
+        """Create the engine that the client's command line `command` connects to.
 
-        `remote` says that a service does the work. The service may be on another machine, and it
-        reads no local files.
+        If `remote`, a service does the work. The service may be on another machine, and it cannot
+        read local files.
         """
         self.command = tuple(command)
         self.rootless = rootless
@@ -70,16 +72,16 @@ class PodmanEngine(Engine):
         self._limits = limits
 
     def close(self) -> None:
-        """Do nothing: each command connects by itself."""
+        """Do nothing, because each command opens and closes its own connection."""
 
     def pull_name(self, ref: str) -> str:
-        """Return the reference with its registry, since podman does not assume Docker Hub."""
+        """Return the reference with its registry, because podman does not assume Docker Hub."""
         return qualified(ref)
 
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return None, since podman's client can only copy whole folders out of images."""
+        """Return None, because podman's client can only copy whole folders out of images."""
         del ref, platform, paths, limit
         return None
 
@@ -93,9 +95,9 @@ class PodmanEngine(Engine):
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load the only image in a layout, then give it its names.
 
-        It is loaded without names, because podman loads nothing from an index of several entries.
-        podman reads the blobs from the layout itself and skips the blobs that it already has. A
-        remote podman gets all blobs in an archive.
+        The image is loaded without names, because podman loads nothing if the index has several
+        entries. podman reads the blobs from the layout itself and skips the blobs that it already
+        has. A remote podman receives all blobs in an archive.
         """
         del without
         image = layout.index().manifests[0]
@@ -112,7 +114,7 @@ class PodmanEngine(Engine):
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image a further name, even if another image has it.
+        """Give an image an additional name, taking the name away from another image if necessary.
 
         Raise `BuildError` if podman fails.
         """
@@ -142,7 +144,7 @@ class PodmanEngine(Engine):
 
     @property
     def build_command(self) -> BuildCommand:
-        """The command that builds images with podman."""
+        """The command with which podman builds images."""
         # One layer for the whole final stage.
         return BuildCommand(
             builder="buildah",
@@ -152,7 +154,7 @@ class PodmanEngine(Engine):
         )
 
     def require_builder(self) -> None:
-        """Do nothing, since podman is its own builder and has already answered."""
+        """Do nothing, because podman is its own builder and has already answered."""
 
     def _list_volumes(self, label: str) -> Sequence[dict[str, Any]]:
         return self._listed("list its volumes", "volume", "ls", "--filter", f"label={label}")
@@ -172,16 +174,16 @@ class PodmanEngine(Engine):
         return self._listed("list its containers", "ps")
 
     def knows_gpus(self) -> bool:
-        """Return whether NVIDIA's toolkit has described the GPUs to podman."""
+        """Return whether CDI files from NVIDIA's toolkit describe the GPUs to podman."""
         return any(name.startswith(f"{_GPU}=") for name in cdi.devices(cdi.FOLDERS))
 
     def cdi_devices(self) -> frozenset[str]:
-        """Return the devices in this machine's CDI files; none if podman is remote."""
+        """Return the devices in this machine's CDI files, or no devices if podman is remote."""
         return frozenset() if self._remote else cdi.devices(cdi.FOLDERS)
 
     @property
     def limits(self) -> Limits:
-        """The resource limits for containers on podman's machine."""
+        """Limits on the resources that a container may use on podman's machine."""
         return self._limits
 
     def _user_flags(self, container: Container) -> tuple[str, ...]:
@@ -220,7 +222,7 @@ class PodmanEngine(Engine):
         return process.run([*self.command, *arguments], timeout=_SECONDS)
 
     def _answer(self, what: str, *arguments: str) -> str:
-        """Run a podman command; return its output. Raise `ToolError` if it fails."""
+        """Run a podman command and return its output. Raise `ToolError` if the command fails."""
         done = self._query(*arguments)
         if done.returncode != 0:
             raise ToolError(f"podman cannot {what}: {done.last_words}")
@@ -239,9 +241,9 @@ class PodmanEngine(Engine):
 
 
 def connect(url: str | None) -> PodmanEngine:
-    """Return the podman at `url`, or this user's own if `url` is None.
+    """Connect to the podman at `url`, or to this user's own podman if `url` is None.
 
-    Raise `ToolError` if podman is missing, does not answer or is too old.
+    Raise `ToolError` if podman is missing, does not answer, or is too old.
     """
     if process.which("podman") is None:
         raise ToolError("podman's socket answers, but its client is not on PATH", _HINT)
@@ -267,9 +269,9 @@ def connect(url: str | None) -> PodmanEngine:
 
 
 def _limits(machine: dict[str, Any]) -> Limits:
-    """Return the limits for the machine that podman describes.
+    """Return the limits for the machine that podman describes in `machine`.
 
-    A limit is 0 if this user may not set it.
+    A limit is 0 if this user is not allowed to set it.
     """
     controllers = machine.get("cgroupControllers") or ()
     return limits(
@@ -288,9 +290,9 @@ def _require(version: str, program: str) -> None:
 
 
 def _nameless(layout: Layout, image: Descriptor, folder: Path) -> Layout:
-    """Return a layout in the new folder `folder` with one image, without its names.
+    """Create a layout in the new folder `folder` that contains one image, without its names.
 
-    Its blobs are links to the original layout.
+    The blobs are links to those in the original layout.
     """
     single = Layout(folder)
     folder.mkdir()
