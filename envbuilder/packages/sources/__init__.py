@@ -1,1 +1,1 @@
-"""Packages without wheels: fetch their sources, and build wheels from them in a sandbox."""
+"""Packages without wheels: download their sources, and build wheels from them in a sandbox."""

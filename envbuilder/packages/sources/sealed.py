@@ -1,8 +1,8 @@
 """Build a wheel in a sandbox, and rewrite it so that its bytes depend only on its content.
 
 The build gets a scratch folder, a venv with the locked build requirements, and only the variables
-set here. `inside.py` sets up the sandbox. If the kernel does not allow it, the build runs without
-the sandbox in the same folder with the same variables, and a note says so.
+set here. `inside.py` sets up the sandbox. If the kernel does not allow that, the build runs without
+the sandbox, in the same folder and with the same variables, and a note says so.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
-"""Maximum seconds of a build hook; attention kernels take more than an hour to compile."""
+"""Maximum number of seconds for a build hook; attention kernels take more than an hour to
+compile."""
 EPOCH = "315532800"
-"""The year 1980 in seconds since 1970, the earliest time that ZIP archives can store."""
+"""The beginning of 1980 in seconds since 1970, the earliest time that ZIP archives can store."""
 _SCRIPT = "inside.py"
 _OF_PYTHON = ("bin", "include", "lib", "lib64", "share")
 _FOLDERS = ("root", "tmp", "home", "out")
 _LARGEST = 8 << 30
-"""Maximum total bytes of the files in a built wheel."""
+"""Maximum total size in bytes of the files in a built wheel."""
 _MOST_FILES = 100_000
 """Maximum number of files in a built wheel."""
 _RESULT = 1 << 20
-"""Maximum bytes of a build hook's result and of a wheel's METADATA."""
+"""Maximum size in bytes of a build hook's result and of a wheel's METADATA."""
 _LAST = 10
 _LONGEST = 400
-"""Number of log lines that a message repeats, and the maximum characters of each line."""
+"""Number of log lines that a message repeats, and the maximum number of characters of each line."""
 _CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
-"""Matches lines that explain a failure better than the end of the log."""
+"""Matches lines that explain a failure better than the end of the log does."""
 _INFO = ".dist-info/"
 _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 class FailedError(BuildError):
-    """The package's own code failed; `log` is the end of its output."""
+    """Raised when the package's own code failed; `log` is the end of its output."""
 
     def __init__(self, message: str, hint: str, log: str) -> None:
         super().__init__(message, hint)
@@ -86,7 +87,7 @@ class Scratch:
         shutil.copyfile(inside.__file__, folder / _SCRIPT)
 
     def install(self, wheels: Sequence[Path]) -> None:
-        """Create the venv for the build with exactly these wheels; raise `BuildError` on error."""
+        """Create the build's venv with exactly these wheels in it; raise `BuildError` on failure."""
         venv = str(self.folder / "venv")
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
         done = process.run_uv(
@@ -123,7 +124,7 @@ class Scratch:
             raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
-        """Make the build compile CUDA code, using the venv's compiler if it has one.
+        """Make the build compile CUDA code, using the compiler in the venv if there is one.
 
         `architectures` has the form of PyTorch's TORCH_CUDA_ARCH_LIST.
         """
@@ -132,8 +133,8 @@ class Scratch:
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
         """Run a hook of the build backend and return its result; raise `FailedError` if it fails.
 
-        `version` is for backends that would read it from the repository's tags, which are missing
-        here.
+        `version` is for backends that would otherwise read it from the repository's tags, which are
+        not available here.
         """
         done = self._run(backend, source, hook, version)
         if self._sealed and done.returncode == inside.UNSEALED:
@@ -193,7 +194,7 @@ class Scratch:
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
-        """Return the path of the wheel that a hook reports; raise `BuildError` without a wheel."""
+        """Return the path of the wheel that a hook reports; raise `BuildError` for anything else."""
         path = self.folder / "out" / Path(str(name)).name
         if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
             raise BuildError(f"its build backend built {shown(str(name))} instead of a wheel")
@@ -211,7 +212,7 @@ def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Return whether a build left a plain file here, not a link, which would be followed."""
+    """Return whether a build left a regular file here, not a link, which would be followed."""
     try:
         return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
     except OSError:
@@ -219,10 +220,10 @@ def _is_plain(path: Path) -> bool:
 
 
 def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
-    """Return all environment variables of a build that uses the Python in `prefix`.
+    """Return all environment variables for a build that uses the Python in `prefix`.
 
-    They keep this machine's folders out of wheels, where messages and library paths could name
-    them.
+    They keep the names of this machine's folders out of wheels, where messages and library paths
+    could contain them.
     """
     flags = "-g0"
     for folder, stand_in in ((scratch, "."), (prefix, "/usr")):
@@ -257,7 +258,7 @@ def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
 
 
 def _advice(words: str) -> str:
-    """Return advice on a failed build, based on its last lines of output."""
+    """Return advice on a failed build, based on the last lines of its output."""
     if "Python.h" in words:
         return "Install the headers of this Python (Debian, Ubuntu: sudo apt install python3-dev)."
     if not process.which("cc") and ("cc" in words or "g++" in words):
@@ -286,11 +287,12 @@ def normalise(
 ) -> tuple[Path, Metadata]:
     """Rewrite a wheel so that its bytes depend only on its content; return its path and metadata.
 
-    `file` is its file name if its path has a different one. `without` are paths below site-packages
-    to leave out, and `without_programs` are names of programs to leave out.
+    `file` is the wheel's file name, if the name in its path differs. `without` are paths below
+    site-packages to leave out, and `without_programs` are names of programs to leave out.
 
-    Entries are sorted and not compressed, because compressors differ. Times, modes and RECORD do
-    not depend on the machine. Raise `BuildError` if the file is not a wheel of this package.
+    Entries are sorted, and they are not compressed, because compressors differ. Times, modes and
+    the RECORD do not depend on the machine. Raise `BuildError` if the file is not a wheel of this
+    package.
     """
     target = folder / (file or built.name)
     with opened(built, target.name, name) as (archive, info, metadata):
@@ -301,7 +303,7 @@ def normalise(
 
 @contextmanager
 def opened(wheel: Path, file: str, name: str) -> Iterator[tuple[zipfile.ZipFile, str, Metadata]]:
-    """Yield an open wheel, the folder of its metadata, and the metadata.
+    """Yield an open wheel, the path of its metadata folder, and the metadata.
 
     Raise `BuildError` if the file is not a wheel of this package.
     """
@@ -383,7 +385,7 @@ def _rewrite(
 def _without_programs(entry_points: str, names: Collection[str]) -> str:
     """Return the text of entry_points.txt without some programs.
 
-    Entries of the same name in other sections are kept.
+    Entries with the same names in other sections are kept.
     """
     lines = []
     section = ""
@@ -404,7 +406,7 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 def glibc(wheel: Path) -> int:
-    """Return N for the newest glibc version 2.N that a wheel's libraries need; 0 without one."""
+    """Return N for the newest glibc version 2.N that a wheel's libraries need; 0 if none."""
     needed = 0
     before = b""
     with archives.open_zip(wheel) as archive:
@@ -437,7 +439,7 @@ def unpruned(file: File) -> File:
 
 
 def prune(file: File, python: str, settings: Settings) -> File:
-    """Return a wheel without the files that its recipe leaves out, and put it into the store.
+    """Store a copy of a wheel without the files that its recipe leaves out; return the locked copy.
 
     The complete wheel must be in the store. Raise `BuildError` if it is not a wheel.
     """
@@ -466,7 +468,7 @@ def prune(file: File, python: str, settings: Settings) -> File:
 
 
 _OF_A_JOB = 4 << 30
-"""Bytes of memory to allow for each concurrent compilation."""
+"""Number of bytes of memory to allow for each concurrent compilation."""
 _PLENTY = 1 << 50
 _RUNTIME = "nvidia-cuda-runtime"
 _COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
@@ -476,16 +478,16 @@ class Toolkit(NamedTuple):
     """A CUDA compiler for a target."""
 
     requires: tuple[str, ...]
-    """The compiler's wheels as requirements; empty if only the system can provide it."""
+    """The compiler's wheels, as requirements; empty if only the system can provide the compiler."""
     architectures: str
     """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
 
 
 def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
-    """Return the CUDA compiler for a target; None if its PyTorch is not built for CUDA.
+    """Return the CUDA compiler for a target; None if the target's PyTorch is not built for CUDA.
 
-    `wished` are the architectures to compile for; by default they are PyTorch's own. Raise
-    `BuildError` if these are unknown.
+    `wished` are the architectures to compile for; by default, they are those that PyTorch is
+    compiled for. Raise `BuildError` if these are unknown.
     """
     wheels = {file.name: file for file in target.of_kind("wheel")}
     torch = wheels.get("torch")
@@ -512,7 +514,8 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
 def _lay(venv: Path) -> str:
     """Complete the CUDA toolkit that wheels installed into a venv; return its relative path.
 
-    Empty if there is none. The wheels lack the library names that linkers look for.
+    The path is empty if there is no toolkit. The wheels lack the library names that linkers look
+    for, so links with these names are added.
     """
     for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
         home = compiler.parent.parent
@@ -528,10 +531,10 @@ def _lay(venv: Path) -> str:
 def _of_cuda(
     toolkit: str, home: str, architectures: str, variables: dict[str, str]
 ) -> dict[str, str]:
-    """Return the additional variables of a build that compiles CUDA code.
+    """Return the additional variables for a build that compiles CUDA code.
 
-    nvcc gives its intermediate files random names and names symbols after them, so the linker
-    strips these symbols.
+    nvcc gives its intermediate files random names and names symbols after these files, so the
+    linker is told to strip these symbols.
     """
     memory = probe.host().memory
     room = min(filter(None, (memory.total_bytes, memory.limit_bytes, _PLENTY)))

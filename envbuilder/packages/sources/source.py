@@ -1,8 +1,9 @@
 """Obtain the source of a package as a single archive in the store, and unpack it.
 
-A source distribution is kept unchanged. A commit of a repository, or a folder of the project, is
-packed into a tar that depends only on its files: sorted, without times and owners. So each source
-has a sha256 and is treated like any other file: fetched once, checked, and bundled.
+A source distribution is kept unchanged. A commit of a repository, or a folder in the project, is
+packed into a tar that depends only on the files in it: it is sorted and contains neither times nor
+owners. So each source has a sha256 and is treated like any other file: it is downloaded once,
+checked, and bundled.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _LARGEST = folders.LARGEST
-"""Maximum bytes of a source from an index, a server or a repository, packed or unpacked."""
+"""Maximum size in bytes of a source from an index, a server or a repository, packed or unpacked."""
 _GIT_SECONDS = 900.0
-"""Maximum seconds for each git command."""
+"""Maximum number of seconds for each git command."""
 _SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _SSH = ("git_ssh", "git_ssh_command", "git_ssh_variant", "ssh_auth_sock")
@@ -39,7 +40,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Location(NamedTuple):
-    """The parsed location of a source in a requirement."""
+    """The parsed location of a source, as given in a requirement."""
 
     kind: types.SourceKind
     url: str
@@ -56,7 +57,7 @@ class Location(NamedTuple):
     def stays(self, recipe: Recipe | None) -> bool:
         """Return whether a locked recipe for this location is kept until the next upgrade.
 
-        A folder of the project is never kept: it is always read again.
+        The recipe for a folder in the project is never kept: the folder is always read again.
         """
         if recipe is None or self.kind == "path" or self.sha256 not in {"", recipe.sha256}:
             return False
@@ -95,9 +96,9 @@ def located(text: str) -> Location:
 
 
 def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
-    """Return a package's source distributions on the user's indexes, each file once.
+    """Return a package's source distributions on the user's indexes, each file only once.
 
-    Raise `BuildError` if there are none and an index cannot be read.
+    Raise `BuildError` if no source distributions are found and an index cannot be read.
     """
     problems: dict[str, OSError] = {}
     addresses = (index.page(name) for index in fetch.places())
@@ -146,13 +147,13 @@ def newest(
 
 
 def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
-    """Fetch the archive of a release on an index into the store; return its recipe."""
+    """Download the archive of a release on an index into the store; return its recipe."""
     sha256 = downloaded(link.location, link.sha256, link.file, settings)
     return Recipe(kind="sdist", location=link.file, sha256=sha256)
 
 
 def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
-    """Download an archive into the store; return its sha256.
+    """Download an archive into the store; return the archive's sha256.
 
     Raise `BuildError` if it is unavailable or does not have the hash `sha256`, which may be empty.
     """
@@ -188,7 +189,7 @@ def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
 
 
 def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
-    """Fetch a locked source into the store, unless it is already there.
+    """Download a locked source into the store, unless it is already there.
 
     Raise `BuildError` if the source is gone or has changed.
     """
@@ -243,7 +244,7 @@ def unpack(
 
 
 def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) -> str:
-    """Write a folder's tar to the store, like `folders.pack`; return its sha256."""
+    """Pack a folder into a tar in the store, as `folders.pack` does; return the tar's sha256."""
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part = Path(name) / "source.tar"
         with part.open("wb") as stream:
@@ -253,9 +254,10 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
-    """Pack a folder of the project into the store; return its recipe.
+    """Pack a folder in the project into the store; return its recipe.
 
-    Folders outside the project, and folders that other users can write to, are rejected.
+    Raise `InvalidError` for a folder outside the project, and for one that other users can write
+    to.
     """
     if settings.project is None:
         raise InvalidError(f"{escaped(location.url)}: folders can only be used in a project")
@@ -286,14 +288,15 @@ def require_public(recipe: Recipe, settings: Settings) -> None:
 
 
 class GoneError(BuildError):
-    """A repository no longer has the locked commit."""
+    """Raised when a repository no longer has the locked commit."""
 
 
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
     """Pack a commit of a repository into the store; return its recipe and version.
 
     `commit` is the locked commit; if it is empty, the location's reference is resolved. The version
-    is the last tag before the commit, or empty without one. Submodules are included.
+    is taken from the last tag before the commit; it is empty if there is none. Submodules are
+    included.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
         home = Path(name)
@@ -341,7 +344,7 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
 
 
 def _commit(git: _Git, location: Location) -> str:
-    """Return the commit that a branch, tag or abbreviated commit names; by default the latest.
+    """Return the commit that a branch, tag or abbreviated commit refers to; by default the latest.
 
     Raise `InvalidError` if there is no such commit.
     """
@@ -377,8 +380,8 @@ _SETTINGS_OF_GIT = (
 class _Git:
     """git in a private folder, without configuration, hooks or prompts.
 
-    Only fetching uses the user's configuration and ssh, for logins and proxies. It writes no file
-    of a repository, and the commit identifies its result.
+    The user's configuration and ssh are used only for cloning and fetching, which need logins and
+    proxies. These commands write no file of a repository, and the commit identifies their result.
     """
 
     def __init__(self, home: Path, url: str) -> None:
@@ -425,16 +428,16 @@ class _Git:
         )
 
     def fails(self, *arguments: str) -> bool:
-        """Return whether a command fails."""
+        """Return whether a git command fails."""
         return self._run(*arguments).returncode != 0
 
     def line(self, *arguments: str) -> str:
-        """Return the first line of a command's output; empty if the command fails."""
+        """Return the first line of a git command's output; empty if the command fails."""
         done = self._run(*arguments)
         return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
 
     def __call__(self, *arguments: str) -> None:
-        """Run a command; raise `BuildError` if it fails."""
+        """Run a git command; raise `BuildError` if it fails."""
         done = self._run(*arguments)
         if done.returncode == 0:
             return

@@ -1,12 +1,13 @@
 """Turn packages without wheels into locked wheels, with their interpreter and build requirements.
 
-A lock records by hash the source and the wheels that build it, so the wheel can be rebuilt from the
-lock. A pure Python build has the same bytes everywhere; a machine that gets others reports it. The
-store keeps each wheel by its hash, and also under a key of all inputs of its build. Old sources
-need older tools, and some do not declare their requirements. For these, alternatives are tried in a
-fixed order.
+A lock records the hashes of a source and of the wheels needed to build it, so the wheel can be
+rebuilt from the lock. A pure Python build gives the same bytes everywhere; a machine that gets
+other bytes reports it. The store keeps each wheel by its hash, and also under a key computed from
+all inputs of its build. Old sources need older tools, and some do not declare their requirements.
+For these, alternatives are tried in a fixed order.
 
-Long because reading, building and locking a source share one plan, which each step may change.
+This module is long because reading, building and locking a source share one plan, which each step
+may change.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _UNDECLARED = {
 }
 """Packages that setup.py files often import without declaring them."""
 _OTHER_NAME = {"skbuild": "scikit-build", "pkg-resources": "setuptools<81"}
-"""Modules that are imported without a declaration → the requirement that provides them."""
+"""Module imported without a declaration → the requirement that provides it."""
 _OLDER = (
     ("setuptools<81",),
     ("setuptools<72", "cython<3"),
@@ -91,20 +92,21 @@ _OLDER = (
 """Constraints for building older sources, tried in this order."""
 _BESIDE = ("ninja", "packaging", "psutil")
 _BESIDE_OLD = ("setuptools<70",)
-"""Constraints for PyTorch's extension builder up to 2.1. It imports pkg_resources, which must
+"""Constraints for the extension builder in PyTorch up to 2.1. It imports pkg_resources, which must
 contain `packaging`."""
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
 _ATTEMPTS = 12
-"""Maximum number of builds of a source; each may request more requirements."""
+"""Maximum number of attempts to build a source; each may request more requirements."""
 _FAILED: dict[tuple[object, ...], BuildError] = {}
-"""Failed builds in this process. A project's profiles often request the same build."""
+"""The errors of builds that failed in this process. The profiles of a project often request the
+same build."""
 _FORM = 2
-"""Part of every build's key. Change it if the same recipe must now produce a different wheel."""
+"""A part of every build's key. Change it if the same recipe must now produce a different wheel."""
 
 
 class BuildRequirements(Struct, frozen=True, kw_only=True):
-    """The packages that are installed to build a source."""
+    """A plan for building a source: the packages to install, and how to choose their versions."""
 
     requires: tuple[str, ...]
     constraints: tuple[str, ...] = ()
@@ -124,7 +126,7 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
         return plan.beside_framework() if ours else plan
 
     def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
-        """Return the plan with some packages pinned to their installed versions.
+        """Return the plan with some packages pinned to the installed versions given in `versions`.
 
         The build requirements that old releases pin, such as numpy==1.19.3, may have no wheel for a
         platform.
@@ -136,8 +138,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     def beside_framework(self) -> BuildRequirements:
         """Return the plan for a build that imports the framework.
 
-        The usual requirements of such builds are added. The build does not run while locking, and
-        the sources rarely declare these requirements.
+        The requirements that such builds usually have are added, because the sources rarely declare
+        them, and the build does not run while locking.
         """
         names = set(map(distribution, self.requires))
         more = tuple(r for r in _BESIDE if r not in names)
@@ -159,22 +161,22 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 class BuiltWheel(Struct, frozen=True, kw_only=True):
-    """A wheel and the plan it was built with."""
+    """A built wheel and the plan that was used to build it."""
 
     plan: BuildRequirements
     wheel: Wheel
 
 
 class _MoreError(Exception):
-    """The build backend has further requirements, which are the exception's arguments."""
+    """Raised when the build backend has further requirements, which are passed as arguments."""
 
 
 class FrameworkError(BuildError):
-    """A build imports the framework, which was not installed."""
+    """Raised when a build imports the framework, which is not installed."""
 
 
 class WheelBuilder:
-    """A builder of wheels on this machine, which also finds out their build requirements."""
+    """A builder of wheels on this machine, which also determines their build requirements."""
 
     def __init__(self, settings: Settings, on_progress: Callable[[str], None]) -> None:
         self._settings = settings
@@ -190,7 +192,7 @@ class WheelBuilder:
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first of the Pythons that can build here; raise `ToolError` if none can."""
+        """Return the first Python that can build on this machine; raise `ToolError` if none can."""
         for python in pythons:
             if self.has(python):
                 return python
@@ -201,7 +203,7 @@ class WheelBuilder:
         )
 
     def has(self, python: str) -> bool:
-        """Return whether this machine has a Python or can download it."""
+        """Return whether this machine has a Python version or can download it."""
         if python not in self._interpreters:
             self._interpreters[python] = self._interpreter(python)
         return self._interpreters[python] is not None
@@ -283,9 +285,9 @@ class WheelBuilder:
         needs: Sequence[File],
         asks: Collection[str] = (),
     ) -> Wheel:
-        """Return the wheel built from a source with the wheels in `needs`, now or earlier.
+        """Return the wheel built from a source with the wheels in `needs`, either now or earlier.
 
-        `asks` are the known requirements; raise `_MoreError` if the backend has others.
+        `asks` are the known build requirements; raise `_MoreError` if the build backend has others.
         """
         if recipe.kind == "sdist":
             version = ""  # it has its own
@@ -349,7 +351,7 @@ class WheelBuilder:
     ) -> tuple[File, ...]:
         """Return the wheels for a plan's requirements; raise `UnresolvableError` if there are none.
 
-        If possible, they have the same versions as for this machine's platform.
+        If possible, they have the same versions as the wheels for this machine's platform.
         """
         key = (plan, platform, python)
         asked = (*plan.requires, *plan.toolkit)
@@ -417,11 +419,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """The recipe, without the wheels of its build requirements, since these depend on the
     target."""
     size: int | None
-    """Size in bytes, if the candidate is a wheel; None if it has to be built."""
+    """Size in bytes, if the candidate is a wheel; None if it must be built."""
 
     @property
     def offer(self) -> Offer:
-        """A wheel for every target, which stands for the wheel to be built."""
+        """An offer of a wheel for every target, which stands for the wheel to be built."""
         location = self.recipe.location
         is_wheel = self.recipe.kind == "wheel"
         stem = f"{self.name.replace('-', '_')}-{self.version}"
@@ -440,7 +442,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class _Prepared(Struct, frozen=True, kw_only=True):
-    """A candidate, its build plan, and its wheel if it was already built."""
+    """A candidate and its build plan, with its wheel if it has already been built."""
 
     candidate: Candidate
     plan: BuildRequirements
@@ -449,7 +451,8 @@ class _Prepared(Struct, frozen=True, kw_only=True):
 
 
 _REMEMBERED: dict[tuple[object, ...], _Prepared | EnvbuilderError] = {}
-"""Results of `prepare`. Profiles of a project are locked in parallel and often request the same."""
+"""The results of `prepare`. The profiles of a project are locked in parallel and often request the
+same source."""
 _ASKING = threading.Lock()
 
 
@@ -467,9 +470,9 @@ class SourceLocker:
     ) -> None:
         """Store the project's settings.
 
-        `earlier` are entries of a lock, whose commits and archives are kept. `elsewhere` returns a
-        release's requirements from a wheel for another platform. `shown` returns name, version and
-        requirements from the text of a source.
+        `earlier` are the entries of a lock, whose commits and archives are kept. `elsewhere`
+        returns a release's requirements from a wheel for another platform. `shown` returns the
+        name, version and requirements found in the text of a source.
         """
         self._resolution = resolution
         self._settings = settings
@@ -484,21 +487,21 @@ class SourceLocker:
         self._builder = WheelBuilder(settings, on_progress)
 
     def allows(self, name: str) -> bool:
-        """Return whether the project allows building a package."""
+        """Return whether the project allows a package to be built."""
         build = self._resolution.build
         return build if isinstance(build, bool) else types.canonical(name) in build
 
     def prepare(
         self, name: str, specifier: str = "", *, pythons: Sequence[str], location: str = ""
     ) -> Candidate:
-        """Return the newest release of a package that the specifier allows, to build from source.
+        """Return the newest release of a package that the specifier allows, as a candidate.
 
-        The source comes from `location` or, if that is empty, from an index. It is fetched, and it
-        is built only if it does not declare its requirements. A wheel that the project names by URL
-        needs no permission, because none of its code runs.
+        The source comes from `location` or, if that is empty, from an index. It is downloaded, and
+        it is built only if it does not declare its requirements. A wheel that the project names by
+        URL needs no permission, because none of its code runs.
 
         Raise `InvalidError` if the project does not allow the build or no release matches, and
-        `BuildError` if the source cannot be fetched or built.
+        `BuildError` if the source cannot be downloaded or built.
         """
         name = types.canonical(name)
         as_of = self._resolution.as_of or ""
@@ -599,7 +602,8 @@ class SourceLocker:
     ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
         """Return a source's metadata and build plan, and its wheel and Python if it was built.
 
-        `elsewhere` has the requirements from a wheel for another platform, which avoid a build.
+        `elsewhere` holds the requirements from a wheel for another platform, which make a build
+        unnecessary.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
             try:
@@ -640,9 +644,10 @@ class SourceLocker:
         return metadata, plan, None, ""
 
     def _likely(self, folder: Path, tag: str) -> Metadata | None:
-        """Return the metadata in the text of a source that cannot be built here.
+        """Return the metadata found in the text of a source that cannot be built here.
 
-        A dynamic version is taken from `tag`; without a tag it is setuptools' default, 0.0.0.
+        A dynamic version is taken from `tag`; if the tag is empty, it is setuptools' default,
+        0.0.0.
         """
         shown = self._shown(folder)
         if shown is None:
@@ -651,7 +656,7 @@ class SourceLocker:
         return Metadata(name=name, version=version or tag or "0.0.0", requires_dist=requires)
 
     def _failed(self, name: str, error: BuildError) -> None:
-        """Report a failed build once. It is not an error, since the source is enough to lock."""
+        """Report a failed build once. It is not an error, since the source alone can be locked."""
         if name not in self._failures:
             self._failures.add(name)
             self._report(
@@ -663,9 +668,9 @@ class SourceLocker:
     def finish(self, target: Target) -> Target:
         """Return a resolved target with wheels in place of the candidates.
 
-        Pure Python packages are built once for all targets. Compiled packages are built only for
-        the target of this machine; for other targets, the lock has the source, which `build` turns
-        into a wheel there.
+        A pure Python package is built once for all targets. A compiled package is built only for
+        the target of this machine. For other targets, the lock contains the source, which `build`
+        turns into a wheel on a machine of the target's platform.
         """
         build_files: set[File] = set()
         finished = []
@@ -738,9 +743,10 @@ class SourceLocker:
         return _wheel_file(file, wheel, recipe), needs
 
     def _needs(self, name: str, plan: BuildRequirements, target: Target) -> tuple[File, ...]:
-        """Return the wheels to build a package; if there are none, use the target's own versions.
+        """Return the wheels that are needed to build a package.
 
-        Raise `BuildError` if these cannot be installed, either.
+        If the plan's requirements cannot be installed, they are pinned to the versions in the
+        target. Raise `BuildError` if these cannot be installed, either.
         """
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
@@ -767,7 +773,7 @@ def _wheel_file(file: File, wheel: Wheel, recipe: Recipe) -> File:
 
 
 def _pruned(file: File, target: Target, settings: Settings, progress: Progress) -> File:
-    """Fetch the complete wheel, and return a wheel without the files that the recipe leaves out."""
+    """Download the complete wheel, and return it without the files that the recipe leaves out."""
     downloads.fetch([sealed.unpruned(file)], target, settings, progress)
     return sealed.prune(file, target.python, settings)
 
@@ -775,7 +781,7 @@ def _pruned(file: File, target: Target, settings: Settings, progress: Progress) 
 def _named(
     location: source.Location, locked: File | None, settings: Settings
 ) -> tuple[Recipe, str]:
-    """Return the recipe of a source that the project names, and its version if it has a tag.
+    """Return the recipe for a source that the project names, and its version if it has a tag.
 
     The `locked` recipe is kept, unless its repository no longer has the commit.
     """
@@ -824,9 +830,9 @@ def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
 
 
 def of_framework(target: Target) -> tuple[File, ...]:
-    """Return a target's framework wheels and their requirements; empty without a framework.
+    """Return a target's framework wheels and the wheels that they require; empty if none.
 
-    They include numpy, which extensions often need without declaring it.
+    The result includes numpy, which extensions often need without declaring it.
     """
     wheels = {file.name: file for file in target.of_kind("wheel") if file.recipe is None}
     todo = [name for name in wheels if frameworks.of_name(name) or name == "numpy"]
@@ -842,7 +848,7 @@ def of_framework(target: Target) -> tuple[File, ...]:
 
 
 def as_source(file: File) -> File:
-    """Return the locked source of a package to build, as a file of the store."""
+    """Return the locked source of a package to be built, as a file for the store."""
     assert file.recipe is not None, "it is built"
     sdist = file.recipe.location.rpartition("/")[2] if file.recipe.kind == "sdist" else ""
     return replace(
@@ -866,11 +872,11 @@ def fetch(
     progress: Progress,
     arrived: Callable[[File], object] = lambda file: None,
 ) -> int:
-    """Fetch files of a target into the store, and build those that have a recipe.
+    """Download a target's files into the store, and build those that have a recipe.
 
     Return how many files were missing. `arrived` is called for each downloaded file while others
-    are still downloading. Raise `BuildError` like `packages.fetch`, and if a build gives a
-    different wheel than the lock has.
+    are still being downloaded. Raise `BuildError` in the same cases as `packages.fetch`, and if a
+    build gives a different wheel than the one in the lock.
     """
     store = Store.of(settings)
     missing = [f for f in files if f.recipe and not store.has(f.sha256)]
@@ -892,7 +898,7 @@ def fetch(
 
 
 def build_sources(target: Target, settings: Settings, progress: Progress) -> Target:
-    """Return a target for this machine's platform with wheels in place of its sources."""
+    """Return a target for this machine's platform with built wheels in place of its sources."""
     builder = WheelBuilder(settings, progress.note)
     built = []
     for file in target.files:
@@ -905,7 +911,7 @@ def build_sources(target: Target, settings: Settings, progress: Progress) -> Tar
 
 
 def builders(file: File, target: Target) -> tuple[File, ...]:
-    """Return the wheels that are installed to build a package of a target."""
+    """Return the wheels that must be installed to build one of a target's packages."""
     recipe = file.recipe
     assert recipe is not None, "it is built"
     beside = of_framework(target) if recipe.with_framework else ()
@@ -919,7 +925,7 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
     """Return the wheel built from a locked source with the lock's build requirements.
 
-    Raise `BuildError` if only a machine of another platform can build it.
+    Raise `BuildError` if it can be built only on a machine of another platform.
     """
     needs = builders(file, target)
     assert file.recipe is not None, "it is built"
