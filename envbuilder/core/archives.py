@@ -1,9 +1,10 @@
 """Read tar, zip and compressed files, and check the paths that packages may install.
 
-The size of packages is not questioned: they come from a lock, and whoever chooses its hashes also
-chooses the code. Layers, images and data sets may come from anywhere. Their tars are read forward
-only, and the size of a tar file limits how much it may unpack to, whatever its headers claim. Only
-`unpack`, which handles source archives, writes to paths named by an archive.
+The size of packages is not limited: packages come from a lock, and whoever chooses the hashes in
+the lock also chooses the code. Layers, images and data sets may come from anywhere. Their tars are
+read strictly forward, and the size of a tar file limits how much it may unpack to, whatever its
+headers claim. Only `unpack`, which handles source archives, writes files to paths that an archive
+names.
 
 Some file names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path that
 passes through a link leads elsewhere than it appears to.
@@ -37,24 +38,29 @@ if TYPE_CHECKING:
 
 
 ALLOWANCE = 64 << 20
-"""Number of bytes that any file may unpack to, however small it is."""
+"""Number of bytes that any file may unpack to, however small the packed file is."""
 RATIO = 100
-"""Maximum unpacked bytes for each packed byte. Packages and layers unpack to 2 to 20 times their
-size; deflate can reach 1,032, and zstd, xz and bzip2 10,000 and more."""
+"""Maximum number of unpacked bytes for each packed byte.
+
+Packages and layers unpack to 2 to 20 times their size. Deflate can reach a ratio of 1,032; zstd, xz
+and bzip2 can reach 10,000 and more.
+"""
 PIECE = 1 << 20
 """Maximum number of bytes that are read or unpacked at once."""
 _ZSTD_WINDOW = 128 << 20
 """Maximum window size of a zstd stream in bytes, equal to the limit of `zstd --long`."""
 _T = TypeVar("_T")
 READ_LIMIT = 64 << 20
-"""Maximum size in bytes of a member of a package or image that is read into memory."""
+"""Maximum size in bytes of a package or image member that is read into memory."""
 _PART = 1 << 18
-"""Maximum number of bytes read from a tar at once. It also limits an extended header, which holds a
-long path or attributes."""
+"""Maximum number of bytes read from a tar at once.
+
+This also limits the size of an extended header, which holds a long path or extended attributes.
+"""
 _DIGITS = re.compile(rb"[0-9]{256}")
 _LARGEST_ID = 1 << 32
 _LATEST = 1 << 53
-"""Limits on the owner id and the time in a member's header, which anybody may have written."""
+"""Upper limits for the owner ids and the time in a member's header, which is untrusted."""
 BAD_ZIP = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -66,27 +72,28 @@ BAD_ZIP = (
     LookupError,
     lzma.LZMAError,
 )
-"""Exceptions raised when reading a damaged or hostile archive. zipfile raises `RuntimeError` for an
-encrypted archive or a later version of the format."""
+"""Exceptions raised when reading a damaged or hostile zip archive.
+
+zipfile raises `RuntimeError` if the archive is encrypted or needs a later version of the format.
+"""
 LONGEST_REASON = 300
-"""Maximum number of characters of an error's reason, which may repeat member names of an untrusted
-archive."""
+"""Maximum number of characters of an error's reason, since it may repeat untrusted member names."""
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
-"""Limits of Linux for a file name and a path, in bytes. An archive may state longer ones."""
+"""Linux's limits for a file name and a path, in bytes. An archive may contain longer ones."""
 _PYTHON = re.compile(r"bin/(?:python|python3|python3\.[0-9]+)")
 _RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
-"""Paths below a prefix that only builds write, including the record of files to check."""
+"""Paths below a prefix that only builds may write, including the list of files to check."""
 
 
 def unpacked_limit(packed: int) -> int:
-    """Return the maximum number of bytes that a file of `packed` bytes may unpack to."""
+    """Return the maximum number of bytes that a file with `packed` bytes may unpack to."""
     return ALLOWANCE + RATIO * packed
 
 
 def unpacked(raw: IO[bytes]) -> IO[bytes]:
-    """Return the stream, decompressed if it begins like gzip, bzip2, xz or zstd data.
+    """Return the stream, decompressed if it starts like gzip, bzip2, xz or zstd data.
 
     The total size is not limited here, but each read unpacks little more than it returns. Reading
     damaged data raises one of `faults()`.
@@ -141,9 +148,10 @@ def faults() -> tuple[type[Exception], ...]:
 
 
 class Tar(Struct):
-    """A tar archive that reports every fault of its content as `failure(reason)`.
+    """A tar archive; every fault in its contents is raised as `failure(reason)`.
 
-    `packed` is the size of the archive file in bytes; it limits how much the archive may unpack to.
+    `packed` is the size of the archive file in bytes, which limits how much the archive may unpack
+    to.
     """
 
     _raw: IO[bytes]
@@ -152,7 +160,7 @@ class Tar(Struct):
     _archive: tarfile.TarFile | None = None
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
-        """Yield each member; its content can be read until the next member is requested."""
+        """Yield each member, whose content can be read until the next member is requested."""
         try:
             stream = _Forward(unpacked(self._raw), unpacked_limit(self._packed))
             opening = partial(tarfile.open, fileobj=cast("IO[bytes]", stream), mode="r:")
@@ -165,7 +173,7 @@ class Tar(Struct):
             raise self._error(error) from error
 
     def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
-        """Return the bytes of a regular file; raise if it has more than `limit`."""
+        """Return a regular file's content; raise `failure` if it has more than `limit` bytes."""
         if member.size > limit:
             raise self._failure(
                 f"{shown(member.name)} has {member.size} bytes, more than the limit of {limit}"
@@ -173,7 +181,7 @@ class Tar(Struct):
         return b"".join(self.pieces(member))
 
     def pieces(self, member: tarfile.TarInfo) -> Iterator[bytes]:
-        """Yield the bytes of a regular file in pieces."""
+        """Yield the content of a regular file in pieces."""
         assert self._archive is not None, "the member was yielded by it"
         if not member.isreg():
             raise self._failure(f"{shown(member.name)} is not a regular file")
@@ -192,7 +200,7 @@ class Tar(Struct):
 
 
 def _require_plain(member: tarfile.TarInfo) -> None:
-    """Raise `ValueError` if a member has values that no file system supports, or is sparse."""
+    """Raise `ValueError` if a member is sparse or has a value that no file system supports."""
     name = shown(member.name)
     if member.issparse():
         raise ValueError(f"{name} is a sparse file")
@@ -206,11 +214,11 @@ def _require_plain(member: tarfile.TarInfo) -> None:
 
 
 class _Forward(Struct):
-    """A stream for `tarfile` that can only move forward, within limits.
+    """A forward-only stream for `tarfile` that limits how much is read.
 
-    Without the limits, `tarfile` reads an extended header of any stated size at once, and parsing a
-    number in such a header takes time quadratic in its length (before 3.11.10 and 3.12.6:
-    CVE-2024-6232).
+    Without the limits, `tarfile` would read an extended header of any stated size at once. Before
+    Python 3.11.10 and 3.12.6, parsing a number in such a header also took time quadratic in its
+    length (CVE-2024-6232).
     """
 
     _stream: IO[bytes]
@@ -219,7 +227,7 @@ class _Forward(Struct):
     _in_header: bool = False
 
     def header(self, read: Callable[[], _T]) -> _T:
-        """Call `read` to read the next header, and apply the limits for headers meanwhile."""
+        """Call `read`, which reads the next header, with the limits for headers in effect."""
         self._in_header = True
         try:
             return read()
@@ -227,7 +235,7 @@ class _Forward(Struct):
             self._in_header = False
 
     def read(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the stream."""
+        """Read and return `size` bytes, or fewer at the end of the stream."""
         if not 0 <= size <= _PART:
             raise ValueError(f"its extended header of {size} bytes is too large")
         data = self._take(size)
@@ -245,11 +253,11 @@ class _Forward(Struct):
         return bytes(data)
 
     def tell(self) -> int:
-        """Return the number of bytes read or skipped."""
+        """Return the number of bytes read or skipped so far."""
         return self._at
 
     def seek(self, position: int) -> None:
-        """Skip forward to a position."""
+        """Skip forward to the given position."""
         if position < self._at:
             raise tarfile.StreamError("an archive can only be read forward")
         while self._at < position and self._take(min(_PART, position - self._at)):
@@ -270,14 +278,17 @@ def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFil
 
 
 def zip_content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Return a member's bytes; raise one of `BAD_ZIP` if it is damaged or larger than `limit`."""
+    """Return a member's content; raise one of `BAD_ZIP` if it is damaged or larger than `limit`."""
     if archive.getinfo(name).file_size > limit:
         raise ValueError(f"{shown(name)} is larger than {binary_size(limit)}")
     return b"".join(zip_pieces(archive, name))
 
 
 def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield a member's bytes, at most its stated size; raise one of `BAD_ZIP` if it is damaged."""
+    """Yield a member's content in pieces, at most as many bytes as its header states.
+
+    Raise one of `BAD_ZIP` if the member is damaged.
+    """
     try:
         with archive.open(member) as stream:  # `ZipFile.read` would inflate more than that
             while piece := stream.read(PIECE):
@@ -292,10 +303,10 @@ def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Itera
 def members(
     archive: Tar, failure: Callable[[str], EnvbuilderError]
 ) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each member of a package with its path below the root.
+    """Yield each member of a package with its path relative to the root.
 
-    Raise `failure(reason)` for a duplicate, an unsafe path, or a member that is not a file, a
-    folder or a link, such as a device or a pipe. A hard link must follow its target.
+    Raise `failure(reason)` for a duplicate or unsafe path, or for a member that is not a file,
+    folder or link, such as a device or a pipe. A hard link must come after its target.
     """
     names: set[str] = set()
     for member in archive:
@@ -315,7 +326,7 @@ def members(
 
 
 def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
-    """Return a member's path below the root, or an empty string for the root itself."""
+    """Return a member's path relative to the root, or an empty string for the root itself."""
     name = path.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
@@ -327,7 +338,7 @@ def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
 
 
 def path_objection(path: str) -> str:
-    """Return why packages may not install this path, relative to a root; empty if they may."""
+    """Return why a package may not install this relative path; empty if it may."""
     stray = _STRAY.search(path)
     if stray is None:
         encoded = path.encode(errors="surrogateescape")
@@ -345,7 +356,7 @@ def path_objection(path: str) -> str:
 def reserved_objection(path: str, *, with_python: bool) -> str:
     """Return why a package may not install this path below a prefix; empty if it may.
 
-    With `with_python`, the paths of an interpreter are reserved, too.
+    With `with_python`, the paths that belong to an interpreter are reserved, too.
     """
     plain = path.casefold()
     if any(plain == own or plain.startswith(f"{own}/") for own in _RESERVED) or (
@@ -356,9 +367,9 @@ def reserved_objection(path: str, *, with_python: bool) -> str:
 
 
 class Folders:
-    """Checker for paths that pass through something other than a folder.
+    """Checker that finds paths that pass through something other than a folder.
 
-    Paths must be passed in sorted order.
+    Pass the paths in sorted order.
     """
 
     def __init__(self) -> None:
@@ -381,7 +392,7 @@ class Folders:
 MOST_FILES = 50_000
 """Maximum number of files in a source archive, which is untrusted."""
 _LARGEST = 4 << 30
-"""Maximum total size of these files in bytes."""
+"""Maximum total size in bytes of the files in a source archive."""
 
 
 _KINDS = {
@@ -409,8 +420,8 @@ def unpack(
     """Unpack a zip or tar archive into an empty folder; raise `failure(reason)` if that is unsafe.
 
     Owners, times and special files are ignored. A path that leads out of the folder is a failure. A
-    link that leads out of it, or that passes through another link, is left out. If `only` is given,
-    unpack only files whose names match it.
+    link that leads out of the folder, or that passes through another link, is skipped. If `only` is
+    given, unpack only files whose names match it.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -441,7 +452,7 @@ def _of_tar(tar: Tar) -> Iterator[_Entry]:
 def _write(
     entries: Iterator[_Entry], folder: Path, limit: int, only: re.Pattern[str] | None
 ) -> None:
-    """Write an archive's entries. Links come last, so that no file is written through a link."""
+    """Write an archive's entries, links last, so that no file is written through a link."""
     links: dict[str, str] = {}
     for number, entry in enumerate(entries):
         path = posixpath.normpath(entry.path) if entry.path.strip("/") else "."
@@ -466,7 +477,7 @@ def _write(
 
 
 def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
-    """Write a file and return the number of bytes that remain of the limit."""
+    """Write a file and return how many bytes of the limit remain."""
     destination = folder / path
     destination.parent.mkdir(parents=True, exist_ok=True)
     if entry.kind == "copy":
@@ -486,7 +497,7 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Return whether a link at `path` with this target leads out of the common root folder."""
+    """Return whether a link at `path` to `target` leads out of the folder that holds all paths."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(
         ("/", "..")
     )

@@ -1,10 +1,10 @@
-"""Output: notes and progress on stderr, results on stdout and in files that the user names.
+"""Print notes and progress to stderr, and write results to stdout or to files that the user names.
 
-This is the only module that prints. All text counts as untrusted: control characters are escaped,
-and a line remains one line, so that no file or server can add lines of its own.
+This is the only module that prints. All text is treated as untrusted: control characters are
+escaped, and a line remains one line, so that no file or server can add lines of its own.
 
-Output files are checked before work that may take hours. An existing file is replaced only if it
-holds a result of the same kind, so that a misspelled path costs nobody a key or notes.
+Output files are checked before any work that may take hours. An existing file is replaced only if
+it holds a result of the same kind, so that a misspelled path does not overwrite a key or notes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from pathlib import Path  # at run time, `--help` would wait for it
 
 WIDTH = 80
-"""Width if the output is not a terminal, fixed so that files look the same everywhere."""
+"""Number of columns of output that is not a terminal, fixed so that files always look the same."""
 WIDEST = 120
 """Maximum number of columns on a terminal, since longer lines are hard to read."""
 LONGEST_LINE = 4000
-"""Maximum number of characters of a line that repeats text from files, servers or programs."""
+"""Maximum number of characters in a line that repeats text from files, servers or programs."""
 LONGEST_MESSAGE = 20_000
-"""Maximum number of characters of an error, which may repeat a program's last lines."""
+"""Maximum number of characters in an error message, which may repeat a program's last lines."""
 
 
 class Verbosity:
-    """The options --quiet and --verbose, set by the command line."""
+    """The values of the options --quiet and --verbose, set by the command line."""
 
     quiet = False
     verbose = False
@@ -63,7 +63,7 @@ VERBOSITY = Verbosity()
 
 
 def detail(text: str) -> None:
-    """Report a detail that only --verbose shows, such as a program being run."""
+    """Print a detail that is shown only with --verbose, such as a program that is being run."""
     if VERBOSITY.verbose:
         _report(f"+ {text}")
 
@@ -74,40 +74,40 @@ def _report(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Return text for one line of output: escaped, without credentials and of limited length."""
+    """Return text prepared for one line of output: escaped, shortened and without credentials."""
     return escaped(redacted(text), LONGEST_LINE)
 
 
 def message(line: str = "") -> None:
-    """Print one line on stderr, even with --quiet."""
+    """Print one line to stderr, even with --quiet."""
     # One write, since other threads report, too: print writes the line's end by itself.
     print(f"{one_line(line)}\n", end="", file=sys.stderr, flush=True)
 
 
 def result(line: str = "") -> None:
-    """Print one line of a result on stdout."""
+    """Print one line of a result to stdout."""
     print(one_line(line), flush=True)
 
 
 def document(text: str) -> None:
-    """Print a document on stdout unchanged, except that control characters are escaped."""
+    """Print a document to stdout unchanged, except that control characters are escaped."""
     print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
 def flush() -> None:
-    """Flush stdout; raise if the results cannot be written."""
+    """Flush stdout; raise `OutputError` or `NoReaderError` if the results cannot be written."""
     sys.stdout.flush()
 
 
 def data(value: Any, *, indent: int | None = None) -> None:
-    """Print a value as JSON on stdout, by default on one line."""
+    """Print a value as JSON to stdout, by default on one line."""
     document(as_json(value, indent=indent))
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """Return a value as JSON without credentials.
 
-    Characters that could change how a terminal shows the rest are escaped.
+    Characters that could change how a terminal shows the rest of the text are escaped.
     """
     import msgspec
 
@@ -118,10 +118,10 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def error(message: str, hints: str | Iterable[Hint] = "") -> None:
-    """Print an error on stderr: what happened, and what to do next.
+    """Print an error to stderr: what happened, and what to do next.
 
-    Further lines of the message and hints are indented, so that text that they repeat, such as a
-    program's last lines, cannot pass for a message of its own.
+    The second and later lines of the message and the hints are indented. So text that they repeat,
+    such as a program's last lines, cannot look like a separate message.
     """
     stream = styled(sys.stderr)
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
@@ -136,21 +136,21 @@ def error(message: str, hints: str | Iterable[Hint] = "") -> None:
 
 
 def hints(hints: Iterable[Hint]) -> None:
-    """Print hints on stdout as lines of a result."""
+    """Print hints to stdout as part of a result."""
     for hint in hints:
         for line in hint_lines(hint):
             print(line, flush=True)
 
 
 def note(hint: Hint) -> None:
-    """Print a hint on stderr, except with --quiet."""
+    """Print a hint to stderr, except with --quiet."""
     if not VERBOSITY.quiet:
         for line in hint_lines(hint):
             print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
 
 def hint_lines(hint: Hint) -> list[str]:
-    """Return the lines of a hint: the sentence, and below it the indented command.
+    """Return the lines of a hint: the sentence, followed by the indented command.
 
     The command is never wrapped or shortened, so that users can paste it and scripts can find it.
     """
@@ -163,7 +163,7 @@ def hint_lines(hint: Hint) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """Return text with its further lines indented; on a terminal, wrap it between words."""
+    """Return the text with its second and later lines indented, wrapped if stderr is a terminal."""
     text = clipped(redacted(text), LONGEST_MESSAGE)
     lines = [escaped(line, LONGEST_LINE) for line in text.rstrip("\n").split("\n")]
     if sys.stderr.isatty():
@@ -173,7 +173,7 @@ def _fitted(text: str) -> str:
 
 
 def columns() -> int:
-    """Return the terminal's width in columns, as `shutil` does, without its slow import."""
+    """Return the terminal's width in columns, as `shutil` does, but without its slow import."""
     with suppress(ValueError):
         if (number := int(os.environ.get("COLUMNS", "0"))) > 0:
             return number
@@ -188,25 +188,25 @@ def width() -> int:
 
 
 class Task(Protocol):
-    """A long-running task in progress."""
+    """A long-running task whose progress is shown."""
 
     def advance(self, amount: int) -> None:
-        """Add `amount` to the work done."""
+        """Add `amount` to the amount of work done."""
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
-        """Set the work done so far and, if given, the total and a detail to show."""
+        """Set the amount of work done and, if given, the total amount and a detail to show."""
 
 
 class Progress(Protocol):
-    """Receiver of progress reports from long-running work."""
+    """Interface to which long-running work reports its progress."""
 
     def task(
         self, name: str, total: int | None = None, unit: str = ""
     ) -> AbstractContextManager[Task]:
-        """Start a named task; `unit` is `bytes` or empty."""
+        """Start a task with this name; `unit` is `bytes` or empty."""
 
     def note(self, text: str) -> None:
-        """Report one line about the current work."""
+        """Report something about the current work, in one line."""
 
 
 class PlainProgress:
@@ -221,7 +221,10 @@ class PlainProgress:
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Print the task's name when it starts and its progress every ten seconds."""
+        """Print the task's name at its start, and its progress every ten seconds.
+
+        A task of two seconds or more ends with a line that states the time taken.
+        """
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
         self.note(f"· {name}{size}")
         started = time.monotonic()
@@ -317,10 +320,9 @@ def progress() -> Progress:
 
 
 def rich_console(*, stderr: bool = False) -> Any:
-    """Return a rich console, up to `WIDEST` columns wide; `WIDTH` columns if not on a terminal.
+    """Return a rich console that is up to `WIDEST` columns wide, or `WIDTH` if not on a terminal.
 
-    rich honours NO_COLOR, and omits colour if the output is not a
-    terminal.
+    rich honours NO_COLOR, and omits colour if the output is not a terminal.
     """
     stream = styled(sys.stderr if stderr else sys.stdout)
     console = _escaping_console(file=stream, soft_wrap=False)
@@ -349,7 +351,7 @@ def _escaping_console(**options: Any) -> Any:
 
 
 def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[Any]]) -> Any:
-    """Return a borderless rich table; `columns` maps each heading to its column options."""
+    """Return a rich table without borders; `columns` maps each heading to rich's column options."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
@@ -361,13 +363,13 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[Any]
 
 
 class OutputError(BuildError):
-    """The results cannot be written to standard output (exit 1)."""
+    """The results could not be written to standard output (exit 1)."""
 
 
 class NoReaderError(Exception):
-    """The program that reads the output has exited, as `head` does.
+    """The program that reads this program's output has exited, as `head` does.
 
-    This is not an `OSError`, because some libraries exit on their own on a broken pipe.
+    This is not an `OSError`, because some libraries end the process on a broken pipe.
     """
 
 
@@ -385,11 +387,11 @@ class Results:
 
     @property
     def buffer(self) -> Results:
-        """The binary stream, with the same error handling."""
+        """The underlying binary stream, with the same error handling."""
         return type(self)(self._stream.buffer)
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes if this is a `buffer`."""
+        """Write text, or bytes if this object is a `buffer`."""
         with _failures():
             escapes = isinstance(data, str) and not self._styled
             self._stream.write(self._safe(str(data)) if escapes else data)
@@ -409,18 +411,18 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error that removes credentials and drops output that it cannot write."""
+    """Standard error without credentials; output that cannot be written is dropped."""
 
     _safe = staticmethod(log_text)
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes if this is a `buffer`."""
+        """Write text, or bytes if this object is a `buffer`; ignore failures."""
         with suppress(OutputError, NoReaderError):
             return super().write(data)
         return len(data)
 
     def flush(self) -> None:
-        """Flush buffered output."""
+        """Flush buffered output; ignore failures."""
         with suppress(OutputError, NoReaderError):
             super().flush()
 
@@ -447,8 +449,9 @@ def _failures() -> Any:
 def guard() -> None:
     """Reopen closed standard streams, and wrap stdout and stderr to handle failed writes.
 
-    Without this, the next file to be opened would become the standard output of every child
-    process. A closed stdout is reopened read-only, so that writing to it still fails.
+    If a standard stream stayed closed, the next file to be opened would take its place, for example
+    as the standard output of every child process. A closed stdout is reopened read-only, so that
+    writing to it still fails.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -472,7 +475,7 @@ def _writable(stream: TextIO | None, number: int) -> TextIO:
 
 
 def discard() -> None:
-    """Discard output that could not be written, so that Python does not write it again at exit."""
+    """Discard output that could not be written, so that Python does not retry the write at exit."""
     with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
@@ -485,7 +488,7 @@ Recognize = Callable[[bytes], bool]
 
 
 def has_keys(*keys: str) -> Recognize:
-    """Return a function that recognizes a JSON document that has these keys."""
+    """Return a function that returns whether content is a JSON document with all of these keys."""
 
     def recognize(content: bytes) -> bool:
         from envbuilder.core import decoding
@@ -505,14 +508,14 @@ def is_page(content: bytes) -> bool:
 
 
 class Place(NamedTuple):
-    """An output file that the user may name, and a check for files that it may replace."""
+    """An output file that the user may have named, and a check of whether it may be replaced."""
 
     option: str
     path: Path | None
     is_ours: Recognize
 
     def require(self) -> None:
-        """Raise `InvalidError` if the path cannot be written or holds another kind of file."""
+        """Raise `InvalidError` if the path cannot be written or holds a file of another kind."""
         path = self.path
         if path is None:
             return
@@ -539,9 +542,10 @@ class Place(NamedTuple):
         return not content or self.is_ours(content)
 
     def write(self, make: Callable[[], str]) -> Path | None:
-        """Write the text returned by `make` to the file and return its path; None if none is named.
+        """Write the text that `make` returns, and return the file's path; None if no file is named.
 
-        Raise `EnvbuilderError` if that fails, or if another file has appeared at the path.
+        Raise `EnvbuilderError` if that fails, or if a different file has appeared at the path since
+        the check.
         """
         if self.path is None:
             return None
@@ -557,7 +561,7 @@ class Place(NamedTuple):
 
 
 def require_places(*places: Place) -> None:
-    """Raise `InvalidError` if one of the files cannot be written, or two have the same path."""
+    """Raise `InvalidError` if one of the files cannot be written, or if two have the same path."""
     for number, output in enumerate(places):
         output.require()
         for other in places[:number]:
@@ -573,9 +577,9 @@ def deliver(
 ) -> list[EnvbuilderError]:
     """Write all results, call `show`, report the files written, and return the errors.
 
-    Each item of `writes` is a name for messages and a function that returns the path written, or
-    None. A failed write does not stop the others. It is not an error if the reader of the output
-    has exited.
+    Each item of `writes` is a name for messages and a function that writes a result and returns its
+    path, or None if there is no file to write. If one result cannot be written, the others still
+    are. It is not an error if the program that reads the output has exited.
     """
     errors: list[EnvbuilderError] = []
     notes = []

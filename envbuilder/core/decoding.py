@@ -1,13 +1,13 @@
-"""Decode JSON and YAML into types, in any number of threads; strictly if the text is untrusted.
+"""Decode JSON and YAML into types, safely with threads, and strictly if the text is untrusted.
 
 Errors state the file, the line and the key, and what to write instead.
 
 When a Struct type is first used, msgspec (0.22.0) builds its description of that type. It does so
-in Python code, without a lock, and other threads can see the description before it is complete. Two
-threads that decode into a new type at the same time may end the process with SIGSEGV. Here, one
+in Python code, without a lock, and other threads can see the description before it is complete. If
+two threads decode into a new type at the same time, the process may end with SIGSEGV. Here, one
 lock covers the first use of a type, which also describes the types of all its fields; later uses
-take no lock. Encoding describes nothing. `tests/integration/test_decoding.py` fails once msgspec no
-longer needs this.
+take no lock. Encoding does not build descriptions. `tests/integration/test_decoding.py` fails once
+msgspec no longer needs this.
 
 Common parsers keep the last of two equal keys. A reviewer or tool that checks the first one then
 sees a different value from the one that is used, so `strict_json` rejects duplicate keys.
@@ -46,19 +46,21 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-"""Decoders by type. Only types named in the code are decoded, so there are never many."""
+"""Decoders by type. Only types that the code names are decoded, so there are never many."""
 LINES: dict[str, Mapping[tuple[str, ...], int]] = {}
-"""YAML texts that a cache had, each with the lines of its keys and items."""
+"""YAML texts whose parsed data came from a cache, each with the lines of its keys and items."""
 LARGEST = 16 << 20
 """Maximum size in bytes of a document from an index, a repository or another user."""
 MOST_VALUES = 1_000_000
-"""Maximum number of values in a document from an index, a repository or another user. A conda lock
-of 12 targets has 100,000."""
+"""Maximum number of values in a document from an index, a repository or another user.
+
+A conda lock with 12 targets has 100,000.
+"""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""An escaped surrogate. Without its other half, it cannot be encoded in a file or in output."""
+"""An escaped surrogate. Without its other half, it cannot be encoded in files or output."""
 _PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 _ANY_KEY = "..."
-"""Placeholder for a key in msgspec's paths, where a mapping may have any keys."""
+"""Placeholder that msgspec writes for a key of a mapping that allows any keys."""
 _KINDS = {
     "array": "a list",
     "object": "a mapping of keys",
@@ -78,7 +80,7 @@ _INSTEAD = {
     ("str", "array"): "Write text instead of a list.",
     ("str", "object"): "Write text, in quotes if it contains a colon.",
 }
-"""Expected kind and the kind found → what to write."""
+"""Expected kind and the kind found → advice on what to write."""
 _SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
 _EXPECTED = re.compile(
     r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
@@ -87,7 +89,7 @@ _NOT_EMPTY = "of length >= 1"
 _MISSING = re.compile(r"Object missing required field `(.+)`\Z")
 _ENUM = re.compile(r"Invalid enum value (.+)\Z", re.DOTALL)
 _LONGEST_MESSAGE = 200
-"""Maximum number of characters of an error that repeats keys of the user's file."""
+"""Maximum number of characters in an error message that repeats keys from the user's file."""
 
 
 @overload
@@ -95,7 +97,7 @@ def from_json(content: bytes | str, kind: type[_T]) -> _T: ...
 @overload
 def from_json(content: bytes | str, kind: Any) -> Any: ...
 def from_json(content: bytes | str, kind: Any) -> Any:
-    """Return the JSON `content` decoded as `kind`; raise the errors of `msgspec.json.decode`."""
+    """Decode the JSON `content` as the type `kind`; raise the errors of `msgspec.json.decode`."""
     return _decoder(kind).decode(content)
 
 
@@ -104,13 +106,13 @@ def convert(data: Any, kind: type[_T]) -> _T: ...
 @overload
 def convert(data: Any, kind: Any) -> Any: ...
 def convert(data: Any, kind: Any) -> Any:
-    """Return `data` converted to `kind`; raise the errors of `msgspec.convert`."""
+    """Convert plain `data` to the type `kind`; raise the errors of `msgspec.convert`."""
     _decoder(kind)
     return msgspec.convert(data, kind)
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder for a type. Creating it also describes the type for `convert`."""
+    """Return the decoder for a type; creating it also prepares the type for `convert`."""
     try:
         decoder = _decoders.get(kind)
     except TypeError:  # unhashable, such as Annotated with a dictionary
@@ -123,7 +125,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def strict_json(content: bytes) -> Any:
-    """Return the value of a JSON document; raise `ValueError` with a short reason if invalid."""
+    """Parse a JSON document; raise `ValueError` with a short reason if it is invalid."""
     if len(content) > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
     require_few_values(content)
@@ -144,9 +146,9 @@ def strict_json(content: bytes) -> Any:
 
 
 def require_few_values(content: bytes) -> None:
-    """Raise `ValueError` if a document may have more than `MOST_VALUES` values.
+    """Raise `ValueError` if a document may contain more than `MOST_VALUES` values.
 
-    An empty list takes 3 bytes of text and 80 of memory.
+    An empty list takes 3 bytes of text but 80 bytes of memory.
     """
     # At least as many as there are, since text may contain these characters, too.
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_VALUES:
@@ -192,9 +194,9 @@ def decode(
     text: str = "",
     hints: Hints = MappingProxyType({}),
 ) -> _T:
-    """Return `data` converted to `kind`; raise `InvalidError` for unknown keys and wrong types.
+    """Convert `data` to the type `kind`; raise `InvalidError` for unknown keys and wrong types.
 
-    `hints` maps each struct to its common wrong keys, and each wrong key to advice.
+    `hints` maps each struct to the wrong keys that users often write, and each wrong key to advice.
     """
     try:
         return convert(data, kind)
@@ -210,7 +212,10 @@ def explain(
     hints: Hints = MappingProxyType({}),
     data: Any = None,
 ) -> InvalidError:
-    """Return the `InvalidError` for a validation error: key path, line if known, and suggestion."""
+    """Return an `InvalidError` that explains a validation error from msgspec.
+
+    It states the path of the key, its line if known, and what to write instead.
+    """
     message, _, location = str(error).partition(" - at ")
     spot = locate(location, kind, data)
     unknown = re.search(r"unknown field `(.+)`", message, re.DOTALL)
@@ -237,7 +242,7 @@ def explain(
 
 
 def place(where: str, text: str, path: Sequence[str]) -> str:
-    """Return the location for an error: the file and, if known, the line of the key."""
+    """Return the location to show in an error: the file and, if known, the line of the key."""
     numbers = lines(text)
     for depth in range(len(path), 0, -1):
         if line := numbers.get(tuple(path[:depth])):
@@ -246,7 +251,7 @@ def place(where: str, text: str, path: Sequence[str]) -> str:
 
 
 def lines(text: str) -> Mapping[tuple[str, ...], int]:
-    """Return the line of each key and item of a YAML text by path; indexes are text."""
+    """Return the line of each key and item of a YAML text, by its path with indexes as text."""
     if text in LINES:
         return LINES[text]
     from envbuilder.core import yaml_files
@@ -257,21 +262,21 @@ def lines(text: str) -> Mapping[tuple[str, ...], int]:
 def error_at(
     where: str, text: str, path: Sequence[str], problem: str, hint: str = ""
 ) -> InvalidError:
-    """Return the `InvalidError` for a key of a file, with its location, the problem and a hint."""
+    """Return an `InvalidError` for a key in a file, with its location, the problem and a hint."""
     return InvalidError(f"{place(where, text, path)}: {dotted(path)}{problem}", hint)
 
 
 def dotted(path: Iterable[str]) -> str:
-    """Return a key path as the start of a message: `environments.train.python: `."""
+    """Return a key path as the start of a message, such as `environments.train.python: `."""
     keys = ".".join(escaped(key, SHOWN) for key in path)
     return f"{keys}: " if keys else ""
 
 
 def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
-    """Return the hint for an unknown key.
+    """Return a hint on what to write instead of an unknown key.
 
-    It prefers the same key in another place, then a similar key in this place, then a similar key
-    in another place.
+    Prefer the same key in another place, then a similar key in this place, then a similar key in
+    another place.
     """
     from difflib import get_close_matches
 
@@ -297,7 +302,7 @@ def _instead(key: str, above: list[str], kind: Any, hints: Hints) -> str:
 
 
 def _below(kind: Any, prefix: str = "") -> dict[str, str]:
-    """Map each key that may appear below a type to a hint that suggests its full path."""
+    """Map each key that may appear anywhere inside a type to a hint that suggests its full path."""
     hints: dict[str, str] = {}
     for struct in structs([kind]):
         for name, inner in fields(struct):
@@ -315,7 +320,7 @@ def kind_of(value: Any) -> str:
 
 
 def worded(message: str, spot: Spot) -> str:
-    """Return msgspec's message about an invalid value in plain words."""
+    """Rephrase msgspec's message about an invalid value in plain words."""
     if match := _MISSING.match(message):
         return f"the key '{match[1]}' is missing"
     value = spot.value if spot.key is None else spot.key
@@ -340,9 +345,9 @@ def worded(message: str, spot: Spot) -> str:
 
 
 def advice(message: str, spot: Spot, source: str | None = None) -> str:
-    """Return advice on what to write in YAML instead of an invalid value; empty if unknown.
+    """Return advice on what to write in YAML instead of an invalid value; empty if there is none.
 
-    `source` is the text of a number, a date or another scalar as written in the file.
+    `source` is the text of a number, date or other scalar as it is written in the file.
     """
     match = _EXPECTED.match(message)
     if match is None:
@@ -364,7 +369,10 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
 
 
 def _names(match: re.Match[str]) -> list[str]:
-    """Return the expected kinds without null, so that no hint suggests leaving a value out."""
+    """Return the kinds that msgspec expected, without null.
+
+    Otherwise, a hint could suggest that the user leave a value out.
+    """
     names = [name.strip() for name in match[1].split("|")]
     return [name for name in names if name != "null"] or names
 
@@ -374,28 +382,31 @@ def _is_short(text: Any) -> bool:
 
 
 def _values(kind: Any) -> tuple[Any, ...]:
-    """Return the values of a Literal, or of all Literals in a union."""
+    """Return the values of a Literal type, or of all Literal types in a union."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return tuple(value for argument in get_args(kind) for value in _values(argument))
 
 
 class Spot(NamedTuple):
-    """The place of a validation error."""
+    """The place in the data that a validation error is about."""
 
     path: tuple[str, ...]
-    """Keys and indexes that lead to the place."""
+    """Keys and indexes that lead to this place."""
     kind: Any
-    """The expected type; None if the path leads to no known type."""
+    """The expected type; None if no type is known for this path."""
     value: Any
-    """The invalid value; None if it is unknown, or if it belongs to a free key and may be a
-    secret."""
+    """The invalid value.
+
+    None if the value is unknown, or if the user chose its key freely, since the value may then be a
+    secret.
+    """
     key: str | None = None
-    """The wrong key; None if the value at the path is wrong instead."""
+    """The wrong key; None if the key is right and the value at the path is wrong."""
 
 
 def locate(location: str, kind: Any, data: Any) -> Spot:
-    """Return the spot for a path in an error of msgspec, such as `$.a[0].b` or `$.a[...]`."""
+    """Return the place that a path in a msgspec error names: `$.a[0].b` or `$.a[...]`."""
     path: list[str] = []
     is_public = True
     for name, index in _PART.findall(location):
@@ -428,7 +439,7 @@ def below(kind: Any, key: str) -> Any:
 
 
 def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs among these types and among the arguments of unions and collections."""
+    """Yield the structs among these types and within their unions and collections."""
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield kind
@@ -437,12 +448,12 @@ def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
 
 
 def fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a struct with their types."""
+    """Yield each key of a struct as it is written in files, with its type."""
     return ((f.encode_name, f.type) for f in msgspec.structs.fields(struct))
 
 
 def metas(kind: Any) -> Iterator[msgspec.Meta]:
-    """Yield the annotations of a type; for a union, those of each member."""
+    """Yield the `Meta` annotations of a type; for a union, those of each member."""
     for member in _members(kind):
         for meta in getattr(member, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta):
@@ -450,14 +461,14 @@ def metas(kind: Any) -> Iterator[msgspec.Meta]:
 
 
 def _members(kind: Any) -> Sequence[Any]:
-    """Return the members of a union, or a tuple of the type itself if it is not a union."""
+    """Return the members of a union; for any other type, a tuple of the type itself."""
     if get_origin(kind) in {Union, UnionType}:
         return get_args(kind)
     return (kind,)
 
 
 def item(data: Any, key: str) -> Any:
-    """Return an item of a mapping or a list; None if there is no such item."""
+    """Return the item of a mapping or list at this key or index; None if there is none."""
     try:
         if isinstance(data, list | tuple):
             return data[int(key)]
@@ -471,7 +482,7 @@ def _pairs(data: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _first_invalid(pairs: Iterable[tuple[Any, Any]], kind: Any) -> str | None:
-    """Return the first key whose value does not match the type; None if all match."""
+    """Return the first key whose value does not have the type `kind`; None if all values do."""
     for key, value in pairs:
         if not _fits(value, kind):
             return str(key)
@@ -497,7 +508,7 @@ def decode_lock(
     name: str,
     command: tuple[str, ...],
 ) -> _S:
-    """Return a decoded lock; raise `InvalidError` if it is damaged or of an unknown schema.
+    """Decode a lock; raise `InvalidError` if it is damaged or has an unknown schema.
 
     `check` raises `InvalidError` for errors that the types cannot express. `name` names the lock in
     messages. `command` is the command that creates a new lock.

@@ -1,4 +1,4 @@
-"""Errors with their exit codes, and the parts of messages: safe text, and hints.
+"""Errors with their exit codes, and the parts of their messages: safe text and hints.
 
 Every message states what happened and where; its hints state what to do next. `cli.main` is the
 only place that catches these errors and turns them into text and an exit code.
@@ -25,20 +25,22 @@ INTERRUPTED = 130
 _PASTED = re.compile(r"`[^`]*`|\b[a-z_]+: (?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\")")
 """Text that users paste: a command in backticks, or a line of envbuilder.yaml."""
 _LONGEST_LINE = 20_000
-"""Maximum number of characters of a reason, which may list dozens of packages or repeat a build's
-output."""
+"""Maximum length of a reason in characters.
+
+A reason may list dozens of packages or repeat a build's output.
+"""
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
 """Maximum number of characters of a file's text that a message repeats."""
 LONGEST = 1000
-"""Default for the maximum number of characters of text from files, servers and programs."""
+"""Default for the maximum length of text from files, servers and programs, in characters."""
 
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
-"""Characters that Unicode classifies as printable, but that show nothing."""
+"""Characters that Unicode classifies as printable, but that are invisible."""
 
 
 def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: bool = False) -> str:
-    """Return untrusted text that cannot move a terminal's cursor or hide other text.
+    """Return untrusted text in a form that cannot move a terminal's cursor or hide other text.
 
     Control characters (C0 and C1), bidirectional and zero-width characters, and lone surrogates are
     replaced by `instead`. Line breaks and tabs are replaced too, unless `lines` is set. Text longer
@@ -53,8 +55,8 @@ def printable(text: str, limit: int = LONGEST, *, instead: str = "?", lines: boo
 def escaped(text: str, limit: int = LONGEST) -> str:
     r"""Return text on one line, with escapes (`\x1b`) for the characters that `printable` replaces.
 
-    Messages use this for names of the user's own files and for output of other programs: an escape
-    shows which character to look for.
+    Messages use this function for names of the user's own files and for other programs' output,
+    because an escape shows which character to look for.
     """
     return escaped_lines(clipped(text, limit)).replace("\n", "\\n").replace("\t", "\\t")
 
@@ -74,8 +76,8 @@ def escaped_lines(text: str) -> str:
 def escaped_json(text: str) -> str:
     """Return a JSON document with JSON escapes for the characters that `printable` replaces.
 
-    The document's value does not change: such characters occur only in strings. Line breaks between
-    values are kept.
+    The value of the document does not change, because such characters occur only in strings. Line
+    breaks between values are kept.
     """
     if _is_shown(text):
         return text
@@ -85,7 +87,10 @@ def escaped_json(text: str) -> str:
 
 
 def _is_shown(text: str) -> bool:
-    """Return whether no character of the text needs an escape; fast, since most need none."""
+    """Return whether no character of the text needs an escape.
+
+    This is a fast check to call first, since most text needs no escapes.
+    """
     return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
 
 
@@ -97,13 +102,13 @@ def is_encodable(text: str) -> bool:
 def encodable(text: str) -> str:
     r"""Return text with an escape such as `\udcff` for each lone surrogate.
 
-    In Python, lone surrogates stand for bytes of a file name or an argument that are not UTF-8.
+    In Python, a lone surrogate stands for a byte in a file name or an argument that is not UTF-8.
     """
     return text.encode(errors="backslashreplace").decode()
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return the text, shortened to `limit` characters; shortened text ends in "…"."""
+    """Return the text, shortened to `limit` characters and ending in "…" if it is longer."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -112,7 +117,7 @@ def _shown(character: str) -> bool:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
-    """Wrap one line between words, without breaking text that users paste.
+    """Wrap one line of text between words, without breaking a command or line that users paste.
 
     `first` is put before the first line, and `rest` before each further line.
     """
@@ -131,30 +136,30 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text of any origin as one line of limited length, which a lock can hold."""
+    """Return any text as a single line of limited length that can be stored in a lock."""
     return escaped(" ".join(text.split()), _LONGEST_LINE)
 
 
 def counted(number: float, noun: str) -> str:
-    """Return a number and a noun, in the plural unless the number is 1."""
+    """Return a number and a noun, which is plural unless the number is 1, such as `3 files`."""
     if number != 1:
         noun += "es" if noun.endswith("s") else "s"
     return f"{number:g} {noun}"
 
 
 def first(items: Sequence[str], most: int) -> str:
-    """Return the first `most` items and the number of further ones, such as `a, b and 3 more`."""
+    """Join the first `most` items and the number of further ones, such as `a, b and 3 more`."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def escaped_markdown(text: str) -> str:
-    """Escape all characters of a text that Markdown would take as markup."""
+    """Escape all characters of a text that Markdown would interpret as markup."""
     return re.sub(r"([\\`*_{}\[\]<>&#|~$!])", r"\\\1", text)
 
 
 def shown(text: str) -> str:
-    """Return a short piece of untrusted text, quoted and without control characters."""
+    """Return untrusted text quoted, shortened and without control characters, for a message."""
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
@@ -165,14 +170,19 @@ HIDDEN = "…"
 _URL = r"://([^\s'\"<>`]+)"
 _ENCODED_USER = r"(?i)(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40"
 _AUTHORITY = r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*"
-"""A host with an optional port and no user. Any other text before the first slash may be the start
-of a password that contains a slash."""
+"""A host with an optional port and no user.
+
+Any other text before the first slash may be the start of a password that contains a slash.
+"""
 _WITHOUT_SCHEME = (
     r"(?m)(?:(?<=[\s'\"<>`=(])|^)[^\s'\"<>`=(/@:]+:(?!//)[^\s'\"<>`=(@]+@(?!sha(?:256|384|512):)"
 )
 _HEADER = r"(?i)(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'\",]+"
 _PORT = r"(integer value as )'[^'\s]*'"
-"""Python's error for an invalid port, which repeats half of a password that contains a slash."""
+"""Python's error message for an invalid port.
+
+It repeats half of the password if the password contains a slash.
+"""
 _CONDA_PATH = r"/t/[^/]+(?=/|\Z)"
 
 
@@ -189,7 +199,7 @@ def public(url: str) -> str:
 
 
 def is_public(url: str) -> bool:
-    """Return whether the URL contains nothing that `public` removes."""
+    """Return whether the URL contains none of the parts that `public` removes."""
     return public(url) == url
 
 
@@ -200,13 +210,15 @@ _NAME = (
     r"(?<!file)(?<!path)(?<!name)(?<!ref)(?<!dir)(?<!url)(?<!type)(?<!length)(?<!stdin)|token\d*"
     r"|(?:access|account|api|auth|encryption|master|private|signing)[_.-]?key\d*|[_.-](?:pass|pwd))"
 )
-"""A name whose value is secret, such as `hf-token` or `AWS_SECRET_ACCESS_KEY`, but not `tokens` or
-`pad_token`."""
+"""The name of a secret, such as `hf-token` or `AWS_SECRET_ACCESS_KEY`.
+
+`tokens` and `pad_token` do not match.
+"""
 _HARMLESS = (
     r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|[<>=^~]{0,2} ?\d+(?:\.\d+)+"
     r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
 )
-"""Beginnings of harmless values: a reference to a secret, a switch, a type or a version."""
+"""How a harmless value begins: as a reference to a secret, a switch, a type or a version."""
 _SECRET = (
     rf"(?im)(?<![\w./-])(?P<dash>--?)?(?P<name>{_NAME})(?:(?:\\?[\"'])?\s{{0,4}}=\s{{0,4}}(?!=)"
     r"|(?(dash)(?:\\?[\"']\s{0,4},?\s{0,4}(?=\\?[\"'])|\s+)(?!\\?[\"']?-)|(?!))"
@@ -218,7 +230,7 @@ _SECRET = (
 )
 _OPTION = rf"(?i)--?{_NAME}"
 _WORD = rf"(?is)\A(--?{_NAME}=|{_NAME}=(?=\S+\Z))(?!{_HARMLESS}).+"
-"""A word of a command that contains an unquoted secret."""
+"""A command-line argument that contains an unquoted secret."""
 _FORMS = (
     r"(?<![\w/+-])(?P<name>hf_|gh[oprsu]_|github_pat_|glpat-|AKIA|ASIA|AIza|npm_|sk-|[rs]k_live_"
     r"|xox[abeoprs]-|pypi-AgE|nvapi-|gsk_|r8_|dckr_pat_|-----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY|eyJ)"
@@ -232,11 +244,11 @@ _NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
 
 
 def redacted(text: str) -> str:
-    """Return the text with each credential in it replaced by an ellipsis.
+    """Replace each credential in the text with an ellipsis.
 
     All text that is written or printed passes through this function. Credentials are the login and
-    query of a URL, a value that follows a secret's name anywhere in the text, and tokens of a
-    well-known form.
+    the query of a URL, any value that follows the name of a secret, and tokens in a well-known
+    form.
     """
     if any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
         text = re.sub(_URL, _redacted_url, text)
@@ -250,7 +262,10 @@ def redacted(text: str) -> str:
 
 
 def redacted_words(words: Iterable[str]) -> list[str]:
-    """Return a command's words for a file: encodable, with an ellipsis for each credential."""
+    """Return a command's arguments, encodable and without credentials, for writing to a file.
+
+    An ellipsis replaces each credential.
+    """
     result: list[str] = []
     is_secret = False
     for word in words:
@@ -263,10 +278,10 @@ def redacted_words(words: Iterable[str]) -> list[str]:
 
 
 def redacted_values(value: Any) -> Any:
-    """Return plain data for a file: encodable, with an ellipsis for each credential.
+    """Return plain data, encodable and without credentials, for writing to a file.
 
-    Strings in a list are treated as the words of a command, which may be a secret's name and its
-    value.
+    An ellipsis replaces each credential. Strings in a list are treated as the arguments of a
+    command, which may be the name of a secret followed by its value.
     """
     match value:
         case str():
@@ -283,9 +298,9 @@ def redacted_values(value: Any) -> Any:
 
 
 def secrets_in(text: str) -> list[tuple[int, str]]:
-    """Return the line number and name of each credential in a file that will be shared.
+    """Return the line number and name of each credential in the text of a file to be shared.
 
-    References such as `${HF_TOKEN}` and the query of a URL do not count.
+    References such as `${HF_TOKEN}` and the queries of URLs do not count.
     """
     result: list[tuple[int, str]] = []
     for pattern in (_SECRET, _FORMS, _LOGIN):
@@ -295,7 +310,7 @@ def secrets_in(text: str) -> list[tuple[int, str]]:
 
 
 def log_text(text: str) -> str:
-    """Return another program's output without credentials and control characters.
+    """Return another program's output without credentials, with control characters escaped.
 
     The result is safe to keep in a log and to show on a terminal.
     """
@@ -314,21 +329,21 @@ def _redacted_url(match: re.Match[str]) -> str:
 
 
 class Hint(NamedTuple):
-    """Advice on what to do next: a sentence, and the command that does it.
+    """Advice on what to do next: a sentence, and optionally the command that does it.
 
-    A sentence that announces a command ends without a full stop, since `str` adds a colon.
+    A sentence that introduces a command has no full stop at its end, since `str` adds a colon.
     """
 
     sentence: str
     command: tuple[str, ...] = ()
-    """The words after `envbuilder`. The user fills in words in capitals, such as NAME."""
+    """The words after `envbuilder`. The user replaces words in capitals, such as NAME."""
 
     def __str__(self) -> str:
         """Return the hint on one line, for JSON and for reasons."""
         return ": ".join(filter(None, (self.sentence, self.command_line())))
 
     def command_line(self) -> str:
-        """Return the command quoted for a shell, on one line; empty if there is no command."""
+        """Return the command on one line, quoted for a shell; empty if there is no command."""
         import shlex
 
         if not self.command:
@@ -337,7 +352,7 @@ class Hint(NamedTuple):
 
 
 def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
-    """Return the given hints as a tuple, without credentials."""
+    """Return the given hint or hints as a tuple, without credentials."""
     if isinstance(hints, str):
         hints = (Hint(hints),) if hints else ()
     elif isinstance(hints, Hint):
@@ -356,7 +371,7 @@ def make_room(setting: str) -> tuple[Hint, ...]:
 class EnvbuilderError(Exception):
     """Base class of all expected failures, with a `message` (what, where) and `hints` (what next).
 
-    Credentials are removed from both, since they may repeat any text.
+    Credentials are removed from the message and the hints, since both may repeat any text.
     """
 
     exit_code = BUILD_FAILED
@@ -378,9 +393,9 @@ _Error = TypeVar("_Error", bound=EnvbuilderError)
 def with_context(
     error: _Error, context: str = "", hint: str | Hint | Iterable[Hint] = ""
 ) -> _Error:
-    """Return the error with `context: ` before its message and with the given hints added.
+    """Put `context: ` before an error's message, add the given hints, and return the error.
 
-    The error object itself is changed, so it keeps its class, cause and traceback.
+    The same object is returned, so the error keeps its class, cause and traceback.
     """
     if context:
         error.message = redacted(f"{context}: {error.message}")
@@ -390,30 +405,30 @@ def with_context(
 
 
 class BuildError(EnvbuilderError):
-    """A fetch or build step failed: wrong hash, full disk, failing command (exit 1)."""
+    """A download or build step failed: wrong hash, full disk or failed command (exit 1)."""
 
     exit_code = BUILD_FAILED
 
 
 class UnreachableError(BuildError):
-    """An index does not answer, or refuses the request (exit 4)."""
+    """An index did not answer, or refused the request (exit 4)."""
 
     exit_code = TOOL_MISSING
 
 
 class WrongHashError(BuildError):
-    """A file does not match its hash in the lock; none of it was kept (exit 1)."""
+    """A file does not match its hash in the lock; none of the file was kept (exit 1)."""
 
     def __init__(
         self, message: str, hint: str | Hint | Iterable[Hint] = "", *, actual: str = ""
     ) -> None:
         super().__init__(message, hint)
         self.actual = actual
-        """The sha256 of the file, or an empty string if it was not computed."""
+        """The file's sha256, or an empty string if it was not computed."""
 
 
 class ChangedFileError(WrongHashError):
-    """A source has a different file under a locked file's name; none of it was kept (exit 1)."""
+    """A source offers a different file under a locked file's name; none of it was kept (exit 1)."""
 
 
 class InvalidError(EnvbuilderError):
@@ -439,7 +454,7 @@ class ToolError(EnvbuilderError):
 
 
 class CommandError(ToolError):
-    """The user's command is missing (exit 127) or cannot be executed (126), as in a shell."""
+    """The user's command is missing (exit 127) or cannot be executed (exit 126), as in a shell."""
 
     def __init__(self, message: str, hint: str = "", *, run_code: int) -> None:
         super().__init__(message, hint)
@@ -453,7 +468,7 @@ class VerifyError(EnvbuilderError):
 
 
 class SignatureError(EnvbuilderError):
-    """A required signature is missing or not accepted (exit 5)."""
+    """A required signature is missing or was not accepted (exit 5)."""
 
     exit_code = VERIFY_FAILED
 

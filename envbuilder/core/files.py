@@ -1,17 +1,18 @@
 """Read and write files safely, and decide whose files are trusted.
 
-A file appears under its name by a single rename. Until then it has a temporary name next to it. The
-temporary file is never opened through a link or over another user's file, since others may be able
-to write to the folder.
+A file is written under a temporary name in the same folder, and gets its own name by a single
+rename. The temporary file is never opened through a link or over another user's file, since others
+may be able to write to the folder.
 
-A marker records that envbuilder created the folder that holds it. A folder that already existed
-gets no marker, so that its content is never treated as envbuilder's.
+A marker file in a folder records that envbuilder created the folder. A folder that already existed
+gets no marker, so that its contents are never treated as envbuilder's.
 
 The user's own files and root's files are trusted, as with git's `safe.directory`. A project file
 names package indexes, base images and profiles. If another user put a project file into a parent of
 the working folder, it would determine what this user, or root, installs and runs.
 
-This module is long because all reading and writing of files, and trust in them, is here.
+This module is long because it contains all reading and writing of files and all decisions about
+trust in them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from envbuilder.core.text import binary_size
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PRIVATE = 0o600
-"""Mode of files that describe a user or a machine."""
+"""File mode for files that describe a user or a machine."""
 MARKER = ".made-by-envbuilder"
 _SIGNATURE = b"envbuilder made this folder\n"
 _CONTENT = _SIGNATURE + (
@@ -54,15 +55,16 @@ _CONTENT = _SIGNATURE + (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 _LARGEST = 64 << 20
-"""Maximum size in bytes of a marker or a cache entry. In a shared folder, others may write these
-files."""
+"""Maximum size in bytes of a marker or a cache entry, since others may write to a shared folder."""
 _BLOCK = 1 << 18
 """Number of bytes read from a file at a time."""
 LARGEST_TEXT = 1 << 20
-"""Maximum size in bytes of a text file of a user or a repository. The largest profile has 1,800."""
+"""Maximum size in bytes of a user's or repository's text file. The largest profile has 1,800."""
 TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
-"""Variable that lists folders, separated as in PATH, whose files are trusted regardless of
-owner."""
+"""Variable that lists folders whose files are trusted, whoever owns them.
+
+The folders are separated as in PATH.
+"""
 
 
 @contextmanager
@@ -82,10 +84,10 @@ def explained(
 
 
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
-    """Return the bytes of a regular file; raise `OSError` for others and if larger than `limit`.
+    """Read a regular file; raise `OSError` if it is not one or has more than `limit` bytes.
 
-    With `pipes`, also read pipes and devices, for a file that the user names. Otherwise they are
-    refused, since opening a pipe blocks until another process writes to it.
+    With `pipes`, which is for files that the user names, pipes and devices are read too. Otherwise
+    they are refused, since opening a pipe blocks until another process writes to it.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
     with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 (a descriptor)
@@ -98,13 +100,13 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
 
 
 def read_named(path: Path, limit: int, hint: str | Hint = "") -> bytes:
-    """Return the bytes of a file or pipe that the user names; raise `InvalidError` on failure."""
+    """Read a file or pipe that the user has named; raise `InvalidError` if that fails."""
     with explained(path, hint=hint):
         return read(path, limit, pipes=True)
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file of limited size; raise `InvalidError` if that fails."""
+    """Read a UTF-8 text file of limited size; raise `InvalidError` if that fails."""
     with explained(path):
         content = read(path, LARGEST_TEXT)
     try:
@@ -115,9 +117,9 @@ def read_text(path: Path) -> str:
 
 
 def write(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace a file atomically, creating its folder; an `OSError` leaves the old file in place.
+    """Replace a file atomically, creating its folder if needed.
 
-    `mode` is subject to the umask.
+    If an `OSError` is raised, the old file is unchanged. `mode` is subject to the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with staged(path, content, mode) as temporary:
@@ -125,20 +127,20 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 class _Parsed(Struct, frozen=True):
-    """A copy of a YAML file in JSON."""
+    """A YAML file's data as it is cached in a JSON file."""
 
     of: str
-    """Digest of the YAML file and its parser."""
+    """Digest of the YAML file's text and of the parser's source."""
     data: dict[str, Any]
     lines: tuple[tuple[tuple[str, ...], int], ...] = ()
-    """The line of each key and item; not kept for shipped files."""
+    """The line of each key and item; not stored for profiles that are shipped with envbuilder."""
 
 
 def parse_shipped(text: str, path: Path) -> dict[str, Any]:
-    """Return the YAML mapping in the text of a profile's file, as `parse_yaml` does.
+    """Parse the text of a profile file and return its mapping, as `parse_yaml` does.
 
-    The data of a shipped profile is cached beside the file, as Python caches modules, if the folder
-    is writable.
+    The data of a shipped profile is cached next to the file, like Python's compiled modules, if the
+    folder is writable.
     """
     if not path.is_relative_to(resources.profiles_dir()):
         return decoding.parse_yaml(text, str(path))
@@ -146,10 +148,10 @@ def parse_shipped(text: str, path: Path) -> dict[str, Any]:
 
 
 def parse_cached(text: str, path: Path, copy: Path, *, is_users: bool = False) -> dict[str, Any]:
-    """Return the YAML mapping in a file's text, as `parse_yaml` does, cached in the file `copy`.
+    """Parse a file's text and return the mapping, as `parse_yaml` does, cached in the file `copy`.
 
-    With `is_users`, the file is the user's: its lines are cached, too, and others cannot read the
-    copy.
+    `is_users` says that the file belongs to the user. Then the line of each key is cached too, and
+    other users cannot read the copy.
     """
     parser = Path(decoding.__file__).with_name("yaml_files.py").read_bytes()
     digest = hashlib.sha256(parser + text.encode()).hexdigest()
@@ -173,9 +175,10 @@ def parse_cached(text: str, path: Path, copy: Path, *, is_users: bool = False) -
 def staged(
     path: Path, content: bytes, mode: int = 0o666, final_mode: int | None = None
 ) -> Iterator[Path]:
-    """Yield a new file next to `path` with all of `content`, for the caller to rename.
+    """Yield a new temporary file with `content` next to `path`, which the caller renames.
 
-    The file is removed if the caller fails. `mode` is subject to the umask, `final_mode` is not.
+    The temporary file is removed if the caller fails. `mode` is subject to the umask; `final_mode`
+    is not.
     """
     temporary = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
@@ -197,17 +200,17 @@ def save(
     failure: type[EnvbuilderError],
     hint: str | Hint,
 ) -> Path:
-    """Write a file like `write` and return its path, but raise `failure` instead of `OSError`."""
+    """Write a file as `write` does and return its path; raise `failure` instead of `OSError`."""
     with explained(path, failure, hint, done="written"):
         write(path, content)
     return path
 
 
 def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
-    """Replace files in this order, creating their folders; each file keeps its mode.
+    """Replace files in the given order, creating missing folders; each file keeps its mode.
 
-    If one file cannot be written, all are restored, and `InvalidError` with `hint` is raised. They
-    are also restored after a signal, except SIGKILL.
+    If a file cannot be written, restore all files and raise `InvalidError` with `hint`. The files
+    are also restored after any signal except SIGKILL.
     """
     path = Path()
     try:
@@ -240,7 +243,7 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _replaced(path: Path, temporary: Path) -> Iterator[None]:
-    """Rename a file into place; restore the earlier file if the caller fails."""
+    """Rename `temporary` to `path`; restore the earlier file at `path` if the caller fails."""
     mode = _mode(path)
     earlier: bytes | None = None
     with suppress(OSError):
@@ -267,7 +270,7 @@ def _mode(path: Path) -> int | None:
 
 
 def full_or_broken(error: OSError, path: Path) -> BuildError:
-    """Return the `BuildError` for a failed write."""
+    """Return the `BuildError` for a failed write, with advice if the disk is full."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return BuildError(
             f"no space left on the disk of {path.parent}",
@@ -280,11 +283,12 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file next to `path`, which replaces `path` at the end; on failure, remove it.
+    """Yield an open file next to `path`; it replaces `path` at the end, or is removed on failure.
 
-    Callers write to it with `write_all`. This is for large files: what a killed process left is
-    overwritten and does not accumulate. Raise `BuildError` if another process is writing the file,
-    or if something else has its name, and `OSError` on a full disk.
+    Callers write to the file with `write_all`. This function is for large files: a partial file
+    left by a killed process is overwritten, so such files do not accumulate. Raise `BuildError` if
+    another process is writing the file or if something else has the partial file's name, and
+    `OSError` if the disk is full.
     """
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -303,20 +307,20 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_all(out: IO[bytes], data: bytes) -> None:
-    """Write all of `data` to an unbuffered file."""
+    """Write all of `data` to an unbuffered file, whose `write` may write only a part of it."""
     view = memoryview(data)
     while view:
         view = view[out.write(view) :]
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Return whether this is a plain file of this user without other hard links."""
+    """Return whether this is a regular file of the current user with no other hard links."""
     owned = status.st_uid == os.geteuid() and status.st_nlink == 1
     return owned and stat.S_ISREG(status.st_mode)
 
 
 def _opened(part: Path) -> int:
-    """Open a partial file that is new, or that an earlier process of this user left behind."""
+    """Open a partial file; it must be new or left behind by an earlier process of this user."""
     try:
         return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
     except FileExistsError:
@@ -334,7 +338,7 @@ def _opened(part: Path) -> int:
 
 
 def _locked(descriptor: int, part: Path) -> bool:
-    """Lock a partial file; return whether that succeeded and the file is still in place."""
+    """Lock a partial file; return whether that succeeded and the file still has its name."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), part.lstat())
@@ -362,8 +366,8 @@ def file_sha256(path: Path) -> str:
 def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
     """Return the value cached in the file `entry`, or call `make` and cache its value.
 
-    A file that is damaged or holds a value of another type counts as missing. If the value cannot
-    be written (full disk, read-only folder), it is made anew each time.
+    A cached file that is damaged or holds a value of another type counts as missing. If the file
+    cannot be written (full disk, read-only folder), every call makes the value again.
     """
     with suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
@@ -379,8 +383,8 @@ def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
 def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing.
 
-    A created folder gets a marker, unless `marked` is False because its content has its own
-    markers. New folders are accessible to this user only. A new folder in a marked folder gets the
+    A folder created here gets a marker, unless `marked` is False because its contents have markers
+    of their own. It is accessible to this user only, except in a marked folder: there, it gets the
     mode of that folder, which the user may have opened to others. The mode of an existing folder is
     never changed. Raise `OSError` if the folder cannot be created.
     """
@@ -405,22 +409,22 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
 
 
 def folder_identity(folder: Path) -> str:
-    """Return hexadecimal digits that identify a folder, the same on every call."""
+    """Return a hexadecimal hash of a folder's path, which identifies the folder across calls."""
     return hashlib.sha256(os.fsencode(folder)).hexdigest()
 
 
 def mark_folder(folder: Path) -> None:
-    """Mark a folder that was just created; raise `OSError` on a full disk."""
+    """Write the marker into a folder that was just created; raise `OSError` if the disk is full."""
     write(folder / MARKER, _CONTENT)
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether the path is a folder, and not a link to a folder."""
+    """Return whether the path is a folder that is not a symbolic link."""
     return path.is_dir() and not path.is_symlink()
 
 
 def is_marked(folder: Path) -> bool:
-    """Return whether envbuilder created the folder; a marker that is a link does not count."""
+    """Return whether a folder has envbuilder's marker; a marker that is a link does not count."""
     marker = folder / MARKER
     try:
         return not marker.is_symlink() and read(marker, _LARGEST).startswith(_SIGNATURE)
@@ -429,15 +433,16 @@ def is_marked(folder: Path) -> bool:
 
 
 def remove(path: Path, root: Path, aside: str = "") -> None:
-    """Remove a file, a link or a folder below `root`; raise `OSError` if that fails.
+    """Remove a file, link or folder below `root`; raise `OSError` if that fails.
 
-    A folder that contains a mount point is left untouched: the mounted files belong elsewhere.
+    A folder that contains a mount point is left untouched, because the mounted files belong
+    elsewhere.
 
-    No component below `root` may be a link: each folder on the path is opened relative to its
-    parent's descriptor, so that none can be swapped for a link meanwhile. Links in the folder are
-    removed, but not their targets. The marker is removed last, so that a folder left behind by a
-    killed process is still marked. With `aside`, the folder is first marked and renamed to `aside`,
-    so that a partially removed folder is never used.
+    No component of the path below `root` may be a link: each folder on the path is opened relative
+    to its parent's descriptor, so that none can be replaced by a link meanwhile. Links in a removed
+    folder are removed, but their targets are not. The marker is removed last, so that a folder left
+    behind by a killed process still has it. With `aside`, the folder is first marked and renamed to
+    `aside`, so that a partially removed folder is never used.
     """
     import shutil
 
@@ -481,7 +486,7 @@ def mounts_below(folder: Path, table: str) -> list[str]:
 
 
 def mount_table() -> str:
-    """Return the mount table; empty if the system does not provide it."""
+    """Return the text of the system's mount table; empty if the system does not provide one."""
     with suppress(OSError):
         return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return ""
@@ -494,18 +499,18 @@ def _open_folder(name: str, within: int | None, opened: ExitStack) -> int:
 
 
 class Look(Protocol):
-    """Lookup of a path's owner, mode and identity, on this machine or in a test."""
+    """Function that looks up a path's owner, mode and identity, on this machine or in a test."""
 
     def __call__(self, path: Path, *, follow: bool) -> os.stat_result | None:
         """Return the status of a path, or of its target if `follow`; None if it does not exist."""
 
 
 class Trust(Struct, frozen=True, kw_only=True):
-    """Users and folders whose files are trusted."""
+    """The users and folders whose files are trusted."""
 
     uids: frozenset[int]
     folders: frozenset[Path] = frozenset()
-    """Folders whose files are trusted regardless of their owner."""
+    """Folders whose files are trusted, whoever owns them."""
 
 
 def look(path: Path, *, follow: bool) -> os.stat_result | None:
@@ -517,7 +522,10 @@ def look(path: Path, *, follow: bool) -> os.stat_result | None:
 
 
 def trust(environ: Mapping[str, str], uid: int) -> Trust:
-    """Return a user's trust: that user and root; for root under sudo, also the calling user."""
+    """Return whom a user trusts: the user and root, and under sudo also the user who called sudo.
+
+    Also include the folders that `TRUSTED_VARIABLE` lists.
+    """
     uids = {0, uid}
     behind = environ.get("SUDO_UID", "")
     if uid == 0 and behind.isascii() and behind.isdecimal() and len(behind) < 11:
@@ -527,7 +535,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
 
 
 def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
-    """Return the trust of this process's user."""
+    """Return whom the user of this process trusts, as `trust` does."""
     return trust(environ, os.geteuid())
 
 
@@ -546,11 +554,11 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
 
 
 def objection(path: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how another user controls the content of a path; empty if no other user does.
+    """Return in what way another user controls the content of a path; empty if none does.
 
-    The path and its folder are judged, since the owner of the folder can exchange the path; for
-    links, the target is judged, too. Groups are not considered, because somebody chose their
-    members.
+    Both the path and its folder are checked, since the owner of a folder can replace what is in it.
+    For links, the target is checked, too. Write access for groups is ignored, because somebody
+    chose the members of each group.
     """
     if not trusted.folders.isdisjoint((path, path.parent)):
         return ""
@@ -560,7 +568,7 @@ def objection(path: Path, trusted: Trust, look: Look = look) -> str:
 
 
 def require_own(path: Path, trusted: Trust | None = None) -> None:
-    """Raise `InvalidError` if another user controls the content of a path or anything below it.
+    """Raise `InvalidError` if another user controls the content of a path or of anything below it.
 
     A missing path is accepted.
     """
@@ -579,7 +587,7 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
 
 
 def require_unlinked(folder: Path) -> None:
-    """Raise `InvalidError` if the folder is a link: files written there would land elsewhere."""
+    """Raise `InvalidError` if the folder is a link, since files would be written somewhere else."""
     if folder.is_symlink():
         raise InvalidError(
             f"{folder} is a symbolic link, but locks are only written to folders of the project",
@@ -588,17 +596,17 @@ def require_unlinked(folder: Path) -> None:
 
 
 def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how others can put files into one of envbuilder's folders; empty if they cannot."""
+    """Return how other users can put files into a folder of envbuilder's; empty if they cannot."""
     if not trusted.folders.isdisjoint(folder.parents) or not _keeps_modes(folder, look):
         return ""
     return objection(folder, trusted, look)
 
 
 def _keeps_modes(path: Path, look: Look) -> bool:
-    """Return whether the file system that holds a path stores file modes.
+    """Return whether the file system of a path stores file modes.
 
     Windows drives in WSL, FAT and some shared folders show every path, including their own root, as
-    writable by everybody; the mode means nothing there.
+    writable by everybody. Modes have no meaning there.
     """
     device = None
     root = None
@@ -619,9 +627,10 @@ def _open_to_all(facts: os.stat_result, *, sticky: bool = True) -> bool:
 
 
 def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: bool = False) -> str:
-    """Return why a path is not trusted; a link is trusted only if both it and its target are.
+    """Return why a path is not trusted; a link is trusted only if it and its target both are.
 
-    With `sticky`, accept a folder where every user can add files, but only replace their own.
+    With `sticky`, a folder is accepted in which every user can add files but replace only their
+    own.
     """
     itself = look(path, follow=False)
     if itself is None:
@@ -645,7 +654,7 @@ def _user(uid: int) -> str:
 
 
 def ignored_note(folder: Path, reason: str) -> str:
-    """Return the message about a project's folder whose files are ignored."""
+    """Return the message that a project's settings and profiles are ignored, and why."""
     return escaped(
         f"ignored the settings and profiles in {folder}: {reason}. To use them:"
         f" {TRUSTED_VARIABLE}={folder}"

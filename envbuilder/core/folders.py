@@ -1,4 +1,4 @@
-"""Pack a folder as a reproducible tar: sorted by path, without times and owners."""
+"""Pack a folder as a reproducible tar archive: sorted by path, without times and owners."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from envbuilder.core.errors import InvalidError, escaped, shown
 from envbuilder.core.settings import LOCKS
 
 LARGEST = 2 << 30
-"""Maximum total size of a folder's files in bytes."""
+"""Maximum total size in bytes of the files in a folder."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv", LOCKS})
-"""Names of folders that are not part of a source."""
+"""Names of folders that are never packed."""
 
 
 class _Hashed:
-    """Writer that hashes all data and, if a stream is given, writes the data to it."""
+    """Writer that hashes all data and, if it has a stream, also writes the data there."""
 
     def __init__(self, stream: BinaryIO | None) -> None:
         self.sha256 = hashlib.sha256()
@@ -34,7 +34,7 @@ class _Hashed:
 
 
 def within(project: Path, path: str) -> Path:
-    """Return a folder of a project; raise `InvalidError` if it is missing or not in the project."""
+    """Return the folder at `path`; raise `InvalidError` if it is missing or outside the project."""
     try:
         folder = (project / path).resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:
@@ -45,9 +45,10 @@ def within(project: Path, path: str) -> Path:
 
 
 def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool) -> str:
-    """Write a folder as a tar and return its sha256; `what` names the folder in messages.
+    """Pack a folder as a tar archive, write it to `stream` if given, and return its sha256.
 
-    `local` means that the folder belongs to the user's own project, not to a fresh clone.
+    `what` names the folder in messages. `local` means that the folder belongs to the user's own
+    project and is not a fresh clone.
     """
     hashed = _Hashed(stream)
     left = LARGEST
@@ -76,11 +77,12 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
 
 
 def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
-    """Yield the paths of a source's files and links, at most `archives.MOST_FILES`.
+    """Yield the relative paths of the files and links to pack.
 
-    In a `local` folder, only files that git tracks count, so that a clone has the same files; if
-    git tracks none, all count. Files that no image may contain, such as logins, keys and caches,
-    are left out.
+    In a `local` folder, only files that git tracks are packed, so that a clone gives the same
+    files. If git tracks none, all files are. Files that no image may contain, such as logins, keys
+    and caches, are skipped. Raise `InvalidError` if there are more than `archives.MOST_FILES`
+    files.
     """
     tracked = publishable.tracked(folder) if local else frozenset[str]()
     count = 0

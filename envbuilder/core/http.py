@@ -1,8 +1,8 @@
 """HTTP requests and downloads with the user's proxies and certificates, retries and limits.
 
-All requests for packages, base images and checks of sources pass through this module. So one place
-decides what a server may do and who receives a login. `http_transport` limits the time of each
-connection. No downloaded file is trusted before its hash is checked.
+All requests for packages, base images and checks of sources pass through this module, so a single
+place decides what a server may do and who receives a login. `http_transport` limits the time of
+each connection. No downloaded file is trusted before its hash is checked.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     Session = http_transport.Session  # other modules take it from here: to import it loads requests
 
 PAGE_BYTES = 64 << 20
-"""Maximum size in bytes of an index page, a package list or another text from a server."""
+"""Maximum size in bytes of an index page, a package list or other text from a server."""
 PAGE_SECONDS = 300.0
 FILE_BYTES = 16 << 30
-"""Maximum number of bytes that a server may send for a file of unknown size."""
+"""Maximum number of bytes that a server may send for a file whose size is unknown."""
 ATTEMPTS = 4
 PATIENCE_SECONDS = 30.0
-"""The longest pause that a busy server may request. A longer one counts as a refusal."""
+"""Longest wait that a busy server may ask for. Asking for a longer one counts as a refusal."""
 BUSY = frozenset({408, 425, 429})
-"""HTTP statuses below 500 that mean: try again later."""
+"""HTTP statuses below 500 that ask the client to try again later."""
 _LEAST_RATE = 16 << 10
-"""Slowest acceptable rate of a download in bytes per second. A file may take as long as it takes at
-this rate, plus a grace period."""
+"""Slowest acceptable download rate in bytes per second.
+
+A download may take as long as it takes at this rate, plus a grace period.
+"""
 _GRACE_SECONDS = 60.0
 _PIECE = 1 << 16
 _REDIRECTS = 10
@@ -54,10 +56,11 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)
 
 
 def open_session(*, direct: bool = False) -> Session:
-    """Return a session with the user's proxy and certificates, from the environment or from pip.
+    """Return a session that uses the user's proxy and certificates.
 
-    The environment takes precedence. With `direct`, no proxy is used: this is for servers on this
-    machine, which a proxy would look for on its own machine.
+    They are taken from the environment or from pip's configuration. The environment takes
+    precedence. With `direct`, no proxy is used. This is for servers on this machine, because a
+    proxy would look for them on the machine that it runs on.
     """
     from envbuilder.core.http_transport import Session
 
@@ -96,7 +99,7 @@ def origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL for messages, without user names and tokens."""
+    """Return the host of a URL, without user name and token, for use in messages."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -140,13 +143,14 @@ def request(
     auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
     redirect: Callable[[str, str], str] | None = redirected,
 ) -> requests.Response:
-    """Send a request and return the response; GET and HEAD requests follow redirects.
+    """Send a request and return the response; follow redirects of GET and HEAD requests.
 
-    The caller closes the response. Its body is unread, and the request asks for no compression.
-    `auth` adds the login to each request on the way. Without `auth`, only the server of `url`
-    receives the login in `url`. `redirect` returns the next URL from the current one and a
-    `Location` header; if it is None, no redirect is followed. Raise an error of requests if there
-    is no response, or if a redirect is invalid.
+    The caller must close the response, whose body has not been read. The request asks the server
+    not to compress the body. `auth` adds a login to each request, including those that follow a
+    redirect. Without `auth`, only the server of `url` receives the login in `url`. `redirect` takes
+    the current URL and a `Location` header and returns the next URL; if it is None, redirects are
+    not followed. Raise an exception of requests if there is no response, or if a redirect is
+    invalid.
     """
     import requests
 
@@ -172,15 +176,15 @@ def request(
 
 
 def without_netrc(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Return the request unchanged; passed as `auth`, it keeps requests from using ~/.netrc."""
+    """Return the request unchanged; passed as `auth`, this keeps requests from using ~/.netrc."""
     return prepared
 
 
 class Attempts:
-    """Attempts at a request that may fail temporarily.
+    """The attempts at a request that may fail temporarily.
 
-    Iterating yields the number of each attempt, and pauses before each but the first. A pause takes
-    1, 2, then 4 seconds, or as long as the server requested if that is longer.
+    Iterating yields the number of each attempt and pauses before each one except the first. The
+    pauses take 1, 2, then 4 seconds, or as long as the server asked for if that is longer.
     """
 
     def __init__(self, pause: Callable[[float], None], count: int | None = None) -> None:
@@ -196,7 +200,7 @@ class Attempts:
             yield number
 
     def may_repeat(self, response: requests.Response | None) -> bool:
-        """Return whether the request may succeed later; `response` is None if nothing answered."""
+        """Return whether a further request may succeed; `response` is None if none arrived."""
         if response is None:
             return True
         text = response.headers.get("Retry-After", "")
@@ -206,16 +210,16 @@ class Attempts:
 
 
 def read(response: requests.Response, limit: int = PAGE_BYTES) -> bytes:
-    """Return the whole body and close the response; raise the errors of `pieces`."""
+    """Read the whole body and close the response; raise the errors of `pieces`."""
     with response:
         return b"".join(pieces(response, limit, PAGE_SECONDS))
 
 
 def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[bytes]:
-    """Yield a body in pieces; read and unpack at most `limit` bytes, within `seconds`.
+    """Yield the response's body in pieces, decompressed, at most `limit` bytes within `seconds`.
 
     Raise `TooLongError` if the body is longer, and `requests.ConnectionError` if it is incomplete
-    or takes longer.
+    or takes too long.
     """
     import requests
     from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -249,7 +253,7 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
 
 
 def length(response: requests.Response) -> int | None:
-    """Return the length of a body in bytes as announced; None if it is not announced clearly."""
+    """Return the body's length in bytes as stated in the headers; None if it is not clear."""
     text = response.headers.get("Content-Length", "").strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 15
     if plain and "Transfer-Encoding" not in response.headers:
@@ -265,9 +269,10 @@ def _broken_off(received: int, announced: int | None) -> str:
 
 
 def _unpacker(encoding: str) -> zlib._Decompress | None:
-    """Return a decompressor for a body; None if the body is not compressed.
+    """Return a decompressor for a body with this encoding; None if the body is not compressed.
 
-    Some servers compress although the request asked for no compression.
+    Some servers compress bodies although the request asked them not to. Raise
+    `requests.ConnectionError` for an encoding other than gzip and deflate.
     """
     import requests
 
@@ -279,7 +284,7 @@ def _unpacker(encoding: str) -> zlib._Decompress | None:
 
 
 def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]:
-    """Yield unpacked data in pieces of limited size."""
+    """Yield the decompressed data in pieces of limited size."""
     if unpacker is None:
         yield data
         return
@@ -289,9 +294,10 @@ def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]
 
 
 def reason(error: Exception) -> str:
-    """Return why a request failed, in a few words and without its URL, which may hold a token.
+    """Return why a request failed, in a few words.
 
-    Examples: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found.
+    Examples: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found. The URL
+    is omitted, since it may contain a token.
     """
     import requests
 
@@ -315,9 +321,9 @@ def reason(error: Exception) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that it wraps.
+    """Yield an error and the errors that caused it, outermost first.
 
-    urllib3 keeps causes in `reason` or among the arguments.
+    urllib3 stores causes in `reason` or among the arguments of an error.
     """
     inner: BaseException | None = error
     for _ in range(8):
@@ -331,7 +337,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _why(causes: Sequence[BaseException]) -> str:
-    """Return why a connection could not be made, or why it ended."""
+    """Return why a connection could not be made, or why it was lost.
+
+    `causes` are an error and the errors that caused it.
+    """
     from http.client import HTTPException
 
     first = str(causes[0])
@@ -352,7 +361,7 @@ def _why(causes: Sequence[BaseException]) -> str:
 
 
 def _of_system(cause: BaseException) -> str:
-    """Return the reason for an error of the operating system; empty for other errors."""
+    """Return in words why the operating system failed; empty if the error is of another kind."""
     import socket
 
     if isinstance(cause, socket.gaierror):
@@ -365,17 +374,17 @@ def _of_system(cause: BaseException) -> str:
 
 
 def _tls(text: str) -> str:
-    """Return OpenSSL's reason without its codes and source lines."""
+    """Return the reason in an OpenSSL error message, without error codes and source lines."""
     plain = re.sub(r"\[[A-Z0-9_: ]*\]\s*|\s*\(_ssl\.c:\d+\)", "", text).strip(" .")
     return plain[:150] or "no secure connection"
 
 
 class UnavailableError(Exception):
-    """A source does not have the file, or cannot be reached."""
+    """A source does not have the requested file, or cannot be reached."""
 
 
 class OtherSizeError(UnavailableError):
-    """A source has a longer file under this name; `str` says how long."""
+    """A source has a longer file than expected under this name; `str` says how long."""
 
 
 def download(
@@ -390,16 +399,16 @@ def download(
     attempts: int | None = None,
     ask: Callable[[dict[str, str]], requests.Response] | None = None,
 ) -> int:
-    """Download the body of `url` to `part`, resuming a partial file; return the bytes transferred.
+    """Download `url` to `part`, resuming a partial file; return the number of bytes transferred.
 
-    At most `size` bytes are read, which is the exact size of the file, or `limit` if the size is
-    unknown. `on_bytes` receives the number of added bytes; the first call includes the bytes of an
-    earlier partial file. `ask` replaces the plain request: it takes request headers and returns the
-    response.
+    `size` is the exact size of the file. If it is unknown, at most `limit` bytes are read.
+    `on_bytes` is called with the number of bytes added since its last call; the first number
+    includes an earlier partial file. `ask` replaces the plain request: it takes request headers and
+    returns the response.
 
-    Raise `UnavailableError` if the source refuses or remains unreachable, and `BuildError` if
-    `part` cannot be written, as on a full disk. If the server cannot resume, the download starts
-    again.
+    If the server cannot resume, the download starts again. Raise `UnavailableError` if the source
+    refuses or remains unreachable, `OtherSizeError` if its file is longer, and `BuildError` if
+    `part` cannot be written, for example because the disk is full.
     """
     import requests
 
@@ -442,7 +451,10 @@ def _pause(pause: Callable[[float], None], seconds: float) -> None:
 def _growing(
     ask: Callable[[dict[str, str]], requests.Response], part: Path, size: int | None, limit: int
 ) -> Iterator[int]:
-    """Download the rest of a partial file in one request; yield its size first and as it grows."""
+    """Download the rest of a partial file in one request, yielding the file's size as it grows.
+
+    The first value is the size at the start.
+    """
     import requests
 
     have = part.stat().st_size if part.exists() else 0

@@ -1,8 +1,8 @@
 """The transport of HTTP sessions: every wait is limited, and another thread can end all waits.
 
 requests only limits the time between two reads. Here, the head of a response (status, headers, any
-number of `100 Continue`) has a deadline as a whole, and `http` gives each body a deadline. Sessions
-do not follow redirects on their own.
+number of `100 Continue`) has a deadline as a whole, and `http` sets a deadline for each body.
+Sessions do not follow redirects on their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WRITE = 1 << 16
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Shut a socket down, which wakes the threads that wait for it."""
+    """Shut down a socket, which wakes up the threads that are waiting for it."""
     with suppress(OSError):
         # An SSLSocket's own method would drop its state under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
@@ -34,7 +34,10 @@ def _shut_down(sock: socket.socket) -> None:
 
 @contextmanager
 def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[None]:
-    """Shut a socket down after some seconds, and raise `LimitError` if that was necessary."""
+    """Shut down a socket if the caller takes longer than `seconds`, and raise `LimitError` then.
+
+    `what` names the awaited data in the error message.
+    """
     late = threading.Event()
 
     def end() -> None:
@@ -57,7 +60,7 @@ def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[
 
 
 def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
-    """Return urllib3's pool classes by scheme, with connections that belong to the session."""
+    """Return pool classes for urllib3 by scheme, whose connections belong to the session."""
 
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
@@ -107,7 +110,7 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
 
 
 class _Adapter(HTTPAdapter):
-    """requests' adapter with deadlines for its connections and time-outs for every request."""
+    """requests' adapter, with deadlines for its connections and time-outs for every request."""
 
     def __init__(self, session: Session) -> None:
         self._timeout = session.timeout
@@ -131,10 +134,10 @@ class _Adapter(HTTPAdapter):
 
 
 class Session(requests.Session):
-    """A session that limits the time of responses and follows no redirects on its own."""
+    """A requests session that limits the time of responses and follows no redirects on its own."""
 
     timeout = (10.0, 30.0)
-    """Time-outs in seconds: for connecting, and between two reads."""
+    """Time-outs in seconds for connecting and between two reads."""
     head_seconds = 60.0
 
     def __init__(self) -> None:
@@ -147,7 +150,7 @@ class Session(requests.Session):
             self.mount(prefix, adapter)
 
     def watch(self, sock: socket.socket) -> None:
-        """Register an open socket; raise `LimitError` if the session has been stopped."""
+        """Register an open socket to be closed by `stop`; raise `LimitError` if already stopped."""
         with self._lock:
             self._sockets.add(sock)
         if self._stopped.is_set():
@@ -155,11 +158,15 @@ class Session(requests.Session):
             raise LimitError("stopped")
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None: requests would read a redirect's whole body, and might keep the login."""
+        """Return None, so that requests does not follow redirects.
+
+        requests would read the whole body of a redirect, and might send the login to another
+        server.
+        """
         del resp
 
     def stop(self) -> None:
-        """End the requests of other threads; later requests fail."""
+        """End the requests of all other threads; later requests fail."""
         self._stopped.set()
         with self._lock:
             sockets = list(self._sockets)
@@ -167,6 +174,6 @@ class Session(requests.Session):
             _shut_down(sock)
 
     def pause(self, seconds: float) -> None:
-        """Wait for some seconds; raise `LimitError` as soon as the session is stopped."""
+        """Wait for `seconds`; raise `LimitError` as soon as the session is stopped."""
         if self._stopped.wait(seconds):
             raise LimitError("stopped")

@@ -1,6 +1,7 @@
-"""Read pip's configuration from its files and variables, as pip documents them.
+"""Read pip's configuration from the files and environment variables that pip documents.
 
-This module uses the standard library only: `bootstrap.py` imports it before anything is installed.
+This module only uses the standard library, because `bootstrap.py` imports it before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from urllib.parse import unquote, urlsplit
 from envbuilder.core.errors import InvalidError
 
 SECTIONS = ("global", "install")
-"""The sections that apply to `pip install`. The later section takes precedence, whichever file
-holds it."""
+"""The sections that apply to `pip install`.
+
+The later section takes precedence, whichever file it is in.
+"""
 
 
 def files(
     environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None
 ) -> tuple[Path, ...]:
-    """Return the paths of the configuration files that pip in `prefix` reads; later ones win."""
+    """Return the configuration files that pip in `prefix` reads; later files take precedence."""
     setting = environ.get("PIP_CONFIG_FILE", "")
     if setting == os.devnull:
         return ()
@@ -43,7 +46,7 @@ def files(
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """Return a file's options by section; empty if it cannot be parsed.
+    """Parse a configuration file and return its options by section; empty if it cannot be parsed.
 
     Such a file can be ignored: pip itself refuses to work with it, so the user already knows.
     """
@@ -63,7 +66,10 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
-    """Return the effective options by long name; later texts win, and variables override them."""
+    """Return the effective options by long name; later texts override earlier ones.
+
+    Environment variables override all texts.
+    """
     parsed = list(map(parse, texts))
     options: dict[str, str] = {}
     for section in SECTIONS:
@@ -77,9 +83,9 @@ def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
 
 
 def texts(environ: Mapping[str, str], *, prefix: Path | None = None) -> tuple[str, ...]:
-    """Return the contents of pip's configuration files on this machine, without unreadable ones.
+    """Return the contents of pip's configuration files on this machine; skip unreadable files.
 
-    `prefix` is the environment that pip is installed in, by default the running one.
+    `prefix` is the environment in which pip is installed, by default the current one.
     """
     contents = []
     for path in files(environ, prefix=prefix):
@@ -94,7 +100,7 @@ _YES = {"1", "y", "yes", "t", "true", "on"}
 
 
 class Sources(NamedTuple):
-    """pip's configuration of package sources, under pip's own option names."""
+    """Package sources and connection options in pip's configuration, under pip's own names."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
@@ -107,7 +113,7 @@ class Sources(NamedTuple):
 
 
 def parsed_url(location: str) -> str:
-    """Return the URL unchanged; raise `ValueError` if its host or port cannot be parsed."""
+    """Return a URL unchanged; raise `ValueError` if its host or port cannot be parsed."""
     parts = urlsplit(location)
     _ = parts.port
     if parts.scheme in {"http", "https"} and not parts.hostname:
@@ -116,9 +122,9 @@ def parsed_url(location: str) -> str:
 
 
 def require_parsed(locations: Mapping[str, str]) -> None:
-    """Raise `InvalidError` for a URL that cannot be parsed.
+    """Raise `InvalidError` if one of the URLs cannot be parsed; the keys name their settings.
 
-    The error names the setting and not the URL, which may contain a token.
+    The message does not show the URL, which may contain a token.
     """
     for setting, location in locations.items():
         try:
@@ -131,7 +137,10 @@ def require_parsed(locations: Mapping[str, str]) -> None:
 
 
 def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
-    """Return pip's configuration from its files' contents (later ones win) and its variables."""
+    """Return pip's package sources from its environment variables and the contents of its files.
+
+    Later files override earlier ones, and variables override all files.
+    """
     options = merged(environ, texts)
     return Sources(
         index_url=options.get("index-url", "").strip(),
@@ -146,7 +155,10 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
 
 
 def sources(environ: Mapping[str, str] = os.environ) -> Sources:
-    """Return pip's configuration on this machine; unreadable files are skipped."""
+    """Return pip's package sources on this machine; skip unreadable files.
+
+    Raise `InvalidError` if one of the URLs cannot be parsed.
+    """
     configuration = pip_sources(environ, texts(environ))
     locations = {"pip's index-url": configuration.index_url, "pip's proxy": configuration.proxy}
     for number, url in enumerate(configuration.extra_index_urls, 1):
@@ -158,7 +170,7 @@ def sources(environ: Mapping[str, str] = os.environ) -> Sources:
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the folder that a `file:` URL or a plain path names; None for a remote location."""
+    """Return the local folder that a `file:` URL or a path names; None for a remote location."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -166,6 +178,6 @@ def local_folder(location: str) -> Path | None:
 
 
 def links(configuration: Sources, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the user's find-links locations: uv's own if they are set, otherwise pip's."""
+    """Return the user's find-links locations: uv's if any are set, otherwise pip's."""
     uv_links = tuple(filter(None, environ.get("UV_FIND_LINKS", "").split(",")))
     return uv_links or configuration.find_links

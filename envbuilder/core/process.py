@@ -2,19 +2,19 @@
 
 Programs are located first, so that a missing program is a clear error before anything starts.
 Output is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process
-group are interrupted, then killed. On Ctrl-C and other signals this takes less than a second.
+group are interrupted, then killed. On Ctrl-C and other signals, this takes less than a second.
 
 This process itself ends within two seconds of SIGINT, SIGTERM or SIGHUP. The first signal raises an
-exception in the main thread, so that everything is cleaned up as after an error; later signals
-change nothing. If the clean-up takes too long, or if the main thread is in a call that cannot be
+exception in the main thread, so that everything is cleaned up as after an error; later signals have
+no effect. If the clean-up takes too long, or if the main thread is in a call that cannot be
 interrupted (a name server that does not answer), a second thread ends the process.
 
-uv is started in a private folder, and receives only the documented settings of its caller. uv reads
-settings from its working folder and the folders above it, such as a project that somebody cloned,
-or files that another user put into /tmp. Such settings name the interpreter that uv runs, files
-that it overwrites and servers that receive the caller's logins.
+uv is started in a private folder, and receives only the documented settings of its caller.
+Otherwise, uv would read settings from its working folder and the folders above it, such as a
+project that somebody cloned, or files that another user put into /tmp. Such settings name the
+interpreter that uv runs, files that it overwrites and servers that receive the caller's logins.
 
-This module is long because everything that starts programs and threads, and ends them, is here.
+This module is long because everything that starts and ends programs and threads is here.
 """
 
 from __future__ import annotations
@@ -41,27 +41,29 @@ if TYPE_CHECKING:
     from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end this program, after it has stopped its children."""
+"""Signals that end this program after it has stopped its children."""
 _PATIENCE = (2.0, 10.0)
 """Seconds that a child may take to end after SIGINT, then after SIGTERM, before it is killed."""
 _HASTE = (0.5, 0.3)
-"""The same limits while this process itself is ending."""
+"""The same limits, in seconds, if this process is itself ending."""
 _HELD_SECONDS = 0.5
 """Interval in seconds at which `run_while_needed` checks that its program is still needed."""
 _UNHELD_SECONDS = 1.0
-"""Seconds that this program may take to end by itself."""
+"""Seconds that the program of `run_while_needed` may take to end once its stdin is closed."""
 _READ_SECONDS = 10.0
-"""Seconds to read the output that a child left in its pipes when it ended."""
+"""Seconds that reading may take for output that a child left in its pipes when it ended."""
 
 KEPT_BYTES = 16 << 20
 LONGEST_LINE = 4 << 20
-"""Limits on a program's output in bytes, since the output may be endless. Between `KEPT_BYTES` and
-twice as many bytes are kept, from the end of the output. A line longer than `LONGEST_LINE` reaches
-a callback in pieces; a payload's lines have at most 0.3 MB."""
+"""Limits on a program's output in bytes, since a program may write without end.
+
+Between `KEPT_BYTES` and twice as many bytes are kept, from the end of the output. A line longer
+than `LONGEST_LINE` reaches a callback in pieces; the lines of a payload have at most 0.3 MB.
+"""
 _running: dict[subprocess.Popen[str], int] = {}
-"""Running child → the ident of the thread that started it."""
+"""Running child → ident of the thread that started it."""
 _inherited: set[int] = set()
-"""Descriptors of the locks that child programs inherit."""
+"""File descriptors of the locks that child programs inherit."""
 _FAMILIES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 UV_SETTINGS = frozenset(
     {
@@ -87,7 +89,7 @@ UV_SETTINGS = frozenset(
         "UV_PYTHON_INSTALL_DIR",
     }
 )
-"""Variables that uv receives: its indexes, network settings, logins and its own Pythons."""
+"""Variables that are passed on to uv: its indexes, network settings, logins and own Pythons."""
 _LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)")
 _NAMED = re.compile(r"[A-Za-z0-9_.-]+=")
 _SEPARATORS = {
@@ -97,15 +99,18 @@ _SEPARATORS = {
     "SSL_CERT_DIR": os.pathsep,
     "UV_FIND_LINKS": ",",
 }
-"""Variables that may hold relative paths → the separator between two paths."""
+"""Variables that may hold relative paths → the separator between two paths in the variable."""
 POOL_SECONDS = 0.5
-"""Seconds that running jobs may continue after a failure."""
+"""Seconds that the running jobs of a pool may continue after a failure."""
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
 class Completed(NamedTuple):
-    """A finished program: its exit status (negative: the signal number), output and wall time."""
+    """A program that has ended: its exit status, output and run time.
+
+    `returncode` is the negative signal number if a signal ended the program.
+    """
 
     argv: tuple[str, ...]
     returncode: int
@@ -121,31 +126,31 @@ class Completed(NamedTuple):
 
     @property
     def last_words(self) -> str:
-        """The last 12 lines of stderr, or of stdout if stderr is empty, for messages."""
+        """The last 12 lines of stderr, or of stdout if stderr is empty, for use in messages."""
         text = self.stderr.strip() or self.stdout.strip()
         return "\n".join(text.splitlines()[-12:])
 
 
 class Tail:
-    """The end of a text of any length."""
+    """The end of a text that may be too long to keep."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append to the text; drop its beginning if it gets too long."""
+        """Append to the text; drop its beginning if it becomes too long."""
         self._bytes += data
         if len(self._bytes) > 2 * KEPT_BYTES:
             del self._bytes[:-KEPT_BYTES]
 
     @property
     def text(self) -> str:
-        """The text, or its end if it was too long."""
+        """The text, or only its end if it was too long."""
         return self._bytes.decode(errors="replace")
 
 
 def which(program: str) -> str | None:
-    """Return the full path of an executable, or None if it is not found."""
+    """Return the full path of an executable; None if it is not found."""
     import shutil
 
     return shutil.which(program)
@@ -159,14 +164,14 @@ def _required(name: str) -> str:
 
 
 def quoted(argv: Iterable[str]) -> str:
-    """Return a command quoted for a shell."""
+    """Return a command as text, quoted for a shell."""
     import shlex
 
     return shlex.join(argv)
 
 
 def _shown(argument: str) -> str:
-    """Return an argument for messages; a program or JSON, which may hold variables, becomes "…"."""
+    """Return an argument for messages, with "…" for a script or JSON, which may hold variables."""
     if "\n" in argument or argument.startswith("{"):
         return "…"
     return argument
@@ -187,12 +192,13 @@ def run(
     """Run a program to completion and return its output.
 
     `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
-    `stdin` is the program's input, of a line or two. With `holds_stdin`, the program gets no input,
-    but its stdin stays open until the program or this process ends. The callbacks receive each line
-    as it arrives.
+    `stdin` is the program's input, at most a line or two. With `holds_stdin`, the program receives
+    no input, but its stdin stays open until the program or this process ends. The callbacks receive
+    each line of output as it arrives.
 
-    Raise `ToolError` if the program is missing; a failing exit status is returned. If the output is
-    very long, only its end is returned. An exception in a callback stops the program and is raised.
+    A failing exit status is returned and does not raise. Raise `ToolError` if the program is
+    missing. If the output is very long, only its end is returned. An exception in a callback stops
+    the program and is then raised here.
     """
     import subprocess
 
@@ -266,7 +272,10 @@ def run(
 
 
 def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
-    """Wait as `child.wait` does, but without polling: with a timeout, that polls every 50 ms."""
+    """Wait for a child as `child.wait` does, but without polling.
+
+    `child.wait` polls every 50 ms if it has a timeout.
+    """
     if timeout is not None and sys.platform == "linux":
         import select
 
@@ -283,11 +292,11 @@ def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
 
 
 def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int:
-    """Run a program while it is needed and return its exit status; it shares this process's output.
+    """Run a program as long as it is needed, and return its exit status.
 
-    The program's stdin receives `beginning`. It stays open until the program should end, or until
-    this process ends in any way. The program notices that even if processes between the two are
-    gone.
+    The program shares this process's output. Its stdin receives `beginning`, and stays open until
+    `needed` returns False or this process ends in any way. So the program notices the end of this
+    process even if the processes between them are gone.
     """
     import subprocess
 
@@ -319,11 +328,11 @@ def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], b
 
 
 class _HeldSignals:
-    """Deferral of stop signals while a child starts, so that no child is left running untracked.
+    """Hold back stop signals while a child starts, so that every running child is known.
 
-    Handlers of these signals, and of a timer, may raise at any point. If a handler raised between
-    the start of a child and the assignment of its handle, the child would go on writing into
-    folders that are being removed.
+    The handlers of these signals, and of a timer, may raise at any point. If a handler raised
+    between the start of a child and the assignment of its handle, the child would go on writing
+    into folders that are being removed.
     """
 
     def __init__(self) -> None:
@@ -337,7 +346,7 @@ class _HeldSignals:
         self._came.append(number)
 
     def release(self) -> None:
-        """Restore the handlers, and deliver the signals that arrived meanwhile."""
+        """Restore the signal handlers, and deliver the signals that arrived in the meantime."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         for number in self._came:
@@ -351,7 +360,10 @@ def _drain(
     callback: Callable[[str], None] | None,
     failures: list[Exception],
 ) -> None:
-    """Read a stream to its end; if the callback fails, stop the child and record the failure."""
+    """Read a child's output stream to its end.
+
+    If the callback fails, stop the child and append the exception to `failures`.
+    """
     with stream:
         while line := stream.readline(LONGEST_LINE):
             tail.add(line.encode())
@@ -365,7 +377,10 @@ def _drain(
 
 
 def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
-    """Interrupt, then terminate, then kill the child's process group."""
+    """Stop the child's process group: interrupt it, then terminate it, then kill it.
+
+    `patience` holds the seconds to wait after SIGINT and after SIGTERM.
+    """
     import subprocess
 
     for number, seconds in zip((signal.SIGINT, signal.SIGTERM), patience, strict=True):
@@ -380,13 +395,16 @@ def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
 
 
 def running(threads: Collection[int] | None = None) -> frozenset[subprocess.Popen[str]]:
-    """Return the running children, or only the children started by these threads (their idents)."""
+    """Return the running children; if `threads` is given, only those that these threads started.
+
+    Threads are given by their idents.
+    """
     started = _running.copy()
     return frozenset(c for c, thread in started.items() if threads is None or thread in threads)
 
 
 def kill(children: Collection[subprocess.Popen[str]]) -> None:
-    """Kill the given children that are still running, without waiting for them."""
+    """Kill those of the given children that are still running, without waiting for them to end."""
     for child in _running.keys() & children:
         _signal(child, signal.SIGKILL)
 
@@ -399,10 +417,10 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 
 
 def uv_path() -> str:
-    """Return the path of the uv installed beside envbuilder, which is used for look-ups.
+    """Return the path of the uv that is installed with envbuilder, which is used for look-ups.
 
-    Raise `ToolError` if uv is missing. This uv never installs wheels: the uv named in the lock
-    does.
+    This uv never installs wheels; the uv named in the lock does. Raise `ToolError` if uv is
+    missing.
     """
     try:
         import uv
@@ -414,10 +432,10 @@ def uv_path() -> str:
 
 
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables without the settings that uv must not receive.
+    """Return the caller's environment variables without the settings that uv must not receive.
 
     Of the variables for uv, pip, Python and conda, only `UV_SETTINGS` and logins are kept. All
-    other variables are passed on, such as the proxy's or those that an interpreter needs to start.
+    others are passed on, such as proxy settings or variables that an interpreter needs to start.
     """
     return _absolute(
         {
@@ -437,11 +455,12 @@ def run_uv(
     runner: Callable[..., Completed] | None = None,
     **options: Any,
 ) -> Completed:
-    """Run uv to completion, as `run` does; `env` is added to the caller's settings.
+    """Run uv to completion as `run` does; `env` is added to the settings that uv may receive.
 
-    `folder` is private and becomes the working folder; by default it is temporary. An empty uv.toml
-    is created there if it has none, so that uv does not look in the folders above. If uv is killed,
-    its temporary files are removed with the folder.
+    uv runs in `folder`, which must be private and by default is temporary. An empty uv.toml is
+    created there if there is none, so that uv does not search the folders above. uv also puts its
+    temporary files there, so they are removed with the folder even if uv is killed. `runner`
+    replaces `run`.
     """
     with ExitStack() as stack:
         if folder is None:
@@ -457,7 +476,7 @@ def run_uv(
 
 
 def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with their relative paths made absolute, since uv runs in another folder."""
+    """Make relative paths in these variables absolute, since uv runs in another working folder."""
     return {
         name: separator.join(map(_located, value.split(separator)))
         if (separator := _SEPARATORS.get(name))
@@ -467,7 +486,7 @@ def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _located(location: str) -> str:
-    """Return a URL unchanged, and a path as an absolute path, also in the form NAME=PATH."""
+    """Make a path absolute, also in the form NAME=PATH; return a URL unchanged."""
     if not location or "://" in location:
         return location
     from pathlib import Path
@@ -478,8 +497,11 @@ def _located(location: str) -> str:
 
 
 _STARTING = threading.Lock()
-"""Held while a thread starts others. Until a new thread runs, it has the ident of the thread that
-starts it, so an exception for that thread could end the new one instead. Both would wait forever.
+"""Lock held while a thread starts other threads.
+
+Until a new thread runs, it has the ident of the thread that starts it. An exception raised in the
+starting thread by its ident could therefore end the new thread instead, and both would wait
+forever.
 """
 
 
@@ -491,8 +513,8 @@ def pool(
 ) -> Iterator[ThreadPoolExecutor]:
     """Yield a thread pool; on any error, cancel the jobs that have not started and call `stop`.
 
-    The running jobs may clean up for `patience` seconds. A job that does not stop, such as one that
-    resolves a name, is left running.
+    Running jobs then have `patience` seconds to clean up. A job that does not stop, such as one
+    that is resolving a host name, is left running.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -514,10 +536,10 @@ def in_batches(
     items: Sequence[_T],
     size: int,
 ) -> list[_U]:
-    """Apply a function to batches of items, in one thread per CPU, and return its results.
+    """Apply a function to batches of items, in one thread per CPU, and return the results in order.
 
-    This is for functions that release the GIL; with others, threads would only wait for each other.
-    Batches are used because one job per file would cost as much as hashing the file.
+    This is for functions that release the GIL, since the threads of others would wait for each
+    other. The items are batched because a job for each file would cost as much as hashing the file.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
@@ -530,7 +552,7 @@ def in_batches(
 def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
     """Run `work` in another thread and yield its future.
 
-    If the caller fails, interrupt `work` and kill the programs that it runs.
+    If the caller fails, interrupt `work` and kill the programs that it is running.
     """
     threads: set[int] = set()
 
@@ -548,9 +570,9 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
 
 @contextmanager
 def working(threads: set[int]) -> Iterator[None]:
-    """Keep this thread's ident in `threads` while it works, for `interrupt`.
+    """Keep this thread's ident in `threads` while it works, so that `interrupt` can find it.
 
-    An idle thread of a pool must not be interrupted: it would print a traceback.
+    An idle thread in a pool must not be interrupted, because it would print a traceback.
     """
     threads.add(threading.get_ident())
     try:
@@ -560,9 +582,10 @@ def working(threads: set[int]) -> Iterator[None]:
 
 
 def interrupt(threads: Iterable[int]) -> None:
-    """Raise `KeyboardInterrupt` in threads, given by their idents, as Ctrl-C does in the main one.
+    """Raise `KeyboardInterrupt` in threads, as Ctrl-C does in the main thread.
 
-    A thread that waits for something outside of Python gets the exception when its wait ends.
+    The threads are given by their idents. A thread that is waiting for something outside Python
+    gets the exception when its wait ends.
     """
     import ctypes
 
@@ -573,7 +596,7 @@ def interrupt(threads: Iterable[int]) -> None:
 
 
 def require_runnable(path: Path) -> None:
-    """Raise `CommandError` for a file that is missing or cannot be executed."""
+    """Raise `CommandError` if a file is missing or cannot be executed."""
     if not path.exists():
         raise CommandError(f"{path}: no such file", run_code=NOT_FOUND)
     if path.is_dir() or not os.access(path, os.X_OK):
@@ -598,11 +621,11 @@ def _not_executed(program: str, reason: str) -> CommandError:
 
 @contextmanager
 def lock(path: Path, waiting: str) -> Iterator[None]:
-    """Hold an exclusive lock on a file; print `waiting` if another process has it.
+    """Hold an exclusive lock on a file; print `waiting` if another process holds it.
 
-    The programs that `run` starts hold it as well: when this process is killed, the next one waits
-    until they no longer write. That does not hold on NFS, nor where there are no such locks and
-    only a file stands for one. Raises `OSError` if the file cannot be written.
+    Programs that `run` starts hold the lock as well: if this process is killed, the next one waits
+    until they no longer write. This does not apply on NFS, or on file systems without such locks,
+    where a lock file is used instead. Raise `OSError` if the file cannot be written.
     """
     import fcntl
 
@@ -636,10 +659,10 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
 
 
 def when_ended(argv: Sequence[str]) -> int:
-    """Run a program when this process ends in any way, unless that is cancelled.
+    """Run a program when this process ends in any way, unless cancelled before.
 
-    Return a file descriptor; to cancel, write a line to it. If another program replaces this one,
-    that counts as the same process.
+    Return a file descriptor; writing a line to it cancels the program. If another program replaces
+    this one, that still counts as the same process.
     """
     reading, writing = os.pipe()
     os.posix_spawn(
@@ -659,7 +682,11 @@ def when_ended(argv: Sequence[str]) -> int:
 
 
 def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process with another program, which gets its signals and sets its exit code."""
+    """Replace this process with another program, which then receives its signals.
+
+    The program's exit code becomes that of this process. Raise `ToolError` if the program is
+    missing, and `CommandError` if it cannot be executed.
+    """
     program = _required(argv[0])
     # Python ignores SIGPIPE, and ignored signals stay ignored across exec.
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -679,7 +706,7 @@ _FORWARDED = (
     signal.SIGWINCH,
 )
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a terminal sends to all of its programs."""
+"""Signals that a terminal sends to all programs that run in its foreground."""
 
 
 def _has_terminal() -> bool:
@@ -692,12 +719,12 @@ def _has_terminal() -> bool:
 
 
 def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a program in the foreground and return its exit code as a shell reports it.
+    """Run a program in the foreground and return its exit code as a shell would.
 
-    The program has this process's input, output and terminal, and gets each signal once: a
-    terminal's signals directly, and other signals through this process. Without a terminal, the
-    program has its own process group, which is killed if this process is killed. Signals that the
-    caller ignores stay ignored, as with nohup.
+    The program has this process's input, output and terminal, and receives each signal once:
+    signals from the terminal directly, and other signals through this process. Without a terminal,
+    the program gets a process group of its own, which is killed if this process is killed. Signals
+    that the caller ignores stay ignored, as with nohup.
     """
     import subprocess
 
@@ -750,7 +777,7 @@ def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def start_again(*options: str) -> NoReturn:
-    """Restart this command with additional options for Python."""
+    """Restart this command with additional options for the Python interpreter."""
     # Not resolved as other programs are: this interpreter is already running.
     os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])  # noqa: S606
 
@@ -762,18 +789,19 @@ EXIT_SECONDS = 0.3
 
 
 class TerminatedError(BaseException):
-    """SIGTERM or SIGHUP was received; `args` holds the signal number."""
+    """The process received SIGTERM or SIGHUP; `args` holds the signal number."""
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code of a process that a signal ended, as shells report it."""
+    """Return the exit code that shells report for a process that was ended by this signal."""
     return 128 + number
 
 
 def install_stop_handlers(*, owns_process: bool) -> None:
-    """Handle SIGTERM and SIGHUP; with `owns_process`, also SIGINT and clean-up that takes too long.
+    """Install handlers for SIGTERM and SIGHUP, which raise `TerminatedError`.
 
-    Signals that the caller ignores stay ignored, as with nohup.
+    With `owns_process`, also handle SIGINT, and end the process if the clean-up after a signal
+    takes too long. Signals that the caller ignores stay ignored, as with nohup.
     """
     handled = [n for n in STOP_SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
     if not owns_process:
@@ -796,7 +824,7 @@ def install_stop_handlers(*, owns_process: bool) -> None:
 
 
 def _ignore(number: int, _: FrameType | None) -> None:
-    """Do nothing. SIG_IGN is not used, because children would inherit it."""
+    """Do nothing. SIG_IGN is not used instead, because child processes would inherit it."""
 
 
 def _raise(number: int, _: FrameType | None) -> NoReturn:
@@ -806,7 +834,7 @@ def _raise(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _guard(reading: int, handled: frozenset[int]) -> NoReturn:
-    """Wait for a signal, then end the process unless it ends by itself soon enough."""
+    """Wait for a signal, then end the process if it does not end by itself in time."""
     numbers: list[int] = []
     while not numbers:
         numbers = [number for number in os.read(reading, 64) if number in handled]

@@ -1,4 +1,4 @@
-"""Decide which files may be shared: the files that git tracks, without caches and credentials."""
+"""Decide which files may be shared: those that git tracks, without caches and credentials."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LITTER = frozenset(
     | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
     | {"application_default_credentials.json"}
 )
-"""Files and folders that each machine creates for itself, or that hold logins and keys."""
+"""Names of files and folders that each machine creates for itself, or that hold logins and keys."""
 _KEY_NAME = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
 )
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
 _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
-"""Names whose presence marks a folder as an environment, a cache, or made by envbuilder."""
+"""Names of entries that mark a folder as an environment, a cache, or made by envbuilder."""
 
 
 def is_litter(path: Path) -> bool:
-    """Return whether each machine creates this file anew, or whether it may hold a login or key."""
+    """Return whether each machine creates this file for itself, or it may hold a login or key."""
     name = path.name
     if name in LITTER or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True
@@ -41,7 +41,7 @@ def is_litter(path: Path) -> bool:
 def require_public(name: str, content: bytes) -> None:
     """Raise `InvalidError` if a text that will be shared contains a credential.
 
-    `name` is the file's name in the message, which never shows the credential itself.
+    `name` is the file's name for the message, which never shows the credential itself.
     """
     text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
     for line, kind in secrets_in(text)[:1]:
@@ -52,10 +52,10 @@ def require_public(name: str, content: bytes) -> None:
 
 
 def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
-    """Return git's output about a clone; None if there is no clone or git fails.
+    """Run git on a clone and return its output; None if there is no clone or git fails.
 
-    The user's and the machine's git configuration are ignored. git fetches nothing and prompts for
-    nothing.
+    git ignores the user's and the machine's configuration, downloads nothing and prompts for
+    nothing. `timeout` is in seconds.
     """
     if not (folder / ".git").exists():
         return None
@@ -74,9 +74,10 @@ def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
 
 
 def tracked(folder: Path) -> frozenset[str]:
-    """Return the paths below a folder that git tracks; empty without a clone, or if git fails.
+    """Return the relative paths of the files below a folder that git tracks.
 
-    Another clone has exactly these files.
+    Another clone contains exactly these files. Return an empty set if the folder is not in a clone,
+    or if git fails.
     """
     for top in (folder, *folder.parents):
         if (top / ".git").exists():

@@ -1,10 +1,10 @@
 """Envbuilder's folders, the user's configuration, and a project's definition in `envbuilder.yaml`.
 
 Configuration is read from `envbuilder.yaml` and from `config.yaml` in the user's configuration
-folder. `envbuilder.yaml` is in the working folder or above, up to the home folder or the file
-system's root. The project's file takes precedence over the user's file, and environment variables
-over both. An `envbuilder.yaml` of another user is ignored; any other file of another user is
-refused.
+folder. `envbuilder.yaml` is in the working folder or in a folder above it, up to the home folder or
+the file system's root. The project's file takes precedence over the user's file, and environment
+variables take precedence over both. An `envbuilder.yaml` of another user is ignored; any other file
+of another user is refused.
 
 This module is long because it describes all keys of both files, and common mistakes in them.
 """
@@ -28,11 +28,11 @@ from envbuilder.core.errors import InvalidError, shown
 
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"
-"""Folder of a project's locks, beside `envbuilder.yaml`."""
+"""Folder of a project's locks, next to `envbuilder.yaml`."""
 STORE = "store"
-"""Folder of downloads by sha256, in the user's cache and in a shared one."""
+"""Folder that stores downloads by their sha256, in the user's cache and in a shared one."""
 DERIVED = "derived"
-"""Subfolder of the store for results that can be derived again."""
+"""Subfolder of the store for results that can be computed again."""
 SHARED_STORE = "ENVBUILDER_SHARED_STORE"
 DEFAULT = "default"
 """Name of the environment that the top-level keys describe."""
@@ -86,8 +86,10 @@ Word = Annotated[
         description="a word of one line without backquotes, dollar signs and backslashes",
     ),
 ]
-"""A word of a command. No shell reads it, but programs that read rendered files may substitute
-parts of it."""
+"""A word of a command.
+
+No shell reads it, but programs that read rendered files may substitute parts of it.
+"""
 VolumeSource = Annotated[
     str,
     Meta(
@@ -223,7 +225,10 @@ _MEANT = {
     "volumes": ("mount", "binds"),
     "python_path": ("PYTHONPATH", "src", "sources"),
 }
-"""Key → what users write instead of it, where similar spelling does not tell (see `decode`)."""
+"""Key → what users write instead of it, where the spelling is too different for a suggestion.
+
+See `decode` for how these are used.
+"""
 _ENVIRONMENT_HINTS = {
     **{wrong: f"Did you mean '{key}'?" for key, others in _MEANT.items() for wrong in others},
     **dict.fromkeys(
@@ -340,7 +345,7 @@ class Configuration(ProjectConfiguration, frozen=True, kw_only=True, forbid_unkn
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Folders and configuration, read once per command."""
+    """envbuilder's folders and configuration, read once per command."""
 
     project: Path | None
     config_dir: Path
@@ -349,13 +354,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     shared_store: Path | None = None
     definition: Definition | None = None
-    """The project's definition; None if the project's file only holds configuration."""
+    """The project's definition; None if the project's file only contains configuration."""
     environment: str = DEFAULT
-    """The project's environment that the command uses."""
+    """Name of the project's environment that the command uses."""
 
     @property
     def store_dir(self) -> Path:
-        """Folder of downloads by sha256, shared by all profiles and backends."""
+        """Folder that stores downloads by their sha256, shared by all profiles and backends."""
         return self.cache_dir / STORE
 
     @property
@@ -375,32 +380,32 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def bases_dir(self) -> Path:
-        """Folder of base images as OCI layouts."""
+        """Folder that contains base images as OCI layouts."""
         return self.cache_dir / "bases"
 
     @property
     def uploads_dir(self) -> Path:
-        """Folder of records of each repository's blobs, so that other repositories mount them."""
+        """Folder of records of the blobs in each repository, so that others can mount them."""
         return self.cache_dir / "uploads"
 
     @property
     def logs_dir(self) -> Path:
-        """Folder of the full output of build steps."""
+        """Folder that contains the full output of build steps."""
         return self.cache_dir / "logs"
 
     @property
     def interpreters_dir(self) -> Path:
-        """Folder of the cached answers of this machine's interpreters."""
+        """Folder that caches what this machine's interpreters report about themselves."""
         return self.cache_dir / "interpreters"
 
     @property
     def uv_dir(self) -> Path:
-        """Folder of uv's cached resolutions; nothing from it gets into an environment."""
+        """Folder of uv's cache for resolutions; nothing in it is put into an environment."""
         return self.cache_dir / "uv-resolve"
 
 
 class _File(NamedTuple):
-    """A configuration file that was read."""
+    """A configuration file that has been read."""
 
     where: str
     text: str
@@ -413,12 +418,12 @@ def load(
     note: Callable[[str], object] | None = None,
     environment: str = DEFAULT,
 ) -> Settings:
-    """Return the settings from folders, files and variables, by default those of this process.
+    """Read the settings from folders, files and variables, by default those of this process.
 
     `note` receives a line for each project that is ignored because another user owns its file or
-    can write it; by default the line goes to stderr. `environment` is the project's environment
-    that the settings are for. Raise `InvalidError` for invalid files, and for other files of
-    another user.
+    can write to it; by default, the line goes to stderr. `environment` is the project's environment
+    that the settings are for. Raise `InvalidError` if a file is invalid, or if any other file
+    belongs to another user.
     """
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
@@ -455,14 +460,18 @@ _FOLDERS = {
     "ENVBUILDER_CACHE_DIR": ("XDG_CACHE_HOME", ".cache", "Library/Caches"),
     "ENVBUILDER_DATA_DIR": ("XDG_DATA_HOME", ".local/share", "Library/Application Support"),
 }
-"""Variable of one of envbuilder's folders → where the user has others of its kind: the variable of
-the XDG Base Directory Specification, its default, and the folder of Apple's file systems."""
+"""Variable for one of envbuilder's folders → where the user has other folders of the same kind.
+
+The values are the variable in the XDG Base Directory Specification, its default, and the folder in
+Apple's file system layout.
+"""
 
 
 def user_folder(environ: Mapping[str, str], variable: str, system: str = sys.platform) -> Path:
     """Return the folder that a variable such as ENVBUILDER_CACHE_DIR names, or else the usual one.
 
-    XDG's variables count if they are absolute, on macOS, too. (To import platformdirs takes 5 ms.)
+    XDG's variables are used if they are absolute, on macOS as well. (Importing platformdirs instead
+    would take 5 ms.)
     """
     if named := environ.get(variable):
         return Path(named).absolute()
@@ -478,8 +487,8 @@ def decoded(
 ) -> tuple[Configuration, Definition | None]:
     """Return the configuration in a file and, for a project's file, the project's definition.
 
-    `cache` is a folder for parsed files, since PyYAML takes as long to import as Python to start.
-    Raise `InvalidError` with the place of the error and what to write instead.
+    `cache` is a folder for parsed files, since importing PyYAML takes as long as starting Python.
+    Raise `InvalidError`, which states where an error is and what to write instead.
     """
     where = str(path)
     if cache:
@@ -509,9 +518,9 @@ def decoded(
 def read_definition(
     data: dict[str, Any], where: str, text: str, others: Iterable[str]
 ) -> Definition:
-    """Return the definition of a project; raise `InvalidError` for mistakes.
+    """Convert the data of a project's file to its definition; raise `InvalidError` for mistakes.
 
-    `others` are keys that the same file may hold, for suggestions.
+    `others` are further keys that the same file may contain, for suggestions.
     """
     if empty := next(_without_value(data), None):
         raise error_at(where, text, empty, "has no value", "Write a value, or remove the key.")
@@ -544,7 +553,7 @@ def read_definition(
 
 
 def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
-    """Yield the key paths of PYTHONPATH variables that contain relative folders."""
+    """Yield the key path of each PYTHONPATH variable that contains a relative folder."""
     others = ((["environments", n], e) for n, e in definition.environments.items())
     for above, environment in (([], definition), *others):
         value = environment.environment.get(_PYTHONPATH, "")
@@ -553,7 +562,7 @@ def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
 
 
 def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield the paths of keys without a value that would count as missing keys.
+    """Yield the path of each key that has no value, if the key would then count as missing.
 
     For example, if the list after `profiles:` was forgotten, that must not mean all profiles.
     """
@@ -567,9 +576,10 @@ def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
-    """Return the shared store; the variable overrides the files, and if empty, there is none.
+    """Return the shared store; None if there is none.
 
-    Raise `InvalidError` for a relative path, which would mean another folder in each project.
+    The variable takes precedence over the files; if it is empty, there is no shared store. Raise
+    `InvalidError` for a relative path, which would name a different folder in each project.
     """
     path = variable
     where = SHARED_STORE
@@ -587,11 +597,11 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
 
 
 def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -> Path | None:
-    """Return the nearest folder with a trusted project file; None if there is none.
+    """Return the nearest folder that contains a trusted project file; None if there is none.
 
-    A project file of another user is skipped: it could be in any folder above. If the project file
-    is trusted, its profiles and locks must be trusted, too; otherwise the project's requirements
-    would not hold.
+    Another user's project file is skipped, because it could be in any folder above. If the project
+    file is trusted, its profiles and locks must be trusted, too; otherwise the project's
+    requirements would not be enforced.
     """
     try:
         home = Path.home()
@@ -611,7 +621,7 @@ def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -
 
 
 def _located(configuration: Configuration, folder: Path) -> Configuration:
-    """Return a file's configuration with the paths of its signature keys made absolute."""
+    """Return a file's configuration, with the paths of its signature keys made absolute."""
     keys = {
         kind: paths and tuple([_key(path, folder) for path in paths])
         for kind, paths in asdict(configuration.signatures).items()
@@ -620,7 +630,7 @@ def _located(configuration: Configuration, folder: Path) -> Configuration:
 
 
 def is_key_text(key: str) -> bool:
-    """Return whether a key is given as PEM text instead of the path of a file."""
+    """Return whether a key is given as PEM text rather than as the path of a file."""
     return key.lstrip().startswith("-----BEGIN ")
 
 
@@ -646,7 +656,7 @@ def _over(below: Configuration, above: Configuration) -> Configuration:
 
 
 def require_own(settings: Settings) -> None:
-    """Raise `InvalidError` if another user can put files where builds look for finished results."""
+    """Raise `InvalidError` if another user can add files where builds look for finished results."""
     cache = settings.cache_dir
     read = (settings.store_dir, settings.bases_dir, cache / "layers", cache / "datasets")
     for folder in (*read, settings.interpreters_dir, settings.envs_dir, settings.records_dir):
@@ -654,7 +664,7 @@ def require_own(settings: Settings) -> None:
 
 
 def require_unexposed(folder: Path) -> None:
-    """Raise `InvalidError` if another user can put files into one of envbuilder's folders."""
+    """Raise `InvalidError` if another user can add files to this folder of envbuilder's."""
     if reason := files.exposure(folder, files.current_trust()):
         raise InvalidError(
             f"{folder} cannot be used: {reason}, so envbuilder could run other users' files as"
@@ -668,8 +678,8 @@ def require_unexposed(folder: Path) -> None:
 def require_writable(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing.
 
-    Raise `InvalidError` if the folder cannot be created or another user can put files there, and
-    `BuildError` on a full disk.
+    Raise `InvalidError` if the folder cannot be created or another user can add files to it, and
+    `BuildError` if the disk is full.
     """
     require_unexposed(folder)
     try:

@@ -1,16 +1,16 @@
-"""Signatures of files by key: DSSE envelopes over in-toto statements, in `FILE.intoto.jsonl`.
+"""Sign and verify files with keys: DSSE envelopes over in-toto statements in `FILE.intoto.jsonl`.
 
 Locks and bundles are signed in the same way; this module knows neither format. Keys are P-256
 (ECDSA with SHA-256) or ed25519, in PEM files. Private keys are PKCS#8, with or without a
-passphrase. Public keys are SubjectPublicKeyInfo, as cosign, openssl and podman's policy use. The id
-of a key is the sha256 of the public key's DER form. cryptography is an optional dependency, and is
-imported when a key is read.
+passphrase. Public keys are SubjectPublicKeyInfo, as used by cosign, openssl and podman's policy.
+The id of a key is the sha256 of the public key in DER form. cryptography is an optional dependency
+that is only imported when a key is read.
 
-The signature of an envelope (https://github.com/secure-systems-lab/dsse) also covers the payload's
-type, so that no payload can pass for one of another type. Unknown keys of the JSON are ignored, as
-the specification requires. The in-toto project recommends the suffix for files with one envelope
-per line, which cosign, gh and slsa-verifier read. envbuilder writes a single envelope, which
-several keys can sign, because cosign reads only one.
+The signature of an envelope (https://github.com/secure-systems-lab/dsse) also covers the type of
+the payload, so that no payload can pass for one of another type. Unknown keys in the JSON are
+ignored, as the specification requires. The in-toto project recommends this suffix for files with
+one envelope per line, which cosign, gh and slsa-verifier read. envbuilder writes a single envelope,
+which several keys can sign, because cosign reads only one.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ from envbuilder.core.errors import (
 from envbuilder.core.settings import is_key_text
 
 _LARGEST_KEY = 1 << 16
-"""Maximum size in bytes of a key file, which a project or a user names. Supported keys have less
-than 500 bytes."""
+"""Maximum size in bytes of a key file, whose path comes from a project or a user.
+
+Supported keys have less than 500 bytes.
+"""
 _KINDS = "P-256 (ECDSA) and ed25519 are supported"
 _LABEL = re.compile(r"^-----BEGIN ([A-Z0-9 /]{1,64})-----", re.MULTILINE)
 _ANYONE = stat.S_IRWXG | stat.S_IRWXO
 
 
 class PublicKey:
-    """A public key, which verifies signatures."""
+    """A public key that verifies signatures."""
 
     def __init__(self, key: Any, where: str) -> None:
         ec, ed25519, serialization = _modules("ec", "ed25519", "serialization")
@@ -65,7 +67,7 @@ class PublicKey:
         self.id = hashlib.sha256(der).hexdigest()
 
     def verifies(self, signature: bytes, content: bytes) -> bool:
-        """Return whether this key made the signature of the content."""
+        """Return whether this key made the signature for the content."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -81,7 +83,7 @@ class PublicKey:
 
 
 class PrivateKey:
-    """A private key, which makes signatures."""
+    """A private key that makes signatures."""
 
     def __init__(self, key: Any, where: str) -> None:
         if not hasattr(key, "sign"):
@@ -90,7 +92,7 @@ class PrivateKey:
         self.public = PublicKey(key.public_key(), where)
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature of the content."""
+        """Sign the content and return the signature."""
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -103,10 +105,10 @@ class PrivateKey:
 def read_private_key(
     path: Path, passphrase: Callable[[], bytes], note: Callable[[str], object]
 ) -> PrivateKey:
-    """Return the private key in a file; `passphrase` is called only if the key is encrypted.
+    """Read a private key from a file; `passphrase` is only called if the key is encrypted.
 
-    `note` gets a warning if other users may read an unencrypted key. Raise `InvalidError` if the
-    file is not a usable private key, or if the passphrase is wrong.
+    `note` receives a warning if other users may read an unencrypted key. Raise `InvalidError` if
+    the file is not a usable private key, or if the passphrase is wrong.
     """
     (serialization,) = _modules("serialization")
     content = files.read_named(path, _LARGEST_KEY)
@@ -139,7 +141,7 @@ def read_private_key(
 
 
 def read_public_key(text: str) -> PublicKey:
-    """Return a public key from the path of a PEM file, or from the PEM text itself.
+    """Read a public key; `text` is the path of a PEM file, or the PEM text itself.
 
     Raise `InvalidError` if it is not a usable public key.
     """
@@ -161,12 +163,12 @@ def read_public_key(text: str) -> PublicKey:
 
 
 def read_public_keys(keys: Iterable[str]) -> tuple[PublicKey, ...]:
-    """Return the public keys for these paths or PEM texts, without duplicates."""
+    """Read public keys from paths or PEM texts, without duplicates."""
     return tuple({key.id: key for key in map(read_public_key, keys)}.values())
 
 
 def _label(content: bytes, where: str) -> str:
-    """Return the label of the only PEM block in a file; raise `InvalidError` if not exactly one."""
+    """Return the label of the only PEM block; raise `InvalidError` if there is not exactly one."""
     labels = _LABEL.findall(content.decode("ascii", "replace"))
     if len(labels) != 1:
         problem = "several PEM blocks" if labels else "not a PEM file"
@@ -181,19 +183,19 @@ _MAKE = (
 
 
 def _unloadable() -> tuple[type[Exception], ...]:
-    """Return the errors that cryptography raises for data that is not a key."""
+    """Return the exceptions that cryptography raises for data that is not a supported key."""
     from cryptography.exceptions import UnsupportedAlgorithm
 
     return ValueError, TypeError, UnsupportedAlgorithm
 
 
 def _unreadable(where: str, error: Exception) -> InvalidError:
-    """Return the error for a file that is not a key."""
+    """Return the `InvalidError` for a file that cryptography cannot read as a key."""
     return InvalidError(f"{where}: not a readable key: {printable(str(error), 200)}", _MAKE)
 
 
 def _modules(*names: str) -> tuple[Any, ...]:
-    """Import modules of cryptography; raise `ToolError` if it is not installed."""
+    """Import modules of cryptography by name; raise `ToolError` if it is not installed."""
     from importlib import import_module
 
     primitives = "cryptography.hazmat.primitives"
@@ -212,8 +214,10 @@ def _modules(*names: str) -> tuple[Any, ...]:
 # --- envelopes
 
 MOST_SIGNATURES = 16
-"""Maximum number of signatures per envelope, which anybody may write: each signature is checked
-with every trusted key."""
+"""Maximum number of signatures in an envelope.
+
+Anybody may write an envelope, and each signature is checked with every trusted key.
+"""
 _URL_SAFE = str.maketrans("-_", "+/")
 
 _KeyId = Annotated[str, Meta(max_length=512)]
@@ -225,11 +229,11 @@ class UnsignedError(SignatureError):
 
 
 class UnknownKeyError(SignatureError):
-    """None of the trusted keys made the signature."""
+    """No trusted key made any of the signatures."""
 
 
 class ChangedPayloadError(SignatureError):
-    """A trusted key is named, but its signature does not match the signed content."""
+    """A signature names a trusted key but does not match the signed content."""
 
 
 class WrongTypeError(SignatureError):
@@ -241,14 +245,14 @@ class OtherSubjectError(SignatureError):
 
 
 class Signature(Struct, frozen=True, kw_only=True):
-    """A signature in base64, and the id of its key; some tools leave the id empty."""
+    """A signature in base64 and the id of its key, which some tools leave empty."""
 
     keyid: _KeyId | None = ""
     sig: Annotated[str, Meta(max_length=4096)]
 
 
 class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "payloadType"}):
-    """A signed payload, in base64."""
+    """A signed payload in base64, with its signatures."""
 
     payload_type: _Type
     payload: str
@@ -256,12 +260,12 @@ class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "paylo
 
     @property
     def content(self) -> bytes:
-        """The payload's bytes; the envelope was checked when it was read."""
+        """The payload's bytes; the base64 was already checked when the envelope was parsed."""
         return _unpacked(self.payload)
 
 
 def parse_envelope(data: bytes, where: str) -> Envelope:
-    """Parse an envelope and return it; raise `InvalidError` if it is malformed or too large."""
+    """Parse an envelope; raise `InvalidError` if it is malformed or too large."""
     try:
         envelope = decoding.convert(decoding.strict_json(data), Envelope)
         _unpacked(envelope.payload)
@@ -279,7 +283,10 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
 
 
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
-    """Return the envelope with a further signature; unchanged if this key has already signed it."""
+    """Add a signature by this key to an envelope; return it unchanged if the key already signed it.
+
+    Raise `InvalidError` if the envelope already has `MOST_SIGNATURES` signatures.
+    """
     if _signs(envelope, key.public):
         return envelope
     others = [s for s in envelope.signatures if s.keyid != key.public.id]
@@ -294,8 +301,8 @@ def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
 def signer(envelope: Envelope, trusted: Sequence[PublicKey], where: str) -> PublicKey:
     """Return the trusted key that signed an envelope.
 
-    Raise `ChangedPayloadError` if a trusted key is named but did not sign this payload, and
-    `UnknownKeyError` if no trusted key signed it.
+    Raise `ChangedPayloadError` if a signature names a trusted key but does not match this payload,
+    and `UnknownKeyError` if no trusted key signed the envelope.
     """
     for key in trusted:
         if _signs(envelope, key):
@@ -328,7 +335,7 @@ def _to_sign(content: bytes, payload_type: str) -> bytes:
 
 
 def _unpacked(text: str) -> bytes:
-    """Return the bytes of base64 in either alphabet; raise `ValueError` unless it is canonical."""
+    """Decode base64 in either alphabet; raise `ValueError` if it is not canonical base64."""
     plain = text if {"+", "/"} & set(text) else text.translate(_URL_SAFE)
     try:
         data = base64.b64decode(plain, validate=True)
@@ -343,22 +350,22 @@ def _unpacked(text: str) -> bytes:
 
 SUFFIX = ".intoto.jsonl"
 MOST_ENVELOPES = 16
-"""Maximum number of envelopes per signature file, which anybody may put beside the signed file."""
+"""Maximum number of envelopes in a signature file, which anybody may put next to a signed file."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 TYPE = "https://in-toto.io/Statement/v1"
 TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
-"""Accepted types of statements. cosign 2 writes the second type. Both have the same keys."""
+"""Accepted types of statements, which have the same keys. cosign 2 writes the second one."""
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """The bytes that a statement is about: a name, and digests by algorithm."""
+    """A file that a statement is about: its name, and its digests by algorithm."""
 
     name: Annotated[str, Meta(max_length=4096)] = ""
     digest: dict[str, str]
 
 
 class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "predicateType"}):
-    """An in-toto statement; further keys are ignored, as the specification requires."""
+    """An in-toto statement. Unknown keys are ignored, as the specification requires."""
 
     type: str = msgspec.field(name="_type")
     subject: Annotated[tuple[Subject, ...], Meta(min_length=1, max_length=4096)]
@@ -367,19 +374,19 @@ class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "pr
 
 
 class Signed(Struct, frozen=True, kw_only=True):
-    """An accepted signature: the signed file, and the id of the trusted key that signed it."""
+    """An accepted signature: the signed file and the id of the trusted key that signed it."""
 
     name: str
-    """Name of the signed file, as given by the user."""
+    """Name of the signed file, as the user gave it."""
     digest: str
-    """The digest of the file's bytes, with its algorithm: `sha256:…`."""
+    """The digest of the file's bytes, including its algorithm: `sha256:…`."""
     type: str
-    """The statement's predicate type."""
+    """The predicate type of the statement."""
     keyid: str
 
 
 def make_statement(subjects: Sequence[Subject], predicate_type: str, predicate: object) -> bytes:
-    """Return a statement as JSON; the same arguments give the same bytes."""
+    """Return a statement as JSON; the same arguments always give the same bytes."""
     document = {
         "_type": TYPE,
         "subject": [{"name": s.name, "digest": s.digest} for s in subjects],
@@ -390,7 +397,7 @@ def make_statement(subjects: Sequence[Subject], predicate_type: str, predicate: 
 
 
 def parse_statement(content: bytes, where: str) -> Statement:
-    """Parse a statement and return it; raise `WrongTypeError` if the content is not a statement."""
+    """Parse a statement; raise `WrongTypeError` if the content is not an in-toto statement."""
     try:
         statement = decoding.convert(decoding.strict_json(content), Statement)
     except ValueError as error:
@@ -411,11 +418,11 @@ def accepted(
     digests: Mapping[str, str],
     where: str,
 ) -> tuple[Statement, Signed]:
-    """Return an envelope's statement and its signature if a trusted key signed the given bytes.
+    """Return an envelope's statement and signature if a trusted key signed the given digests.
 
-    `digests` holds the digests of the bytes by algorithm; one of them must match a subject.
-    Otherwise, raise a `SignatureError`. The signature is checked before anything in the payload is
-    read.
+    `digests` holds a file's digests by algorithm, and one of them must match a subject of the
+    statement. The signature is checked before anything in the payload is read. Raise a
+    `SignatureError` if anything does not match.
     """
     key = signer(envelope, trusted, where)
     if envelope.payload_type != PAYLOAD_TYPE:
@@ -442,14 +449,14 @@ def accepted(
 
 
 def digests_of(statement: Statement) -> list[tuple[str, str]]:
-    """Return the digests of all subjects, each with its algorithm."""
+    """Return the digests of all subjects as pairs of an algorithm and a digest."""
     return [*chain.from_iterable(subject.digest.items() for subject in statement.subject)]
 
 
 def other_subject(
     where: str, digests: Mapping[str, str], signed: Sequence[tuple[str, str]]
 ) -> OtherSubjectError:
-    """Return the error for a signature about other bytes."""
+    """Return the error for a signature that belongs to a file with other content."""
     in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
     about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
     return OtherSubjectError(
@@ -459,12 +466,12 @@ def other_subject(
 
 
 def path_beside(path: Path) -> Path:
-    """Return the path of a file's signatures."""
+    """Return the path of the file that contains a file's signatures."""
     return path.with_name(path.name + SUFFIX)
 
 
 def read_signatures(path: Path) -> tuple[Envelope, ...]:
-    """Return the envelopes in a signature file; empty if the file does not exist.
+    """Read the envelopes in a signature file; return none if the file does not exist.
 
     Raise `InvalidError` if the file cannot be read or is malformed.
     """
@@ -481,10 +488,11 @@ def read_signatures(path: Path) -> tuple[Envelope, ...]:
 
 
 def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
-    """Sign a statement and write the signature file; keep other signatures of the same statement.
+    """Sign a statement, write the signature file and return its path.
 
-    Return the path. Raise `InvalidError` if another kind of file is there, such as the signed file
-    or the key itself, and `BuildError` if the file cannot be written.
+    Signatures by other keys are kept if they are for the same statement. Raise `InvalidError` if
+    the path holds another kind of file, such as the signed file or the key itself, and `BuildError`
+    if the file cannot be written.
     """
     try:
         existing = read_signatures(path)
@@ -513,10 +521,11 @@ def require_signed(
     predicate_type: str,
     digests: Mapping[str, str],
 ) -> tuple[Statement, Signed]:
-    """Return the first accepted statement about the given bytes, with its signature.
+    """Return the first accepted statement about a file, with its signature.
 
-    `where` names the signed file. If no statement is accepted, raise the error that came closest to
-    acceptance, or `UnsignedError` if there is no signature.
+    `where` names the signed file, and `digests` holds its digests by algorithm. If no statement is
+    accepted, raise the error that came closest to acceptance, or `UnsignedError` if there is no
+    signature.
     """
     errors: list[SignatureError] = []
     for candidate in chain.from_iterable(map(read_signatures, signature_files)):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 
 def amount(value: float) -> str:
-    """Return a number with three significant digits: 0.0123, 1.23, 12.3, 1,234."""
+    """Format a number with at least three significant digits: 0.0123, 1.23, 12.3, 1,234."""
     if value == 0:
         return "0"
     if not 1e-12 <= abs(value) < 1e15:
@@ -19,23 +19,23 @@ def amount(value: float) -> str:
 
 
 def version_numbers(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; (0, 0) if it has none."""
+    """Return the first two numbers of a version, such as (2, 7); (0, 0) if there are none."""
     match = re.search(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def times(ratio: float) -> str:
-    """Return a ratio with a multiplication sign: "0.86×", "18.1×", "240×"."""
+    """Format a ratio with a multiplication sign: "0.86×", "18.1×", "240×"."""
     return f"{ratio:.2f}×" if ratio < 1 else f"{amount(ratio)}×"
 
 
 def percent(share: float | None, places: int = 2) -> str:
-    """Return a fraction as a percentage: "98.35 %"; "-" if it is None."""
+    """Format a fraction as a percentage: "98.35 %"; "-" if it is None."""
     return "-" if share is None else f"{100 * share:.{places}f} %"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in seconds as "4.10 µs", "37.2 ms", "12.4 s" or "3 min 12 s"."""
+    """Format a duration in seconds as "4.10 µs", "37.2 ms", "12.4 s" or "3 min 12 s"."""
     if seconds >= 120:
         minutes, rest = divmod(round(min(seconds, 1e9)), 60)
         return f"{minutes:,} min {rest} s"
@@ -43,32 +43,32 @@ def duration(seconds: float) -> str:
 
 
 def rate(value: float, unit: str) -> str:
-    """Return a value with a decimal prefix: `rate(2.2e11, "FLOP/s")` is "220 GFLOP/s"."""
+    """Format a value with a decimal prefix: `rate(2.2e11, "FLOP/s")` is "220 GFLOP/s"."""
     return _scaled(value, [(size, prefix + unit) for size, prefix in _DECIMAL])
 
 
 def memory(size: float | None) -> str:
-    """Return a size in bytes with a binary prefix: "23.5 GiB"; "-" if it is unknown."""
+    """Format a size in bytes with a binary prefix: "23.5 GiB"; "-" if it is unknown."""
     return _scaled(size, _BINARY) if size else "-"
 
 
 def gibibytes(size: float) -> str:
-    """Return a size in bytes as GiB with one decimal, for sizes that are added up or compared."""
+    """Format a size in bytes as GiB with one decimal, for sizes that are added up or compared."""
     return f"{size / 2**30:,.1f} GiB"
 
 
 def bandwidth(rate: float) -> str:
-    """Return a rate in bytes per second as whole GB/s (10^9), as in data sheets."""
+    """Format a rate in bytes per second as whole GB/s (10^9 bytes), as data sheets do."""
     return f"{rate / 1e9:.0f} GB/s"
 
 
 def gigabytes(size: float) -> str:
-    """Return a size in bytes as GB (10^9) with one decimal, as usual for disks and downloads."""
+    """Format a size in bytes as GB (10^9) with one decimal, as usual for disks and downloads."""
     return f"{size / 1e9:.1f} GB"
 
 
 def stored(size: int) -> str:
-    """Return a size on disk in bytes with a decimal prefix: "1.31 GB", "262 kB"."""
+    """Format a size on disk in bytes with a decimal prefix: "1.31 GB", "262 kB"."""
     return _scaled(size, [(unit, f"{prefix}B") for unit, prefix in _DECIMAL])
 
 
@@ -78,13 +78,13 @@ _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """Return a value in the largest unit that does not exceed it, or else in the smallest unit."""
+    """Format a value in the largest unit that does not exceed it, or else in the smallest unit."""
     size, unit = next((u for u in units if value >= u[0]), units[-1])
     return f"{amount(value / size)} {unit}"
 
 
 def binary_size(limit: int) -> str:
-    """Return a limit in bytes as MiB or KiB, for a message."""
+    """Format a limit in bytes as whole MiB or KiB, for a message."""
     if limit >= 1 << 20:
         return f"{limit >> 20} MiB"
     return f"{limit >> 10} KiB"
@@ -94,17 +94,17 @@ STAMP = "%Y%m%dT%H%M%SZ"
 
 
 def stamp_now() -> str:
-    """Return the stamp of the current time."""
+    """Return the current time (UTC) as a time stamp in the form of `STAMP`."""
     return datetime.now(UTC).strftime(STAMP)
 
 
 def stamp_time(stamp: str) -> datetime:
-    """Return the time of a stamp; raise `ValueError` if it has another form."""
+    """Parse a time stamp; raise `ValueError` if it does not have the form of `STAMP`."""
     return datetime.strptime(stamp, STAMP).replace(tzinfo=UTC)
 
 
 def readable_stamp(stamp: str) -> str:
-    """Return a stamp as "23 November 2026, 09:15 UTC"; any other text is returned unchanged."""
+    """Format a time stamp as "23 November 2026, 09:15 UTC"; return any other text unchanged."""
     try:
         when = stamp_time(stamp)
     except ValueError:

@@ -39,7 +39,10 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 Accelerator = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9]{1,15}\Z", description="the name of an accelerator")
 ]
-"""The name of a row in `host.accelerators`, checked when a profile is read."""
+"""Name of an accelerator, which must be a row in `host.accelerators`.
+
+This is checked when a profile is read.
+"""
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[
     str, Meta(pattern=_NAME, description="a name of lower-case letters, digits and hyphens")
@@ -174,7 +177,7 @@ VirtualVersion = Annotated[
         description="a version",
     ),
 ]
-"""The version of a virtual package, with a build string if it has a meaning."""
+"""The version of a virtual package, with a build string if the build string has a meaning."""
 Source = Annotated[
     str,
     Meta(
@@ -275,13 +278,13 @@ Date = Annotated[
 def canonical(name: str) -> str:
     """Return the normalised name of a distribution (PEP 503).
 
-    `packaging` does the same, but importing it takes longer than reading all profiles.
+    `packaging` provides the same function, but importing it takes longer than reading all profiles.
     """
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_debian(name: str, version: str) -> bool:
-    """Return whether name and version are valid for Debian (Debian Policy 5.6.1 and 5.6.12)."""
+    """Return whether a name and a version are valid for Debian (Debian Policy 5.6.1 and 5.6.12)."""
     return bool(
         re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name)
         and re.fullmatch(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*", version)
@@ -294,7 +297,10 @@ def is_name(text: str) -> bool:
 
 
 def container_platform(machine: str) -> Platform | None:
-    """Return the platform of containers on a machine of this architecture; None if unknown."""
+    """Return the platform of containers that run on a machine with this architecture.
+
+    Return None if the architecture is not known.
+    """
     platforms: dict[str, Platform] = {
         "x86_64": "linux/amd64",
         "aarch64": "linux/arm64",
@@ -304,16 +310,16 @@ def container_platform(machine: str) -> Platform | None:
 
 
 def machine(platform: Platform) -> str:
-    """Return a platform's architecture as Python's environment markers spell it."""
+    """Return a platform's architecture in the spelling of Python's environment markers."""
     return {"linux/amd64": "x86_64", "linux/arm64": "aarch64", "macos/arm64": "arm64"}[platform]
 
 
 def system(platform: Platform) -> str:
-    """Return a platform's operating system as `sys.platform` spells it."""
+    """Return a platform's operating system in the spelling of `sys.platform`."""
     return "darwin" if platform.startswith("macos") else "linux"
 
 
 class Action(Struct, frozen=True, kw_only=True, tag=True):
-    """A step of a plan; `what` is shown while the step runs."""
+    """A step of a plan; `what` describes it while the step runs."""
 
     what: str

@@ -2,11 +2,11 @@
 
 Aliases, tags and duplicate keys are rejected, and sizes are limited. The data is built from the
 parser's events. No part of a document refers to another part, so memory use is proportional to the
-text, and no message can repeat more than a short piece of it.
+length of the text, and no message can repeat more than a short piece of it.
 
 Lists are edited in the text, at the positions that PyYAML's nodes report. ruamel.yaml 0.19, which
-parses YAML and writes it again, changes spaces and line breaks, drops comments within brackets, and
-puts a new item below the comment that stands above the next key.
+parses YAML and writes it again, would change spaces and line breaks, drop comments within brackets,
+and put a new item below the comment that stands above the next key.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from envbuilder.core.errors import SHOWN, shown
 Path = tuple[str, ...]
 
 LONGEST_SCALAR = 1 << 16
-"""Maximum number of characters of a scalar in a file of a repository or user."""
+"""Maximum number of characters of a scalar in a user's or repository's file."""
 LONGEST_NUMBER = 100
-"""Maximum length of a number or date in a file of a repository or user. Parsing a number in base 60
-takes time quadratic in its length."""
+"""Maximum number of characters of a number or date in a user's or repository's file.
+
+Parsing a number in base 60 takes time quadratic in its length.
+"""
 DEEPEST = 32
-"""Maximum number of nested levels in a file of a repository or user."""
+"""Maximum number of nested levels in a user's or repository's file."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -40,7 +42,7 @@ _NOT_TEXT = yaml.reader.Reader.NON_PRINTABLE
 
 
 class StrictYamlError(ValueError):
-    """The text is not YAML, or uses features that are not supported here."""
+    """The text is not valid YAML, or uses YAML features that are not supported here."""
 
     def __init__(self, problem: str, line: int, hint: str = "") -> None:
         super().__init__(f"line {line}: {problem}")
@@ -50,26 +52,33 @@ class StrictYamlError(ValueError):
 
 
 class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
-    """Resolver of the types and values of plain scalars in YAML 1.1."""
+    """Resolver that determines the types and values of plain scalars as in YAML 1.1."""
 
     def __init__(self) -> None:
         yaml.constructor.SafeConstructor.__init__(self)
         yaml.resolver.Resolver.__init__(self)
 
     def tag(self, event: Any) -> str:
-        """Return the type of a scalar that has no tag."""
+        """Return the type of a scalar that has no explicit tag."""
         resolve: Callable[..., str] = self.resolve
         return resolve(yaml.ScalarNode, event.value, event.implicit)
 
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
-    """Return the single document in `text`, None if it is empty; raise `StrictYamlError`."""
+    """Parse the single YAML document in `text`; return None if the text is empty.
+
+    With `scalars_as_text`, numbers, dates and other scalars remain text. Raise `StrictYamlError` if
+    the text is not a supported document.
+    """
     document = _Document(text, scalars_as_text)
     return deepcopy(document.data)
 
 
 def lines(text: str) -> dict[Path, int]:
-    """Return the line of each key and item by path (indexes as text); `load` must accept `text`."""
+    """Return the line of each key and item by its path, with indexes as text.
+
+    `load` must accept the text.
+    """
     return _Document(text, False).lines
 
 
@@ -113,7 +122,7 @@ class _Document:
                 self.data = self._value(event, ())
 
     def _value(self, event: Any, path: Path) -> Any:
-        """Return the value that begins with an event; record the lines of its keys and items."""
+        """Return the value that starts with this event; record the lines of its keys and items."""
         _require_plain(event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
@@ -163,7 +172,10 @@ class _Document:
         return str(event.value)
 
     def _tag(self, event: Any) -> str:
-        """Return the tag of a scalar of limited length; empty if all scalars are read as text."""
+        """Return a scalar's tag, or an empty string if all scalars are read as text.
+
+        Raise `StrictYamlError` if the scalar is too long.
+        """
         if len(event.value) > LONGEST_SCALAR:
             _refuse(event, f"text longer than {LONGEST_SCALAR} characters")
         return self._scalars.tag(event) if self._scalars else ""
@@ -177,7 +189,7 @@ def _require_plain(event: Any) -> None:
 
 
 def _syntax_hint(text: str, line: int) -> str:
-    """Return advice on what to check in a line that cannot be parsed."""
+    """Return advice on what to check if this line cannot be parsed."""
     lines = text.split("\n")[line - 1 : line]
     if any("\t" in before for before in re.findall(r"\A\s*(?:- *)?\s*", "".join(lines))):
         return "Indent with spaces instead of tabs."
@@ -195,15 +207,15 @@ _REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
 class EditError(ValueError):
-    """The YAML has a form that cannot be edited."""
+    """The YAML is written in a form that cannot be edited."""
 
 
 def edit_list(text: str, path: Path, value: str | None, index: int | None = None) -> str:
-    """Return the text with the item at `index` of the list at `path` replaced by `value`.
+    """Return the text with the item at `index` in the list at `path` replaced by `value`.
 
-    If `index` is None, append `value`, and create the list if it is missing; the mapping that holds
-    the list must exist. If `value` is None, remove the item. Raise `EditError` if anything else
-    would differ when the result is parsed.
+    If `index` is None, append `value`, and create the list if it is missing; the mapping that
+    should contain the list must exist. If `value` is None, remove the item. Raise `EditError` if
+    the result, when parsed, would differ in anything else.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     body = text.removeprefix(mark)
@@ -228,9 +240,9 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
 
 
 def edit_value(text: str, key: str, value: str) -> str:
-    """Return the text with a new value for a top-level key; append the key if it is missing.
+    """Return the text with a top-level key set to `value`; append the key if it is missing.
 
-    Raise `EditError` if anything else would differ when the result is parsed.
+    Raise `EditError` if the result, when parsed, would differ in anything else.
     """
     data = {**(load(text) or {}), key: load(value)}
     root: Any = yaml.compose(text, _PARSER)
@@ -248,7 +260,10 @@ def edit_value(text: str, key: str, value: str) -> str:
 
 
 class _List:
-    """A list in a text that `load` accepts, so that no node is nested too deeply."""
+    """A list at a path in a YAML text, for editing.
+
+    `load` must accept the text, so that no node is nested too deeply.
+    """
 
     def __init__(self, text: str, path: Path) -> None:
         self._text = text
@@ -308,7 +323,7 @@ class _List:
         return f"{result[:colon]} []{result[colon:]}"
 
     def _with_list(self, value: str) -> str:
-        """Return the text with a new list at its end, or in the mapping that should hold it."""
+        """Return the text with a new list, at the end or in the mapping that should hold it."""
         holder = self._holder
         text = self._text
         item = scalar(value, in_flow=False)
@@ -331,14 +346,14 @@ class _List:
         return self._text[:start] + new + self._text[start if end is None else end :]
 
     def _dash(self, item: Any) -> str:
-        """Return the text before an item on its line; raise `EditError` if that is not a dash."""
+        """Return the text before an item on its line; raise `EditError` if it is not a dash."""
         before = self._before(item.start_mark.index)
         if not _DASH.fullmatch(before):
             raise EditError("an item does not begin on the same line as its dash")
         return before
 
     def _own_line(self, item: Any) -> re.Match[str] | None:
-        """Match the rest of an item's line, with its comma; None if the line holds other items."""
+        """Match the rest of an item's line, with its comma; None if text precedes the item."""
         if not self._before(item.start_mark.index).strip():
             return _REST_OF_LINE.match(self._text, item.end_mark.index)
         return None
@@ -347,7 +362,7 @@ class _List:
         return self._text[self._text.rfind("\n", 0, position) + 1 : position]
 
     def _line_end(self, position: int) -> int:
-        """Return the end of the line on which a value ends, without the line break."""
+        """Return the end of the line on which a value ends, before the line break."""
         position = len(
             self._text[:position].rstrip("\r\n")
         )  # a block scalar ends with its line break
@@ -355,7 +370,10 @@ class _List:
         return line.end() if line else position
 
     def _lines(self, start: int, end: int) -> tuple[int, int]:
-        """Return the range of whole lines that covers a part of the text, with one line break."""
+        """Return the start and end of the whole lines that cover a part of the text.
+
+        One line break is included, so that removing the range removes the lines.
+        """
         start = start - len(self._before(start))
         if after := re.compile(r"[ \t]*\r?\n").match(self._text, end):
             return start, after.end()
@@ -363,7 +381,7 @@ class _List:
 
 
 def scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
-    """Return a text as YAML, without quotes if it is safe to omit them."""
+    """Write a text as a YAML scalar, without quotes if it is safe to omit them."""
     if not quote:
         try:
             if load(f"[{value}]" if in_flow else f"- {value}") == [value]:
