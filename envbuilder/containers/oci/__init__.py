@@ -1,1 +1,1 @@
-"""OCI images as files: descriptors, layers, layouts and archives, without any engine."""
+"""OCI images as files, without any engine: descriptors, layers, layouts and archives."""

@@ -1,6 +1,6 @@
-"""OCI layouts as a single tar archive, which `docker save` writes and `docker load` reads.
+"""OCI layouts in a single tar archive, which `docker save` writes and `docker load` reads.
 
-The archive also contains `manifest.json`, for Docker's classic store and older tools.
+The archive also contains `manifest.json` for Docker's classic store and older tools.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 
 NAME = "io.containerd.image.name"
-"""Annotation from which Docker's and containerd's `load` take an image's name."""
+"""Annotation from which `load`, both in Docker and in containerd, takes an image's name."""
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
 _ON_DISK = "/var/tmp"  # noqa: S108 (/tmp is often in memory; the folder is private)
 _EXPORT = 1 << 30
-"""Assumed size of an engine's export in bytes, since the actual size is unknown.
+"""Assumed size in bytes of the archive that an engine sends, because the actual size is unknown.
 
-It allows at most 100 GiB of blobs.
+With this size, at most 100 GiB of blobs are accepted.
 """
 
 
 def named(ref: str) -> dict[str, str]:
-    """Return the annotations that give an image the name `ref` in an index."""
+    """Return the annotations for an index entry that give an image the name `ref`."""
     return {NAME: qualified(ref), _TAG: ref.rpartition(":")[2]}
 
 
 def names(descriptors: Iterable[Descriptor]) -> list[str]:
-    """Return the image names in the entries of an index."""
+    """Return the image names that the entries of an index contain."""
     return [d.annotations[NAME] for d in descriptors if NAME in d.annotations]
 
 
 def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
-    """Yield the pieces of a tar of the only image in a layout, without the blobs in `without`."""
+    """Yield the pieces of a tar with the only image in a layout, but not the blobs in `without`."""
     descriptors = layout.index().manifests
     manifest = layout.read_manifest(descriptors[0])
     blobs = {d.digest for d in (descriptors[0], *manifest.blobs)} - set(without)
@@ -71,9 +71,10 @@ def save(
 ) -> None:
     """Write the only image in a layout to an archive if `target` ends in .tar, else to a layout.
 
-    In a layout, the image replaces images of the same names; concurrent writers wait (`DIR.lock`).
-    Files are copied, never linked, so that users cannot change a cache through them. `show` is
-    called with the bytes written so far and in total. Raise `OSError` if the disk is full.
+    In a layout, the image replaces images with the same names; concurrent writers wait for each
+    other (`DIR.lock`). Files are copied and never linked, so that users cannot change a cache
+    through them. `show` is called with the number of bytes written so far and the total number.
+    Raise `OSError` if the disk is full.
     """
     if target.suffix == ".tar":
         write(layout, target, show)
@@ -104,7 +105,7 @@ def _add(layout: Layout, destination: Layout, show: Callable[[int, int], object]
 
 
 def _size(layout: Layout) -> int:
-    """Return the size in bytes of the only image in a layout."""
+    """Return the total size in bytes of the only image in a layout."""
     image = layout.index().manifests[0]
     return image.size + sum(blob.size for blob in layout.read_manifest(image).blobs)
 
@@ -112,7 +113,7 @@ def _size(layout: Layout) -> int:
 def write(
     layout: Layout, path: Path, show: Callable[[int, int], object] = lambda done, total: None
 ) -> None:
-    """Write the only image in a layout to an archive, atomically.
+    """Write the only image in a layout to an archive, which appears at `path` atomically.
 
     Raise `OSError` if the disk is full.
     """
@@ -126,23 +127,23 @@ def write(
 
 
 class Held(NamedTuple):
-    """An image found in a layout or an archive, with all digests checked."""
+    """An image that was found in a layout or an archive, after checking all of its digests."""
 
     digest: types.Digest
     """Digest of the image's configuration."""
     manifest: types.Digest
     names: frozenset[str]
-    """Qualified names of the image in the index."""
+    """The image's names in the index, each with its registry."""
 
 
 def held(
     path: Path, accept: Callable[[dict[str, Any]], bool] = lambda config: True
 ) -> Iterator[Held]:
-    """Yield the images at `path` for whose configuration `accept` returns true.
+    """Yield the images at `path` whose configuration is accepted by `accept`.
 
     The layers of other images are not read. Raise `EnvbuilderError` if `path` is neither a layout
-    nor an archive, or if a blob is damaged. Also raise it if the manifest's layers are not the
-    layers that the configuration names.
+    nor an archive, if a blob is damaged, or if the layers in a manifest are not the layers that the
+    configuration names.
     """
     with _examined(path) as layout:
         for descriptor in layout.images():
@@ -159,9 +160,10 @@ def held(
 
 
 def identity(path: Path) -> types.Digest:
-    """Return the digest of the configuration of the only image at `path`, after checking it.
+    """Check the only image at `path`, and return the digest of its configuration.
 
-    Raise `EnvbuilderError` as `held` does, or if `path` contains no image or several.
+    Raise `EnvbuilderError` in the same cases as `held`, or unless `path` contains exactly one
+    image.
     """
     images = [*held(path)]
     if len(images) != 1:
@@ -177,7 +179,7 @@ def _diff_id(layout: Layout, blob: Descriptor) -> types.Digest:
 
 @contextmanager
 def _examined(path: Path) -> Iterator[Layout]:
-    """Yield the layout at `path`. If it is an archive, unpack it temporarily."""
+    """Yield the layout at `path`. If `path` is an archive, unpack it to a temporary folder."""
     if not path.is_file():
         yield Layout.open(path)
         return
@@ -186,7 +188,7 @@ def _examined(path: Path) -> Iterator[Layout]:
 
 
 def opened(path: Path, folder: Path) -> Layout:
-    """Return the layout at `path`. If it is an archive, unpack it below `folder`, only once."""
+    """Return the layout at `path`. If `path` is an archive, unpack it once, below `folder`."""
     if not path.is_file():
         return Layout.open(path)
     target = folder / files.file_sha256(path)
@@ -199,7 +201,7 @@ def opened(path: Path, folder: Path) -> Layout:
 
 
 def move_into_place(layout: Path, target: Path) -> None:
-    """Move a finished layout to `target`, unless another process has put one there already."""
+    """Move a finished layout to `target`, unless another process has already put a layout there."""
     try:
         layout.rename(target)
     except OSError:
@@ -208,18 +210,18 @@ def move_into_place(layout: Path, target: Path) -> None:
 
 
 def unpack(path: Path, folder: Path) -> Layout:
-    """Unpack an archive into a layout in a new folder.
+    """Unpack an archive to a layout in a new folder.
 
-    Only the blobs, verified by digest, the index and the file `oci-layout` are unpacked. Raise
-    `InvalidError` if the file is not an archive of an OCI layout, and `BuildError` if it is
-    damaged.
+    Only the blobs (after verifying their digests), the index, and the file `oci-layout` are
+    unpacked. Raise `InvalidError` if the file is not an archive of an OCI layout, and `BuildError`
+    if it is damaged.
     """
     with files.explained(path), path.open("rb") as stream:
         return _received(stream, path.stat().st_size, folder, str(path))
 
 
 def receive(stream: Iterator[bytes], folder: Path, where: str) -> Layout:
-    """Unpack an archive as `unpack` does, but from a byte stream that an engine sends."""
+    """Unpack an archive like `unpack`, but read it from a stream of bytes that an engine sends."""
     return _received(cast("IO[bytes]", _Reader(stream)), _EXPORT, folder, where)
 
 
@@ -257,7 +259,7 @@ def _path(digest: types.Digest) -> str:
 
 
 class _Reader(Struct):
-    """A file-like object that reads from an iterator of bytes."""
+    """A file-like object that reads its data from an iterator of bytes."""
 
     _stream: Iterator[bytes]
     _held: bytes = b""
@@ -272,6 +274,6 @@ class _Reader(Struct):
         return data
 
     def seek(self, position: int) -> None:
-        """Go back to the start. Only possible after a single read."""
+        """Go back to the start. This is possible only after a single read."""
         assert position == 0, "nothing else is used"
         self._held = self._last + self._held

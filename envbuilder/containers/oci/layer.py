@@ -1,9 +1,9 @@
 """Write and read image layers.
 
-A written layer is a compressed tar whose bytes depend only on its members. They are sorted by path.
-Their times, owners and modes are set explicitly, never taken from the build machine. The tar is
-hashed and compressed while it is produced, and never stored uncompressed. A layer that is read may
-come from anywhere, so its names, sizes and compression are untrusted.
+A layer written here is a compressed tar whose bytes depend only on its members. The members are
+sorted by path. Their times, owners and modes are set explicitly, and never taken from the build
+machine. The tar is hashed and compressed while it is being produced, and never stored uncompressed.
+A layer that is read may come from anywhere, so its names, sizes and compression are untrusted.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SY
 _PIECE = 1 << 20
 _LEVEL = 3
 _JOB = 8 << 20
-"""Bytes that one thread compresses at a time. Constant, so that the output is always the same."""
+"""Number of bytes that one thread compresses at a time. It is constant, so that the output is
+always the same."""
 _THREADS = 8
-"""Maximum number of compressing threads.
+"""Maximum number of threads that compress.
 
-A single thread hashes all input, which cannot keep more of them busy. Each takes 8 MiB: 128 threads
-took 1.1 GiB.
+All input is hashed by a single thread, which cannot keep more threads busy. Each thread needs
+memory for its 8 MiB jobs: 128 threads took 1.1 GiB.
 """
 LARGEST = 8 << 30
-"""Maximum size of a layer's tar in bytes. Registries and engines refuse blobs of 10 GB or more."""
+"""Maximum size in bytes of the tar in a layer. Registries and engines refuse blobs of 10 GB or
+more."""
 
 
 class Source(Protocol):
-    """A source of a file's content that is not a file on disk."""
+    """A source of a file's content, for content that is not in a file on disk."""
 
     @property
     def size(self) -> int:
@@ -60,18 +62,18 @@ class Member(Struct, frozen=True, kw_only=True):
     gid: int = 0
     content: bytes = b""
     source: Path | Source | None = None
-    """Source of a file's content; None if the content is in `content`."""
+    """Source of a file's content, or None if the content is in the field `content`."""
     target: str = ""
-    """Target of a link."""
+    """Target of a link; empty for files and folders."""
     time: int | None = None
-    """Modification time in seconds since 1970, limited to the layer's time.
+    """Modification time in seconds since 1970, or None to use the layer's time.
 
-    None for the layer's time.
+    A time later than the layer's time is replaced by the layer's time.
     """
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """The digests and sizes of a written layer: of the compressed blob, and of the tar in it."""
+    """The digests and sizes of a written layer, for the compressed blob and the tar in it."""
 
     digest: types.Digest
     size: Bytes
@@ -81,14 +83,14 @@ class Layer(Struct, frozen=True, kw_only=True):
 
     @property
     def descriptor(self) -> Descriptor:
-        """The descriptor of the compressed blob, for a manifest."""
+        """The descriptor of the compressed blob, for use in a manifest."""
         return Descriptor(media_type=LAYER_ZSTD, digest=self.digest, size=self.size)
 
 
 def compressor() -> Mapping[str, str | int]:
-    """Return the version and the settings of the compressor.
+    """Return the version and settings of the compressor.
 
-    Besides its members, only these determine the bytes of a layer.
+    Apart from a layer's members, nothing else determines the layer's bytes.
     """
     import zstandard
 
@@ -101,11 +103,12 @@ def write(
     epoch: int,
     on_bytes: Callable[[int], object] = lambda amount: None,
 ) -> Layer:
-    """Write a layer with these members to `path`.
+    """Write a layer with the given members to `path`.
 
-    No modification time in the layer is later than `epoch` (seconds since 1970). `on_bytes` is
-    called with the size of each piece of the tar in bytes. Raise `BuildError` if the layer gets too
-    large, a file changes meanwhile or a member is unsafe, and `OSError` if the disk is full.
+    No modification time in the layer is later than `epoch` (in seconds since 1970). `on_bytes` is
+    called with the size in bytes of each piece of the tar. Raise `BuildError` if the layer becomes
+    too large, a file changes while it is read, or a member is unsafe. Raise `OSError` if the disk
+    is full.
     """
     return pack(_meanwhile(gathered(tar(clean(members), epoch))), path, on_bytes)
 
@@ -113,9 +116,10 @@ def write(
 def pack(
     pieces: Iterable[bytes], path: Path, on_bytes: Callable[[int], object] = lambda amount: None
 ) -> Layer:
-    """Compress a tar, given in pieces, into a layer at `path`.
+    """Compress a tar, which is given in pieces, into a layer at `path`.
 
-    Raise `BuildError` if the tar is larger than `LARGEST`.
+    `on_bytes` is called with the size of each piece. Raise `BuildError` if the tar is larger than
+    `LARGEST`.
     """
     import zstandard
 
@@ -161,7 +165,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 
 
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same pieces. A thread produces the next piece while the caller uses the last."""
+    """Yield the same pieces; a thread produces the next one while the caller uses the last."""
     rest = iter(pieces)
     with process.pool(1) as thread:
         coming = thread.submit(next, rest, None)
@@ -171,9 +175,9 @@ def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes with small pieces joined into larger ones.
+    """Yield the same bytes, with small pieces joined into larger ones.
 
-    A tar consists mostly of headers and small files, and handling each piece costs time.
+    A tar consists mostly of headers and small files, and each piece takes some time to handle.
     """
     held = bytearray()
     for piece in pieces:
@@ -190,10 +194,10 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
-    """Yield the pieces of a tar with these members, sorted by path.
+    """Yield the pieces of a tar that contains the given members, sorted by path.
 
-    No modification time in it is later than `epoch` (seconds since 1970). Raise `BuildError` if a
-    path appears twice.
+    No modification time in the tar is later than `epoch` (in seconds since 1970). Raise
+    `BuildError` if two members have the same path.
     """
     last = None
     for member in sorted(members, key=lambda m: os.fsencode(m.path)):
@@ -221,7 +225,7 @@ def tar(members: Iterable[Member], epoch: int) -> Iterator[bytes]:
 
 
 def clean(members: Iterable[Member]) -> list[Member]:
-    """Return the members sorted by path. Raise `BuildError` if one is unsafe to unpack."""
+    """Return the members sorted by path. Raise `BuildError` if a member is unsafe to unpack."""
     ordered = sorted(members, key=lambda m: os.fsencode(m.path))
     folders = archives.Folders()
     for member in ordered:
@@ -263,9 +267,9 @@ def _padding(size: int) -> bytes:
 
 
 def member(root: str, path: str, prefix: str) -> Member:
-    """Return the file, folder or link `root/path` as the layer's member `prefix/path`.
+    """Return the file, folder or link `root/path` as a member with the path `prefix/path`.
 
-    The member belongs to root. Its mode only depends on its kind and on whether it is executable.
+    The member is owned by root. Its mode depends only on its kind and on whether it is executable.
     """
     source_path = f"{root}/{path}"
     mode = os.lstat(source_path).st_mode
@@ -284,13 +288,13 @@ def member(root: str, path: str, prefix: str) -> Member:
 
 
 def tree(root: Path, prefix: str) -> Iterator[Member]:
-    """Yield all contents of a folder as members below `prefix`, without following links."""
+    """Yield everything in a folder as members below `prefix`, without following links."""
     for path in root.rglob("*"):
         yield member(str(root), path.relative_to(root).as_posix(), prefix)
 
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
-    """Yield all parent folders of these paths as members, each once and parents first."""
+    """Yield all parent folders of the given paths as members, each once and parents first."""
     folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -307,9 +311,9 @@ def folders_above(paths: Iterable[str]) -> Iterator[Member]:
 def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
     """Yield each member of a layer, with the archive from which its content can be read.
 
-    The content can only be read before the next member is requested. The layer is a plain or a
-    compressed tar. Its first bytes determine the compression, since media types can be wrong. Raise
-    `InvalidError` if the layer is damaged or exceeds the limits.
+    The content must be read before the next member is requested. The layer is a tar, which may be
+    compressed. The compression is recognized by the first bytes of the layer, because media types
+    can be wrong. Raise `InvalidError` if the layer is damaged or exceeds the limits.
     """
 
     def failure(reason: str) -> InvalidError:
@@ -325,9 +329,9 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
 
 
 def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
-    """Return the digest of a layer's decompressed bytes.
+    """Return the digest of the bytes of a layer after decompression.
 
-    `size` is the stored size of the layer in bytes, and `where` names the layer in errors. Raise
+    `size` is the size in bytes of the layer as stored, and `where` names the layer in errors. Raise
     `InvalidError` if the layer is damaged or exceeds the limits.
     """
     digest = hashlib.sha256()

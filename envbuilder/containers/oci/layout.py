@@ -1,11 +1,12 @@
 """OCI images: their JSON documents (descriptors, manifests, indexes) and their layouts on disk.
 
-The JSON is validated when it is read. Unknown keys are ignored, as the specification requires, and
-documents are passed on as the exact bytes that were read. Docker's older media types for the same
-structures are accepted.
+The JSON is validated when it is read. Unknown keys are ignored, as the OCI specification requires.
+Documents are passed on as exactly the bytes that were read. Docker's older media types for the same
+structures are accepted as well.
 
-A layout is a folder with `oci-layout`, `index.json` and `blobs/sha256/…`. Blobs are hashed before
-an atomic rename adds them to the layout, and `checked` hashes them again before use.
+A layout is a folder that contains `oci-layout`, `index.json` and `blobs/sha256/…`. Blobs are hashed
+before an atomic rename adds them to the layout, and `checked` hashes them again before they are
+used.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ INDEXES = frozenset({INDEX, DOCKER_INDEX})
 MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 
 JSON_LIMIT = 4 << 20
-"""Maximum bytes of an image's manifest, index or configuration; registries accept no more."""
+"""Maximum size in bytes of an image's manifest, index or configuration. Registries do not accept
+larger ones."""
 
 MediaType = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9!#$&^_.+-]+\Z")
@@ -55,19 +57,19 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
 """Maximum depth to which nested indexes are followed."""
 _MARK_LIMIT = 1 << 10
-"""Maximum bytes of the file `oci-layout`, which may come from anybody."""
+"""Maximum size in bytes of the file `oci-layout`, which may come from anybody."""
 _FULL = "The disk may be full."
 
 
 class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The platform of an image, in OCI's terms."""
+    """The platform of an image, in the terms of the OCI specification."""
 
     architecture: str
     os: str
     variant: str = ""
 
     def is_of(self, platform: types.Platform) -> bool:
-        """Return whether this is the given envbuilder platform, ignoring the variant."""
+        """Return whether this is the envbuilder platform `platform`, ignoring the variant."""
         return f"{self.os}/{self.architecture}" == platform
 
 
@@ -95,12 +97,12 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
 
     @property
     def blobs(self) -> tuple[Descriptor, ...]:
-        """The descriptors of the configuration and the layers."""
+        """The descriptors of the configuration and of all layers."""
         return (self.config, *self.layers)
 
 
 class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A list of images, usually one per platform. A layout's index lists all of its images."""
+    """A list of images, usually one per platform. A layout's index lists all images in it."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -109,7 +111,7 @@ class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
 
 
 def oci_platform(ours: types.Platform) -> Platform:
-    """Return an envbuilder platform in OCI's terms."""
+    """Convert an envbuilder platform to an OCI platform."""
     os, _, architecture = ours.partition("/")
     return Platform(architecture=architecture, os=os)
 
@@ -132,7 +134,7 @@ def only_image(
 
 
 def digest_of(data: bytes) -> types.Digest:
-    """Return the sha256 digest of bytes."""
+    """Return the sha256 digest of `data`."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -150,14 +152,14 @@ def decode(data: bytes, kind: type[_T], where: str) -> _T:
 
 
 class Layout:
-    """An OCI layout: a folder of blobs named by digest, with an index of the images."""
+    """An OCI layout: a folder that contains blobs, named by digest, and an index of the images."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
     def create(cls, folder: Path) -> Layout:
-        """Return the layout in `folder`; create an empty one if there is none."""
+        """Open the layout in `folder`; create an empty layout if there is none."""
         layout = cls(folder)
         if not (folder / MARK).is_file():
             (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
@@ -167,7 +169,7 @@ class Layout:
 
     @classmethod
     def open(cls, folder: Path) -> Layout:
-        """Open an existing layout. Raise `InvalidError` if `folder` is not one."""
+        """Open an existing layout. Raise `InvalidError` if `folder` is not a layout."""
         try:
             version = json.loads(files.read(folder / MARK, _MARK_LIMIT))
         except (OSError, ValueError, RecursionError) as error:
@@ -183,7 +185,7 @@ class Layout:
     # --- blobs
 
     def blob(self, digest: types.Digest) -> Path:
-        """Return the path of a blob, which need not exist."""
+        """Return the path of the blob with this digest, whether or not the blob exists."""
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
@@ -194,15 +196,15 @@ class Layout:
         return self.folder / "blobs" / "sha256"
 
     def has(self, of: Descriptor) -> bool:
-        """Return whether the blob is present with the right size, without checking its hash."""
+        """Return whether a blob exists and has the right size, without checking its hash."""
         path = self.blob(of.digest)
         return path.is_file() and path.stat().st_size == of.size
 
     def add(self, content: bytes | Path, media_type: str, **fields: Any) -> Descriptor:
-        """Add bytes or a file as a blob; return its descriptor.
+        """Add bytes or a file to the layout as a blob; return the blob's descriptor.
 
-        A file is added by hard link if possible. `fields` are further fields of the descriptor.
-        Raise `OSError` if the disk is full.
+        A file is added as a hard link if possible. `fields` are additional fields for the
+        descriptor. Raise `OSError` if the disk is full.
         """
         if isinstance(content, bytes):
             digest = digest_of(content)
@@ -221,7 +223,7 @@ class Layout:
         return descriptor
 
     def checked(self, of: Descriptor) -> Path:
-        """Return the path of a blob after checking its size and hash.
+        """Check the size and the hash of a blob, and return its path.
 
         Raise `BuildError` if the blob is missing, and `WrongHashError` if it is damaged.
         """
@@ -239,7 +241,7 @@ class Layout:
         return path
 
     def read(self, of: Descriptor) -> bytes:
-        """Return the checked content of a small blob: a manifest, an index or a configuration."""
+        """Check and return the content of a small blob: a manifest, an index or a configuration."""
         if of.size > JSON_LIMIT:
             raise InvalidError(f"{of.digest}: {of.size} bytes, more than the limit of {JSON_LIMIT}")
         return self.checked(of).read_bytes()
@@ -247,7 +249,7 @@ class Layout:
     # --- images
 
     def index(self) -> Index:
-        """Return the layout's index, `index.json`."""
+        """Read and return the layout's index, `index.json`."""
         path = self.folder / "index.json"
         with files.explained(path):
             data = files.read(path, JSON_LIMIT)
@@ -260,8 +262,8 @@ class Layout:
     def images(self) -> Iterator[Descriptor]:
         """Yield the descriptors of all images in the layout, each with its platform.
 
-        Images in nested indexes are included. Artifacts that are not images, such as attestations
-        and signatures, are left out.
+        This includes images in nested indexes, but not artifacts other than images, such as
+        attestations and signatures.
         """
         for image in self._walk(self.index().manifests, _DEPTH, set()):
             platform = image.platform or self._platform(image)
@@ -269,7 +271,7 @@ class Layout:
                 yield replace(image, platform=platform)
 
     def missing(self) -> tuple[types.Digest, ...]:
-        """Return the digests of the blobs that the layout's images lack."""
+        """Return the digests of the blobs that belong to the layout's images but are missing."""
         lacking: list[Descriptor] = []
         for image in self.images():
             lacking += filterfalse(self.has, self.read_manifest(image).blobs)
@@ -278,7 +280,7 @@ class Layout:
     def find(self, platform: types.Platform) -> Descriptor:
         """Return the only image for a platform.
 
-        Raise `InvalidError` if there is none or several.
+        Raise `InvalidError` if there is none or more than one.
         """
         return only_image(self.images(), platform, str(self.folder))
 
@@ -287,19 +289,19 @@ class Layout:
         return self.read_manifest(self.find(platform))
 
     def read_manifest(self, of: Descriptor) -> Manifest:
-        """Return the manifest of a descriptor, after checking its hash."""
+        """Return the manifest to which a descriptor refers, after checking its hash."""
         return decode(self.read(of), Manifest, of.digest)
 
     def read_config(self, manifest: Manifest) -> dict[str, Any]:
-        """Return the image configuration of a manifest as a JSON object, not validated further."""
+        """Return the image configuration that a manifest names, as an unvalidated JSON object."""
         return decode(self.read(manifest.config), dict[str, Any], manifest.config.digest)
 
     def _walk(
         self, descriptors: tuple[Descriptor, ...], depth: int, seen: set[types.Digest]
     ) -> Iterator[Descriptor]:
-        """Yield the manifests among the descriptors and in their indexes.
+        """Yield all manifests among the descriptors and in the indexes among them.
 
-        Each is yielded only once, because several indexes can list the same manifest.
+        Each manifest is yielded only once, even if several indexes list it.
         """
         for descriptor in descriptors:
             if descriptor.digest in seen:
@@ -313,7 +315,7 @@ class Layout:
                 yield from self._walk(tuple(filter(self.has, within.manifests)), depth - 1, seen)
 
     def _platform(self, of: Descriptor) -> Platform | None:
-        """Return the platform in the image's configuration, or None if it is missing."""
+        """Return the platform that an image's configuration states, or None if it states none."""
         manifest = self.read_manifest(of)
         if not self.has(manifest.config):
             return None
@@ -326,7 +328,7 @@ class Layout:
 
 
 def place(source: Path, target: Path, *, link: bool = True) -> None:
-    """Put a file at `target` atomically, by hard link if `link` and if possible, else as a copy.
+    """Put a file at `target` atomically, as a hard link if `link` and if possible, else as a copy.
 
     Raise `OSError` if the disk is full.
     """

@@ -1,7 +1,8 @@
 """Names of images: references to registries by Docker's rules, and `oci:DIR` or `FILE.tar` on disk.
 
-`python:3.11` means `docker.io/library/python:3.11`. The first component is a host only if it
-contains a dot, a colon or capitals, or is `localhost`. Only sha256 digests are supported.
+`python:3.11` means `docker.io/library/python:3.11`. The first component of a reference is a host
+only if it contains a dot, a colon or capital letters, or is `localhost`. Only sha256 digests are
+supported.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from envbuilder.core.errors import InvalidError
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
 NAME_LIMIT = 255
-"""Maximum length of host and repository together that registries accept, in characters."""
+"""Maximum length in characters that registries accept for the host and the repository together."""
 
 # Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -52,12 +53,12 @@ class Reference(Struct, frozen=True, kw_only=True):
 
     @property
     def tag_or_digest(self) -> str:
-        """The name to request from the registry: the digest, else the tag, else `latest`."""
+        """What to request from the registry: the digest, else the tag, else `latest`."""
         return self.digest or self.tag or DEFAULT_TAG
 
     @property
     def endpoint(self) -> str:
-        """The host and port to connect to, which differ from `host` for Docker Hub."""
+        """The host and port to connect to. They differ from `host` for Docker Hub."""
         if self.host == DEFAULT_HOST:
             return "registry-1.docker.io"
         return self.host
@@ -68,7 +69,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """Parse a reference to a registry. Raise `InvalidError` if it is malformed."""
+    """Parse a reference to an image in a registry. Raise `InvalidError` if it is malformed."""
     rest, at, digest = text.partition("@")
     if at and not re.fullmatch(_DIGEST, digest):
         raise _invalid(text, "'@' must be followed by sha256: and 64 hexadecimal digits")
@@ -102,7 +103,7 @@ def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Referenc
     """Return the locations to try for an image: its registry's mirror, then the registry itself.
 
     `mirrors` maps registries to locations such as `mirror.example:5000/hub`. Raise `InvalidError`
-    if a location does not begin with a registry's host.
+    if a location does not begin with the host of a registry.
     """
     mirror = mirrors.get(reference.host)
     if mirror is None:
@@ -118,7 +119,7 @@ def mirrored(reference: Reference, mirrors: Mapping[str, str]) -> tuple[Referenc
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine. The host may have a port."""
+    """Return whether `host`, which may include a port, is this machine."""
     name = _split(host)[0]
     if name.lower() == "localhost":
         return True
@@ -140,7 +141,7 @@ def _host_ok(host: str) -> bool:
 
 
 def _split(host: str) -> tuple[str, str]:
-    """Return a host's name, without the brackets of an IPv6 address, and its port."""
+    """Split a host into its name, without the brackets of an IPv6 address, and its port."""
     if host.startswith("["):
         name, _, port = host[1:].partition("]")
         return name, port.removeprefix(":")
@@ -156,7 +157,7 @@ def _invalid(text: str, reason: str) -> InvalidError:
 
 
 def qualified(ref: str) -> str:
-    """Return a reference with a registry, which is Docker Hub if the reference names none."""
+    """Return a reference with its registry. If it names no registry, this is Docker Hub."""
     registry, slash, _ = ref.partition("/")
     if slash and ("." in registry or ":" in registry or registry == "localhost"):
         return ref
@@ -164,7 +165,7 @@ def qualified(ref: str) -> str:
 
 
 def familiar(ref: str) -> str:
-    """Return a reference with a tag, and without a registry that an engine adds by default."""
+    """Return a reference with its tag, but without a registry that engines add by default."""
     for registry in ("docker.io/library/", "docker.io/", "localhost/"):
         if ref.startswith(registry):
             ref = ref.removeprefix(registry)
@@ -189,7 +190,7 @@ def is_on_disk(text: str) -> bool:
 
 
 def path_on_disk(text: str) -> Path:
-    """Return the absolute path of the folder or file that contains an image on disk."""
+    """Return the absolute path of the folder or file that contains the image named by `text`."""
     return Path(text.removeprefix(_LAYOUT)).absolute()
 
 

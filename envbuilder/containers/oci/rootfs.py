@@ -1,7 +1,7 @@
-"""The root filesystem of an image: an index of its paths, and the files that a build reads.
+"""The root file system of an image: an index of its paths, and the files that a build reads.
 
-Layers are read, but not unpacked. Upper layers replace files of lower layers, or remove them with
-whiteouts.
+Layers are read without being unpacked. Upper layers replace files in lower layers, or remove them
+with whiteouts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class OtherPythonError(BuildError):
-    """Raised if the base image lacks the required Python (exit 1).
+    """Raised if the base image does not contain the required Python (exit 1).
 
-    `version` is the version that the image has instead, or a text that says that it has none.
+    `version` is the version of Python that the image contains instead, or a text that says that it
+    contains none.
     """
 
     def __init__(self, needed: str, version: str, locked: Collection[str] = ()) -> None:
@@ -49,23 +50,25 @@ _KINDS: dict[bytes, Kind] = {
     tarfile.SYMTYPE: "link",
 }
 _KEPT = re.compile(r"etc/(passwd|group)|var/lib/dpkg/status(\.d/[^/]+)?")
-"""Pattern for the paths of files whose content is kept."""
+"""Pattern for the paths of the files whose contents are kept in memory."""
 _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
 _OPAQUE = ".wh..wh..opq"
 _GONE = ".wh."
 _CONTENT = 16 << 20
-"""Maximum size of a file that is read, in bytes: a Python, or a file whose content is kept.
+"""Maximum size in bytes of a file to read: a Python, or a file whose contents are kept.
 
 dpkg's status file has 1 to 5 MB.
 """
 _CONTENTS = 64 << 20
-"""Maximum total bytes of kept contents, because a base image may come from anybody."""
+"""Maximum total size in bytes of all kept contents. There is a limit because a base image may come
+from anybody."""
 _ENTRIES = 500_000
-"""Maximum number of paths in an image. Images with CUDA and PyTorch have up to 200,000."""
+"""Maximum number of paths in an image. Images that contain CUDA and PyTorch have up to 200,000
+paths."""
 _LAYERS = 256
-"""Maximum number of layers in a base image. Engines allow 127."""
+"""Maximum number of layers in a base image. Container engines allow 127."""
 _LINKS = 40
-"""Maximum number of links followed in a row, as in Linux."""
+"""Maximum number of links to follow one after the other, which is the same as in Linux."""
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -77,23 +80,24 @@ class Entry(Struct, frozen=True, array_like=True):
     gid: int
     time: int
     target: str = ""
-    """Target of a link; empty for other kinds."""
+    """Target of a link; empty for entries that are not links."""
 
 
 class RootFs(Struct, frozen=True, kw_only=True):
-    """The root filesystem of an image, indexed by path.
+    """The root file system of an image, indexed by path.
 
-    Paths are relative to the image's root, without a leading slash.
+    Paths are relative to the image's root and have no leading slash.
     """
 
     entries: dict[str, Entry]
     contents: dict[str, bytes]
-    """Contents of `/etc/passwd`, `/etc/group` and dpkg's status files, if present."""
+    """Contents of `/etc/passwd`, `/etc/group` and dpkg's status files, as far as they exist."""
     versions: dict[str, str]
-    """Paths of Python interpreters and their libraries → the Python version in their data."""
+    """Paths of Python interpreters and their libraries → the Python version found in these files.
+    """
 
     def resolve(self, path: str) -> str | None:
-        """Return the path after following all links; None if it does not exist."""
+        """Return the path after following all links in it, or None if it does not exist."""
         todo = list(reversed(PurePosixPath("/", path).parts[1:]))
         resolved = PurePosixPath()
         for _ in range(len(todo) + _LINKS * 8):
@@ -118,8 +122,8 @@ class RootFs(Struct, frozen=True, kw_only=True):
     def python(self, minor: str, search: str) -> tuple[str, str]:
         """Return the path of the Python X.Y that a shell would find, and its version X.Y.Z.
 
-        `minor` is X.Y, and `search` is the image's PATH. Raise `OtherPythonError` if the image has
-        no such Python.
+        `minor` is X.Y, and `search` is the image's PATH. Raise `OtherPythonError` if the image does
+        not contain this Python.
         """
         other = "none on its PATH"
         shared = f"libpython{minor}.so."
@@ -138,10 +142,10 @@ class RootFs(Struct, frozen=True, kw_only=True):
 
 
 def read(layout: Layout, manifest: Manifest) -> RootFs:
-    """Return the root filesystem that results from a manifest's layers.
+    """Read the root file system that results from applying all layers of a manifest.
 
-    Raise `BuildError` if a layer's bytes do not match its digest. Raise `InvalidError` if a layer
-    cannot be read or the image exceeds the limits.
+    Raise `BuildError` if the bytes of a layer do not match its digest. Raise `InvalidError` if a
+    layer cannot be read or the image exceeds the limits.
     """
     root = RootFs(entries={}, contents={}, versions={})
     if len(manifest.layers) > _LAYERS:
@@ -154,7 +158,7 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
 
 
 def over(root: RootFs, layer: Path) -> RootFs:
-    """Return a copy of the root filesystem with one more layer on top."""
+    """Return a copy of the root file system with one more layer applied on top."""
     result = RootFs(
         entries=dict(root.entries), contents=dict(root.contents), versions=dict(root.versions)
     )
@@ -192,7 +196,7 @@ def _apply(layer: Path, root: RootFs) -> None:
 
 
 def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:
-    """Remove the paths inside a folder from a sorted list; return the removed paths in `below`."""
+    """Remove the paths inside a folder from the sorted list `lower`; return those in `below`."""
     start = bisect_left(lower, f"{folder}/") if folder else 0
     end = bisect_left(lower, f"{folder}0") if folder else len(lower)  # "0" follows "/"
     paths = [path for path in lower[start:end] if path in below]
@@ -233,9 +237,9 @@ def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None
 
 
 def _version(data: bytes, minor: str) -> str | None:
-    """Return the full version of a Python X.Y, or None if its data do not contain it.
+    """Find the full version of Python X.Y in the bytes of a file; return None if they contain none.
 
-    The version is in the data as a C string.
+    The version is stored as a C string.
     """
     number = re.escape(minor.encode()) + rb"\.[0-9]{1,2}(?:(?:a|b|rc)[0-9]+)?"
     found = re.search(rb"\x00(" + number + rb")\+?\x00", data)

@@ -1,1 +1,1 @@
-"""A client of OCI registries: pulls by digest, pushes, referrers and credentials."""
+"""A client for OCI registries, with pulls by digest, pushes, referrers and credentials."""

@@ -1,14 +1,15 @@
-"""HTTP requests to one repository of a registry: logins, redirects, retries and clear errors.
+"""HTTP requests to one repository in a registry: logins, redirects, retries and clear errors.
 
-This is a small client on top of requests. The two existing libraries (oras 0.2, python-dxf 12)
-resume neither pulls nor pushes, set no timeouts of their own, and load or trust whole responses.
+This is a small client based on `requests`. The two existing libraries (oras 0.2, python-dxf 12) can
+resume neither pulls nor pushes, set no timeouts of their own, and load whole responses into memory
+or trust them.
 
-`docker login` and `podman login` store credentials in files, or in helper programs that the files
-name. envbuilder reads these credentials, but never writes them. It looks up a secret only when a
-registry demands it, keeps it in memory and never prints it.
+`docker login` and `podman login` store credentials in files, or in helper programs that these files
+name. envbuilder reads the credentials but never writes them. It looks up a secret only when a
+registry demands it, keeps the secret in memory, and never prints it.
 
-The module is long because each request may need a login, and because the request determines whether
-a login may be sent.
+The module is long because each request may need a login, and the request determines whether a login
+may be sent.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class BrokenOffError(Exception):
-    """Raised if the response to a request is missing or incomplete; the message says why."""
+    """Raised if no response or only a part of it was received; the message says why."""
 
 
 OK = 200
@@ -65,7 +66,7 @@ NOT_FOUND = 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
 _IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
-"""Maximum bytes that are read of a registry's error, or of a response that is discarded."""
+"""Maximum number of bytes to read of a registry's error, or of a response that is discarded."""
 
 
 class _Error(Struct, frozen=True):
@@ -87,7 +88,7 @@ class _Kind(Struct, frozen=True, rename="camel"):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The status, headers and final URL of a response."""
+    """The status, headers and final URL of a response, without its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -95,11 +96,11 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Connection:
-    """A connection to one repository of a registry.
+    """A connection to one repository in a registry.
 
-    `plain_http` allows http to a registry on another machine. The user must configure it
-    explicitly. Failures are raised as a `BuildError` that names the repository, but no query,
-    header or body.
+    `plain_http` allows http to a registry on another machine, which the user must configure
+    explicitly. Failures are raised as a `BuildError` that names the repository, but contains no
+    query, header or body.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Connection:
         what: str,
         **options: Any,
     ) -> Answer:
-        """Send a request with `request`, and discard the body of the response."""
+        """Send a request like `request`, and discard the body of the response."""
         with self.request(method, url, what, **options) as response:
             _small(response)  # an unread body would cost the connection its reuse
             return Answer(status=response.status_code, headers=response.headers, url=response.url)
@@ -153,11 +154,11 @@ class Connection:
         data: bytes | None = None,
         retry: bool = True,
     ) -> requests.Response:
-        """Send a request; return the response, whose status is in `accept`.
+        """Send a request and return the response, whose status is one of those in `accept`.
 
-        The body is not read yet, and the caller must close the response. `what` names the requested
-        item in messages. If the registry is busy or the connection breaks, try again; with
-        `retry=False`, raise `BrokenOffError` instead. Raise `BuildError` for other failures.
+        The body has not been read yet, and the caller must close the response. `what` names the
+        requested item in messages. If the registry is busy or the connection breaks, try again or,
+        with `retry=False`, raise `BrokenOffError`. For other failures, raise `BuildError`.
         """
         import requests
 
@@ -187,7 +188,8 @@ class Connection:
     def resolve(self, what: str, base: str, location: str) -> str:
         """Return the absolute URL of a `Location` header. Raise `BuildError` if it leaves https.
 
-        `what` names the requested item in messages. `base` is the URL that sent the header.
+        `what` names the requested item in messages. `base` is the URL whose response contains the
+        header.
         """
         target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
@@ -203,7 +205,7 @@ class Connection:
     def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
         """Return the error for an item that could not be pulled or pushed.
 
-        `status` is the HTTP status, which determines the hint; 0 if there was no response.
+        `status` is the HTTP status, from which the hint is chosen, or 0 if there was no response.
         """
         login = f"docker login {self.host}"
         hints = {
@@ -226,11 +228,11 @@ class Connection:
     # --- manifests and indexes
 
     def read_manifest(self, reference: str) -> tuple[Descriptor, bytes]:
-        """Return the descriptor and the bytes of a manifest or an index, by digest or tag.
+        """Fetch a manifest or an index by digest or tag; return its descriptor and its bytes.
 
-        Only the bytes determine the media type, since a digest covers only the bytes. Raise
-        `WrongHashError` if the bytes do not match the digest, `BuildError` if the registry does not
-        send them, and `InvalidError` if they are neither a manifest nor an index.
+        The media type is determined only from the bytes, because the digest covers nothing else.
+        Raise `WrongHashError` if the bytes do not match the digest, `BuildError` if the registry
+        does not send them, and `InvalidError` if they are neither a manifest nor an index.
         """
         found = self._manifest(reference, (OK,))
         assert found is not None, "any other status was refused"
@@ -264,9 +266,9 @@ class Connection:
         raise self.failure(reference, problem)
 
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> int:
-        """Push a manifest or an index under a tag or its digest; return the bytes transferred.
+        """Push a manifest or an index under a tag or its digest; return the number of bytes sent.
 
-        The registry must already have all blobs and manifests that it references. Raise
+        The registry must already have all blobs and manifests to which it refers. Raise
         `BuildError` if the push fails.
         """
         digest = digest_of(data)
@@ -288,9 +290,9 @@ class Connection:
         return len(data)
 
     def _no_response(self, error: requests.RequestException) -> str:
-        """Return the message that a host does not answer.
+        """Return the message for a host that does not answer.
 
-        The host is the registry or a host to which it redirects.
+        The host is either the registry or a host to which the registry redirects.
         """
         url = error.request.url if error.request is not None else None
         console.detail(f"{public(url or self._base)}: {http.reason(error)}")
@@ -301,7 +303,7 @@ class Connection:
     def _authorized(
         self, method: str, url: str, what: str, headers: Mapping[str, str], data: bytes | None
     ) -> requests.Response:
-        """Send a request, and log in if the registry demands it; return the response."""
+        """Send a request, logging in if the registry demands it, and return the response."""
         previous = self._authorization
         response = self._send(method, url, what, headers, data, previous)
         if response.status_code != 401 or not self._is_registry(response.url):
@@ -325,9 +327,9 @@ class Connection:
         data: bytes | None,
         authorization: str,
     ) -> requests.Response:
-        """Send a request and follow redirects; return the last response.
+        """Send a request, follow all redirects, and return the last response.
 
-        Only the registry receives credentials.
+        Credentials are sent only to the registry itself.
         """
 
         def log_in(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -349,7 +351,7 @@ class Connection:
         return http.origin(url) == http.origin(self._base)
 
     def _refusal(self, response: requests.Response) -> str:
-        """Return the response's status and the registry's own message on one line."""
+        """Return the status of a response and the registry's own error message, on one line."""
         status = f"HTTP {response.status_code} {response.reason or ''}".strip()
         try:
             errors = decoding.from_json(_small(response), _Errors).errors
@@ -362,7 +364,7 @@ class Connection:
 
 
 def _described(data: bytes, where: str) -> Descriptor:
-    """Return the descriptor of a manifest or an index. Raise `InvalidError` for other content."""
+    """Return the descriptor of a manifest or an index. Raise `InvalidError` for anything else."""
     kind = decode(data, _Kind, where)
     if kind.manifests is not None and kind.config is None and kind.layers is None:
         media_type = kind.media_type or INDEX
@@ -379,7 +381,7 @@ def _described(data: bytes, where: str) -> Descriptor:
 
 
 def limited(response: requests.Response, limit: int) -> bytes | None:
-    """Return the whole body of a response, or None if it is longer than `limit` bytes.
+    """Read the whole body of a response; return None if it is longer than `limit` bytes.
 
     Raise `BrokenOffError` if the body is incomplete.
     """
@@ -394,7 +396,7 @@ def limited(response: requests.Response, limit: int) -> bytes | None:
 
 
 def _small(response: requests.Response) -> bytes:
-    """Return the body of a response if it is small and complete, else no bytes."""
+    """Return the body of a response, or empty bytes if it is too large or incomplete."""
     try:
         head = response.request.method == "HEAD"
         return b"" if head else limited(response, _ANSWER_LIMIT) or b""
@@ -409,22 +411,22 @@ _CHALLENGE = re.compile(
 )
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 _CONFIG_LIMIT = 1 << 20
-"""Maximum bytes of a login file, which Docker, podman or the user wrote."""
+"""Maximum size in bytes of a login file, which Docker, podman or the user has written."""
 _HELPER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_SECONDS = 60.0
 _DOCKER_HUB = "https://index.docker.io/v1/"
 _TOKEN_USER = "<token>"  # noqa: S105 (the user name that helpers give an identity token)
 _TOKEN_LIMIT = 1 << 18
-"""Maximum bytes of a token server's response."""
+"""Maximum size in bytes of a response from a token server."""
 _FORM = "application/x-www-form-urlencoded"
 
 
 class DeniedError(Exception):
-    """Raised if access is denied; the message says why and contains no secret."""
+    """Raised if access is denied. The message says why and contains no secrets."""
 
 
 class Login:
-    """The login to one repository. Its credential is looked up when it is first needed."""
+    """The login to one repository, whose credential is looked up when it is first needed."""
 
     def __init__(
         self,
@@ -444,9 +446,9 @@ class Login:
         """Strings that must not appear in any message."""
 
     def answer(self, header: str) -> str:
-        """Return the `Authorization` header that answers a `WWW-Authenticate` header.
+        """Return the `Authorization` header with which to answer a `WWW-Authenticate` header.
 
-        Raise `DeniedError` if there is no suitable login.
+        Raise `DeniedError` if no suitable login is available.
         """
         offered = parse_challenges(header)
         credential = self._credential
@@ -469,9 +471,9 @@ class Login:
         return credential
 
     def _token(self, challenge: Challenge, credential: Credential | None) -> str:
-        """Request a token with the stored credential or, without a credential, anonymously.
+        """Request a token with the credential or, if there is no credential, anonymously.
 
-        Raise `DeniedError` if the token server does not issue one.
+        Raise `DeniedError` if the token server does not issue a token.
         """
         import requests
 
@@ -507,11 +509,11 @@ class Login:
         raise DeniedError(f"its token server {server}: {problem}")
 
     def _checked(self, realm: str) -> str:
-        """Return the host of a token server, after checking that it may receive a password.
+        """Check that a token server may receive a password, and return the server's host.
 
-        Passwords may be sent over https. They may be sent over http if the token server and the
-        registry are both on this machine, or if plain http is allowed and the token server is on
-        the registry's own host. Otherwise, raise `DeniedError`.
+        A password may be sent over https. It may be sent over http only if the token server and the
+        registry are both on this machine, or if plain http is allowed and the token server has the
+        registry's own host. In all other cases, raise `DeniedError`.
         """
         try:
             parts = urlsplit(realm)
@@ -531,7 +533,7 @@ class Login:
 def _token_request(
     realm: str, parameters: Mapping[str, str], credential: Credential | None
 ) -> tuple[str, str, dict[str, str], bytes | None]:
-    """Return the method, URL, headers and body of the request for a token."""
+    """Return the method, URL, headers and body of the HTTP request for a token."""
     service = parameters.get("service", "")
     scope = parameters.get("scope", "")
     if credential is not None and credential.is_token:
@@ -562,7 +564,7 @@ class Challenge(Struct, frozen=True):
 
 
 def parse_challenges(header: str) -> tuple[Challenge, ...]:
-    """Parse the challenges in a `WWW-Authenticate` header, skipping malformed parts."""
+    """Parse the challenges in a `WWW-Authenticate` header, skipping parts that are malformed."""
     challenges: list[Challenge] = []
     for piece in parse_http_list(header):
         match = _CHALLENGE.fullmatch(piece.strip())
@@ -584,7 +586,7 @@ class _TokenAnswer(Struct, frozen=True):
 
 
 def parse_token(body: bytes) -> str:
-    """Parse the token in a token server's response; empty if it is not valid in a header."""
+    """Parse the token in a token server's response; return "" if it is not valid in a header."""
     try:
         answer = decoding.from_json(body, _TokenAnswer)
     except (ValueError, RecursionError):
@@ -594,7 +596,7 @@ def parse_token(body: bytes) -> str:
 
 
 class Credential(Struct, frozen=True, kw_only=True):
-    """A user name and a password, or an identity token in place of the password."""
+    """A user name with a password, or an identity token in place of the password."""
 
     user: str
     secret: str
@@ -625,18 +627,21 @@ class _HelperAnswer(Struct, frozen=True, rename="pascal"):
 def stored_credential(
     host: str, environ: Mapping[str, str] = os.environ, repository: str = ""
 ) -> Credential | None:
-    """Return the stored credential for a repository of a registry, or None if there is none.
+    """Look up the stored credential for a repository in a registry; return None if there is none.
 
-    If a file has several logins, use the longest namespace that contains the repository, as podman
-    does. Raise `InvalidError` if a file is damaged, and `ToolError` if a configured credential
-    helper does not work.
+    If a file contains several logins, use the one with the longest namespace that contains the
+    repository, as podman does. Raise `InvalidError` if a file is damaged, and `ToolError` if a
+    configured credential helper does not work.
     """
     paths = _login_files(environ)
     return next(filter(None, (_in_file(path, host, repository) for path in paths)), None)
 
 
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the file named by REGISTRY_AUTH_FILE, or else Docker's and podman's existing files."""
+    """Return the file that REGISTRY_AUTH_FILE names or, without it, Docker's and podman's files.
+
+    The latter are returned only if they exist.
+    """
     path = environ.get("REGISTRY_AUTH_FILE")
     if path:
         return (Path(path),)
@@ -677,7 +682,7 @@ def _in_file(path: Path, host: str, repository: str) -> Credential | None:
 
 
 def _login_keys(host: str) -> tuple[str, ...]:
-    """Return the keys under which login files may list a registry, the usual key first."""
+    """Return the keys under which login files may list a registry, the most common key first."""
     if host == DEFAULT_HOST:
         return (_DOCKER_HUB, DEFAULT_HOST, "index.docker.io")
     secure = f"https://{host}"
@@ -705,9 +710,9 @@ def _read_entry(entry: _Login, path: Path, host: str) -> Credential | None:
 
 
 def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
-    """Return the credential from a credential helper, or None if the helper has none.
+    """Ask a credential helper for a credential; return None if the helper has none.
 
-    Errors do not quote the helper's output, since it may contain a secret.
+    Error messages do not quote the helper's output, because it may contain a secret.
     """
     if not _HELPER_NAME.fullmatch(helper):
         raise InvalidError(f"{path}: {helper!r} is not the name of a credential helper")

@@ -1,8 +1,8 @@
 """Push single blobs: mount them from another repository if possible, and resume broken uploads.
 
-Only the process that began an upload resumes it. Each response of the registry says how to
-continue. Some registries (docker-registry and its derivatives) continue only from their last
-response, and discard an upload that is cut off within a piece.
+An upload is resumed only by the process that started it. Each response from the registry says where
+to continue. Some registries (docker-registry and its derivatives) can continue only from their last
+response, and discard an upload that breaks off in the middle of a piece.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ if TYPE_CHECKING:
 PIECE = 8 << 20
 """Size of a piece in bytes, unless the registry requires larger pieces.
 
-Ctrl-C waits for the end of a piece, and each piece costs a round trip to the registry.
+Ctrl-C takes effect only at the end of a piece, and each piece costs a round trip to the registry.
 """
 _PIECE_LIMIT = 256 << 20
-"""Maximum bytes of a piece, whatever the registry requires, because memory holds the piece."""
+"""Maximum size of a piece in bytes, whatever the registry requires, because the piece is held in
+memory."""
 _NO_CONTENT = 204
 _LOST = (400, 404, 405, 410, 416)
-"""Statuses that registries return if an upload is gone, or is shorter than assumed."""
+"""Statuses with which registries respond if an upload no longer exists, or is shorter than assumed.
+"""
 _NOT_MOUNTED = (400, 401, 403, 404, 405)
-"""Statuses that registries return if they do not mount a blob, which is then uploaded."""
+"""Statuses with which registries refuse to mount a blob, which is then uploaded instead."""
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
-"""Pattern for the `Range` header with which a registry says how much of an upload it has."""
+"""Pattern for the `Range` header in which a registry states how much of an upload it has received.
+"""
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """How a blob was pushed, and the bytes transferred. Bytes sent twice count twice."""
+    """How a blob was pushed, and how many bytes were sent. Bytes sent twice count twice."""
 
     how: Literal["present", "mounted", "sent"]
     bytes: int = 0
@@ -65,11 +68,11 @@ def send(
     notes: Path,
     advance: Callable[[int], None],
 ) -> Sent:
-    """Push a blob of a layout, unless the registry has it.
+    """Push a blob in a layout, unless the registry already has the blob.
 
-    `notes` is a folder that records which repository of the registry received a blob last, since
-    the registry may mount the blob from there. Only one process at a time pushes a blob; others
-    wait. Raise `BuildError` if the push fails.
+    `notes` is a folder that records, for each blob, which repository in the registry received it
+    last, because the registry may be able to mount the blob from there. Only one process at a time
+    pushes a blob, and other processes wait. Raise `BuildError` if the push fails.
     """
     from filelock import FileLock
 
@@ -96,7 +99,7 @@ def _file(notes: Path, key: str, kind: str) -> Path:
 
 
 def _repository(note: Path, connection: Connection) -> str:
-    """Return the repository of the registry that received the blob last; empty if unknown."""
+    """Return the repository in the registry that received the blob last, or "" if it is unknown."""
     try:
         return reference.parse(f"{connection.host}/{note.read_text()}").repository
     except (OSError, UnicodeDecodeError, InvalidError):
@@ -111,8 +114,8 @@ def _is_present(connection: Connection, blob: Descriptor) -> bool:
 def require_allowed(connection: Connection) -> None:
     """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
 
-    Call this before expensive work. Registries only report this when an upload starts, so start an
-    upload and cancel it.
+    Call this before expensive work. A registry checks whether a push is allowed only when an upload
+    starts, so start an upload and cancel it again.
     """
     item = "a push"
     answer = connection.ask(
@@ -124,16 +127,16 @@ def require_allowed(connection: Connection) -> None:
 
 
 class _Upload(Struct):
-    """An upload of one blob, in the state that the registry reported last."""
+    """An upload of one blob, in the state that the registry last reported."""
 
     _connection: Connection
     _blob: Descriptor
     _source: Path
     _advance: Callable[[int], None]
     _location: str = ""
-    """URL at which the upload continues; empty before it begins."""
+    """URL at which to continue the upload; empty before the upload starts."""
     _offset: int = 0
-    """Number of bytes that the registry has."""
+    """Number of bytes that the registry has received."""
     _piece: int = PIECE
     _shown: int = 0
     _transferred: int = 0
@@ -141,7 +144,7 @@ class _Upload(Struct):
     def run(self, mount_from: str) -> Sent:
         """Upload the blob, or let the registry mount it from the repository `mount_from`.
 
-        `mount_from` is empty if no repository with the blob is known.
+        `mount_from` is empty if no other repository is known to have the blob.
         """
         problem = ""
         for attempt in Attempts(self._connection.pause):
@@ -195,7 +198,7 @@ class _Upload(Struct):
         return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
     def _send_pieces(self) -> None:
-        """Send the missing pieces. Leave a blob of a single piece to `_close`."""
+        """Send the missing pieces. If the blob fits into one piece, leave this to `_close`."""
         if self._blob.size <= self._piece and not self._offset:
             return
         with self._source.open("rb") as stream:
@@ -212,7 +215,7 @@ class _Upload(Struct):
                     raise BrokenOffError("the registry accepted only a part of the upload")
 
     def _close(self) -> None:
-        """Finish the upload with the blob's digest; send the whole blob if none was sent yet."""
+        """Complete the upload with the blob's digest; send the whole blob if none was sent yet."""
         data = b"" if self._offset else self._source.read_bytes()
         joint = "&" if urlsplit(self._location).query else "?"
         url = f"{self._location}{joint}{urlencode({'digest': self._blob.digest})}"
@@ -221,9 +224,9 @@ class _Upload(Struct):
     def _ask(
         self, method: str, url: str, accept: int, data: bytes, headers: dict[str, str]
     ) -> Answer:
-        """Send bytes once, without retries; return the response.
+        """Send bytes once, without retries, and return the response.
 
-        Raise `BrokenOffError` if the registry has lost the upload.
+        Raise `BrokenOffError` if the registry no longer has the upload.
         """
         self._transferred += len(data)
         answer = self._connection.ask(
@@ -240,9 +243,9 @@ class _Upload(Struct):
         return answer
 
     def _read(self, answer: Answer, expected: int) -> None:
-        """Read from a response where the upload continues and how many bytes the registry has.
+        """Update the location and the offset of the upload from a response of the registry.
 
-        `expected` is the number of bytes to assume if the response does not say.
+        `expected` is the offset to assume if the response does not state one.
         """
         location = answer.headers.get("Location", self._location)
         if not location:

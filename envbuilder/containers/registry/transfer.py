@@ -1,15 +1,15 @@
 """Pull images from registries into layouts, and push them. Only missing blobs are transferred.
 
-Blobs are verified by digest. A pull resumes blobs that an earlier pull, also of an earlier process,
-left incomplete.
+Blobs are verified by digest. A pull continues with blobs that an earlier pull left incomplete, even
+if that pull ran in another process.
 
-The SBOM and the provenance of an image are referrers: manifests of their own that name the image as
-their subject, so that the image's digest does not change. In registries without lists of referrers,
-an index under the tag `sha256-…` serves as the list.
+The SBOM and the provenance of an image are referrers: separate manifests that name the image as
+their subject, so that the digest of the image does not change. If a registry does not list
+referrers, an index with the tag `sha256-…` serves as the list.
 
-Base images are pulled once, into one OCI layout per image and platform. The layouts are not in the
-store, because an image consists of several blobs that belong together, other programs can read a
-layout, and `bundle` packs it as it is.
+Base images are pulled only once, into one OCI layout for each image and platform. These layouts are
+not in the store, because an image consists of several blobs that belong together, other programs
+can read a layout, and `bundle` packs the layout as it is.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
     digest: types.Digest
     bytes: int
-    """Number of transferred bytes of blobs and manifests."""
+    """Number of bytes of blobs and manifests that were transferred."""
     sent: int
     """Number of blobs that were uploaded."""
     mounted: int
@@ -108,11 +108,11 @@ def pull(
     platform: types.Platform,
     progress: Progress,
 ) -> int:
-    """Pull the image of one platform into a layout; return the number of transferred blob bytes.
+    """Pull the image for a platform into a layout; return the number of blob bytes transferred.
 
-    `reference` is a digest or a tag. If it names an index, only the image of this platform is
-    pulled. The index itself is kept as a blob, so that its digest can be checked later. Blobs
-    already in the layout are checked and not pulled again.
+    `reference` is a digest or a tag. If it names an index, only the image for this platform is
+    pulled. The index itself is kept as a blob, so that its digest can be checked later. Blobs that
+    are already in the layout are checked, but not pulled again.
 
     Raise `BuildError` if the pull fails, `WrongHashError` if bytes do not match their digest, and
     `InvalidError` if there is no image for the platform.
@@ -155,9 +155,9 @@ def push(
 ) -> Pushed:
     """Push an image in a layout, or an index with all of its images, to a registry.
 
-    `reference` is the tag or the digest to push to. `notes` is a folder that records which
-    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails. The
-    next push does not transfer blobs again that have arrived.
+    `reference` is the tag or the digest under which to push. `notes` is a folder that records which
+    repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails. Blobs
+    that were pushed before the failure are not transferred again by the next push.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -197,9 +197,9 @@ def make_referrer(
     media_type: str,
     content: bytes,
 ) -> Descriptor:
-    """Add a referrer of `subject` to a layout; return the referrer's descriptor.
+    """Add a referrer of `subject` to a layout, and return the descriptor of the referrer.
 
-    The same content always gives the same digest.
+    The same content always results in the same digest.
     """
     manifest = Manifest(
         schema_version=2,
@@ -220,9 +220,10 @@ def attach(
     notes: Path,
     progress: Progress,
 ) -> Pushed:
-    """Push a referrer of `subject` to the image's repository.
+    """Push a referrer of `subject` to the repository of the image.
 
-    If the registry has no list of referrers, add it to the list under the image's `sha256-…` tag.
+    If the registry does not list referrers itself, add the referrer to the list that has the
+    image's `sha256-…` tag.
     """
     pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
     # None: the registry keeps no list of its own.
@@ -232,9 +233,9 @@ def attach(
 
 
 def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
-    """Return the descriptors of an image, or of an index with all images and indexes in it.
+    """Return the descriptors of an image, or of an index and all images and indexes in it.
 
-    Parts precede the index that lists them, since registries need the parts first.
+    An index comes after the parts that it lists, because registries need the parts first.
     """
     if of.media_type not in INDEXES:
         return (of,)
@@ -255,7 +256,7 @@ def _keep(layout: Layout, descriptor: Descriptor, data: bytes) -> None:
 
 
 def _has(layout: Layout, blob: Descriptor) -> bool:
-    """Return whether a layout has a blob with the right bytes; remove a damaged blob."""
+    """Return whether a layout has an undamaged blob; if the blob is damaged, remove it."""
     if not layout.blob(blob.digest).is_file():
         return False
     try:
@@ -279,7 +280,7 @@ def _require_room(layout: Layout, needed: int) -> None:
 def _require_platform(
     layout: Layout, manifest: Manifest, platform: types.Platform, where: str
 ) -> None:
-    """Raise `InvalidError` if an image's configuration names another platform."""
+    """Raise `InvalidError` if an image's configuration names a platform other than `platform`."""
     config = layout.read_config(manifest)
     actual = f"{config.get('os')}/{config.get('architecture')}"
     if actual != platform:
@@ -293,9 +294,9 @@ def _side_by_side(
     total: int,
     progress: Progress,
 ) -> list[_T]:
-    """Run transfers in parallel; return their results.
+    """Run transfers in parallel and return their results.
 
-    The first failure stops the other transfers and is raised.
+    If a transfer fails, stop the other transfers and raise the error.
     """
     if not transfers:
         return []
@@ -328,10 +329,10 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
 
 
 def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.Digest) -> None:
-    """Add a referrer to the list under the image's `sha256-…` tag.
+    """Add a referrer to the list that has the image's `sha256-…` tag.
 
-    Read the list again afterwards, since other processes may write it at the same time. Raise
-    `BuildError` if the referrer keeps getting lost.
+    Read the list again after writing it, because other processes may write it at the same time.
+    Raise `BuildError` if the referrer keeps getting lost.
     """
     tag = digest.replace(":", "-")
     for _ in range(_WRITES):
@@ -352,11 +353,11 @@ _NO_SUCH_PART = 416
 def receive(
     connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
 ) -> int:
-    """Pull a blob into a layout; return the number of transferred bytes.
+    """Pull a blob into a layout; return the number of bytes transferred.
 
-    Raise `WrongHashError` if the bytes do not match the digest; none of them are kept. Raise
-    `BuildError` if the registry does not send all bytes; those that arrived are kept for the next
-    try.
+    Raise `WrongHashError` if the bytes do not match the digest, and keep none of them. Raise
+    `BuildError` if the registry does not send all bytes, and keep those that arrived for the next
+    attempt.
     """
     target = layout.blob(blob.digest)
     part = _part(layout, blob)
@@ -400,7 +401,7 @@ def receive(
 
 
 def remaining(layout: Layout, blob: Descriptor) -> int:
-    """Return how many bytes of a blob are still missing after earlier pulls."""
+    """Return how many bytes of a blob still have to be pulled after earlier, incomplete pulls."""
     with suppress(OSError):
         return max(blob.size - _part(layout, blob).stat().st_size, 0)
     return blob.size
@@ -414,13 +415,13 @@ WAY_OUT = (
     "Or use an existing image (--base-image REF), or a mirror (mirrors: in envbuilder.yaml,"
     " docs/guides/mirrors.md)."
 )
-"""Advice for a base image that cannot be pulled."""
+"""Advice to show if a base image cannot be pulled."""
 
 
 def base_folder(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
-    """Return the path of a base image in the cache `root`, which need not have it.
+    """Return the path of a base image in the cache `root`, whether or not the image exists there.
 
-    `digest` is the digest of the image's manifest or of an index.
+    `digest` is the digest of the image's manifest, or of an index that lists it.
     """
     return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
 
@@ -433,7 +434,7 @@ def has_base(digest: types.Digest, platform: types.Platform, settings: Settings)
 
 
 def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
-    """Return an undamaged base image from the user's or the shared cache, or None."""
+    """Return a base image from the user's or the shared cache if one of them has it undamaged."""
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
         folder = base_folder(root, digest, platform)
         try:
@@ -451,11 +452,11 @@ def obtain_base(
     settings: Settings,
     progress: Progress,
 ) -> Layout:
-    """Return a base image as a layout of one image, after checking all blobs; pull it if missing.
+    """Return a base image as a layout of its own, with all blobs checked; pull it if missing.
 
-    `ref` names the registry and the repository; its tag is ignored. A mirror of the registry is
-    tried first. No network is needed if the image is already present. Raise `BuildError` if the
-    image cannot be obtained, and `InvalidError` if it is not for the platform.
+    `ref` names the registry and the repository; its tag is ignored. If the registry has a mirror,
+    the mirror is tried first. No network is needed if the image is on this machine already. Raise
+    `BuildError` if the image cannot be obtained, and `InvalidError` if it is for another platform.
     """
     from filelock import FileLock
 
@@ -483,9 +484,9 @@ def _pull_base(
     settings: Settings,
     progress: Progress,
 ) -> None:
-    """Pull a base image from a mirror or, if that fails, from the registry itself.
+    """Pull a base image from the registry's mirror or, if that fails, from the registry itself.
 
-    The digest verifies the image in either case.
+    In either case, the image is verified by its digest.
     """
     problems: list[str] = []
     for location in reference.mirrored(reference.parse(ref), settings.configuration.mirrors):
@@ -500,9 +501,9 @@ def _pull_base(
 
 
 def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -> str | None:
-    """Return a description of a base image's damage.
+    """Describe the damage to a base image.
 
-    None means that the image is intact, and an empty string that it was never complete.
+    Return None if the image is intact, and an empty string if it was never complete.
     """
     if not (folder / MARK).is_file():
         return ""
@@ -523,7 +524,7 @@ def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -
 def _require_listed(
     layout: Layout, image: Descriptor, digest: types.Digest, platform: types.Platform
 ) -> None:
-    """Check that the index `digest` lists the image as the image of this platform.
+    """Check that the index `digest` lists the image as the one for this platform.
 
     Raise `BuildError` if the index is missing, and `InvalidError` if it lists another image.
     """
