@@ -478,7 +478,7 @@ class Toolkit(NamedTuple):
     """A CUDA compiler for a target."""
 
     requires: tuple[str, ...]
-    """The compiler's wheels, as requirements; empty if only the system can provide the compiler."""
+    """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
     architectures: str
     """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
 
