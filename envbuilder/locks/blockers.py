@@ -293,7 +293,7 @@ class Diagnosis:
 
 
 def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSet:
-    """Return the versions of a package that the profile's own lines allow on a target."""
+    """Return the versions of a package that the profile itself allows on a target."""
     lines = (*profile.requirements, *profile.constraints)
     overrides = [line for line in profile.resolution.overrides if distribution(line) == name]
     result = SpecifierSet()

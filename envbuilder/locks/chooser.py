@@ -296,7 +296,7 @@ class Chooser:
         return frozenset(alone)
 
     def absent(self, names: Collection[str]) -> frozenset[str]:
-        """Return those of the named packages that no index has."""
+        """Return the packages in `names` that no index has."""
         index = self._diagnosis.index()
         index.prefetch(names)
         return frozenset(n for n in names if not index.releases(n) and n not in index.problems)
@@ -316,11 +316,11 @@ class Chooser:
         return [*self._diagnosis.fitting(profile, target, name, proof).values()]
 
     def _having(self, releases: Iterable[upstream.Release]) -> frozenset[str]:
-        """Return the Pythons for which any of the releases has a wheel for the first platform."""
+        """Return the Python versions for which a release has a wheel for the first platform."""
         return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
-        """Return the Pythons to try: supported ones first, then by distance from `python`."""
+        """Return the Python versions to try: supported first, then by distance from `python`."""
         of_builds = set[str]()
         for choice in self._profile.choices().values():
             of_builds.update(choice.pythons)

@@ -276,7 +276,7 @@ def _version(file: File) -> str:
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
     """Return the reasons why a lock no longer fits its profile; empty if it fits.
 
-    No files other than the two given are needed.
+    No other files are read.
     """
     from packaging.requirements import Requirement
     from packaging.version import Version

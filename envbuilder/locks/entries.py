@@ -530,7 +530,7 @@ def save(
 
 
 def content(lock: AnyLock) -> bytes:
-    """Return the contents of the lock file for a lock, as bytes."""
+    """Serialize a lock to the bytes that its lock file contains."""
     if isinstance(lock, conda_lock.Lock):
         return conda_lock.dump(lock).encode()
     return profile_lock.dump(lock).encode()

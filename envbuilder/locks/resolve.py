@@ -209,7 +209,7 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield a uv for each target of a profile, set up with an index of the target's offers."""
+    """Yield a `Uv` for each target of a profile, set up with an index of the target's offers."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -246,7 +246,7 @@ class _Solution(NamedTuple):
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
-    """Return requirements on packages that replace others which cannot be installed together."""
+    """Return requirements for packages that replace others which cannot be installed together."""
     clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
     return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
 
@@ -290,7 +290,7 @@ def _obstacles(
     ask_of: Callable[[Place], Ask],
     explain: Explain,
 ) -> dict[Place, Sequence[Blocker]]:
-    """Return, for each target that cannot be resolved, the packages that prevent it."""
+    """Return the packages that prevent each unresolved target from being resolved."""
     obstacles: dict[Place, Sequence[Blocker]] = {}
     for target, failure in solution.failures.items():
         if isinstance(failure, OutdatedError):

@@ -108,7 +108,7 @@ def resolver(
     environ: Mapping[str, str],
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield a uv that is set up to resolve a profile, with a static index of the offers."""
+    """Yield a `Uv` that is set up to resolve a profile, with a static index of the offers."""
     with started(settings, run, environ, offers, profile.indexes, memory) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
@@ -125,7 +125,7 @@ def resolver(
 
 
 def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return uv with only those of the profile's overrides that apply to a target.
+    """Return `uv` with those of the profile's overrides that apply to a target.
 
     If an override's marker did not match, uv would omit the package altogether.
     """

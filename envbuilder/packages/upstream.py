@@ -198,7 +198,7 @@ _version = functools.lru_cache(maxsize=1 << 14)(Version)
 
 
 def read_url(url: str, session: Session | None = None) -> bytes:
-    """Return the content at a URL; raise `OSError` if the server is unreachable or refuses."""
+    """Return the content at a URL; raise `OSError` if it cannot be retrieved."""
     if session is None:
         with http.open_session() as opened:
             return read_url(url, opened)
@@ -259,7 +259,7 @@ class Pages:
         self._unreachable: dict[str, OSError] = {}
 
     def read(self, url: str) -> bytes:
-        """Return the content at a URL; raise `OSError` if the server is unreachable or refuses."""
+        """Return the content at a URL; raise `OSError` if it cannot be retrieved."""
         with self._lock:
             if error := self._unreachable.get(http.host_of(url)):
                 raise error

@@ -561,7 +561,7 @@ def started(
     named: Iterable[str] = (),
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield a uv with a temporary working folder that searches the user's own index and the offers.
+    """Yield a `Uv` with a temporary working folder that searches the user's index and the offers.
 
     If `offers` is None, only the user's index is searched. `named` are the distributions that must
     come from the offers. `memory` stores the results of the command's uv runs.

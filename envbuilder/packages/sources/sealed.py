@@ -87,7 +87,7 @@ class Scratch:
         shutil.copyfile(inside.__file__, folder / _SCRIPT)
 
     def install(self, wheels: Sequence[Path]) -> None:
-        """Create the build's venv with exactly these wheels in it; raise `BuildError` on failure."""
+        """Create the build's venv with exactly these wheels; raise `BuildError` on failure."""
         venv = str(self.folder / "venv")
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
         done = process.run_uv(
@@ -194,7 +194,7 @@ class Scratch:
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
-        """Return the path of the wheel that a hook reports; raise `BuildError` for anything else."""
+        """Return the path of the wheel that a hook built; raise `BuildError` if it built none."""
         path = self.folder / "out" / Path(str(name)).name
         if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
             raise BuildError(f"its build backend built {shown(str(name))} instead of a wheel")
@@ -478,7 +478,7 @@ class Toolkit(NamedTuple):
     """A CUDA compiler for a target."""
 
     requires: tuple[str, ...]
-    """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
+    """The compiler's wheels, as requirements; empty if only the system can provide the compiler."""
     architectures: str
     """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
 

@@ -113,7 +113,7 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     as_of: str = ""
     with_framework: bool = False
     cuda: bool = False
-    """Additional requirements to compile the CUDA code for a target."""
+    """Whether the source contains CUDA code."""
     toolkit: tuple[str, ...] = ()
     """Additional requirements to compile the CUDA code for a target."""
 
