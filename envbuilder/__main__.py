@@ -8,7 +8,7 @@ _ALLOCATIONS = 100_000
 
 
 def main() -> NoReturn:
-    """Run the command line with a garbage collector that runs less often.
+    """Run the command line, with a higher threshold for the garbage collector.
 
     Imports create thousands of objects but no garbage. At Python's default threshold, the garbage
     collections during the imports would take a tenth of the time of `--help`.

@@ -88,7 +88,7 @@ class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The last component of the path."""
+        """The last component of the member's path."""
         return self.path.rpartition("/")[2]
 
 

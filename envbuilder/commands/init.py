@@ -378,7 +378,7 @@ def _to_run(
     hints: repository.InstallHints,
     local_package: package.Package | None,
 ) -> tuple[str, ...]:
-    """Return arguments for `envbuilder` that start the repository's program or notebooks."""
+    """Return the arguments of `envbuilder` that start the repository's program or notebooks."""
     program = code.program_arguments(folder, files, hints.programs)
     commands = [*local_package.commands] if local_package else []
     if not program and commands:
@@ -542,7 +542,7 @@ class _Attempt(NamedTuple):
     impossible: tuple[Impossible, ...] = ()
 
     def notes_of(self, kind: type[str]) -> list[str]:
-        """Return the notes of one kind: on changes, dropped lines, or what needs the user."""
+        """Return the notes of one kind: on changes, on dropped lines, or on open decisions."""
         return [str(note) for note in self.notes if type(note) is kind]
 
 
@@ -951,7 +951,7 @@ def _on_hardware(
     variants: ProjectProfiles,
     names: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return the notes on how a project's requirements differ between profiles, each note once."""
+    """Call `notes` on the project's requirements for each named profile; return each note once."""
     texts = [line.text for line in variants.contents.requirements]
     pairs = []
     for name in sorted(names):

@@ -486,7 +486,7 @@ decorated function receives their values as `request` and `given`."""
 
 
 def _access(ports: tuple[str, ...], volumes: tuple[str, ...], variables: tuple[str, ...]) -> Access:
-    """Return the access that the options grant. `InvalidError` names the invalid option."""
+    """Return the access that the options grant; raise `InvalidError` for an invalid option."""
     from envbuilder.builds import access
 
     pairs = dict(_named("-e", access.variable, text, os.environ) for text in variables)

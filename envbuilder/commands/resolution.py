@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     Listed = Callable[[ReleaseOptions], Iterable[entries.Entry]]
 
 _AT_ONCE = 4
-"""Maximum number of locks to resolve in parallel. More are possible than CPUs, because uv mostly
-waits for the index."""
+"""Maximum number of locks to resolve in parallel, which saves time because uv mostly waits for the
+index."""
 _PATIENCE = 5.0
 """Seconds that the other threads have to remove their files after one thread has failed and their
 uv processes were killed."""

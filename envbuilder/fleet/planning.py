@@ -76,7 +76,7 @@ _OWN_LETTERS = "JwNnoeat"
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule that all nodes that meet its conditions must prove a profile."""
+    """A rule that says which profile all nodes that meet its conditions must prove."""
 
     profile: types.Name
     feature: Label | None = None

@@ -70,7 +70,7 @@ class Volume(Struct, frozen=True, kw_only=True):
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A container to run, with a read-only root file system and without capabilities.
+    """A container to run, with a read-only root filesystem and without capabilities.
 
     Every engine drops all capabilities, sets `no-new-privileges`, gives the container its own IPC
     namespace, disables core dumps, and keeps its default seccomp and AppArmor profiles.

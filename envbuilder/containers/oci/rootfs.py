@@ -1,4 +1,4 @@
-"""The root file system of an image: an index of its paths, and the files that a build reads.
+"""The root filesystem of an image: an index of its paths, and the files that a build reads.
 
 Layers are read without being unpacked. Upper layers replace files in lower layers, or remove them
 with whiteouts.
@@ -84,7 +84,7 @@ class Entry(Struct, frozen=True, array_like=True):
 
 
 class RootFs(Struct, frozen=True, kw_only=True):
-    """The root file system of an image, indexed by path.
+    """The root filesystem of an image, indexed by path.
 
     Paths are relative to the image's root and have no leading slash.
     """
@@ -142,7 +142,7 @@ class RootFs(Struct, frozen=True, kw_only=True):
 
 
 def read(layout: Layout, manifest: Manifest) -> RootFs:
-    """Read the root file system that results from applying all layers of a manifest.
+    """Read the root filesystem that results from applying all layers of a manifest.
 
     Raise `BuildError` if the bytes of a layer do not match its digest. Raise `InvalidError` if a
     layer cannot be read or the image exceeds the limits.
@@ -158,7 +158,7 @@ def read(layout: Layout, manifest: Manifest) -> RootFs:
 
 
 def over(root: RootFs, layer: Path) -> RootFs:
-    """Return a copy of the root file system with one more layer applied on top."""
+    """Return a copy of the root filesystem with one more layer applied on top."""
     result = RootFs(
         entries=dict(root.entries), contents=dict(root.contents), versions=dict(root.versions)
     )
