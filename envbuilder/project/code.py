@@ -33,7 +33,7 @@ _LIST = re.compile(
 )
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
-"""Modules that many packages share; each package provides a part of the module."""
+"""Top-level modules that many packages share, each providing a part of the module."""
 
 
 class Use(NamedTuple):
@@ -45,9 +45,10 @@ class Use(NamedTuple):
 
 
 def without_projects(files: Collection[str], lists: Iterable[str]) -> list[str]:
-    """Return the files that do not belong to other projects, which are folders with their own list.
+    """Return the files that do not belong to another project inside the repository.
 
-    A folder that contains one of `lists` does not count as another project.
+    A folder that contains its own list of requirements counts as another project, unless the list
+    is one of `lists`.
     """
     taken = "\n".join(("", *lists))
     foreign = tuple(
@@ -66,9 +67,9 @@ def imports(
 ) -> dict[str, Use]:
     """Return the third-party modules that a repository's code imports, most frequent first.
 
-    Modules of the standard library are left out, and so are modules with the name of any file or
-    folder in the repository. A folder with its own list is another project, unless `lists` contains
-    that list.
+    Modules of the standard library are skipped, and so are modules with the same name as any file
+    or folder in the repository. A folder with its own list of requirements is another project,
+    unless the list is one of `lists`.
 
     A program needs only some modules to start (`Use.at_start`): those imported by the scripts at
     the top level, by the scripts that `programs` start, or by modules of the repository that these
@@ -110,7 +111,7 @@ def imports(
 
 
 def _text(folder: Path, file: str) -> str:
-    """Return the code of a file, or an empty string if it cannot be read."""
+    """Read the code in a file; return an empty string if it cannot be read."""
     with suppress(InvalidError):
         if file.endswith(".ipynb"):
             return notebooks.imports(folder, file)
@@ -119,9 +120,9 @@ def _text(folder: Path, file: str) -> str:
 
 
 def _imported(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each imported module as a path, and whether the import is at the top level.
+    """Yield each imported module as a path, and whether the import is at the top level of the code.
 
-    Each name of `from a import b` may be a module, too. Each leading dot becomes `../`.
+    Each name in `from a import b` may be a module, too. Each leading dot becomes `../`.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -138,7 +139,7 @@ def _imported(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _places(path: str, file: str) -> Iterator[str]:
-    """Yield the paths in the repository that an imported module may have."""
+    """Yield the paths at which the repository may contain an imported module."""
     for above in (file, f"{file}/..", "", "src"):
         module = posixpath.normpath(posixpath.join(above, path))
         while module:
@@ -163,10 +164,10 @@ _MOST_SCRIPTS = 200
 def program_arguments(
     folder: Path, files: Sequence[str], programs: Sequence[Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return the arguments of `python` that run a repository's program; empty if unclear.
+    """Return the `python` arguments that run a repository's program; empty if it is unclear.
 
-    Usual names such as `train.py` come first, then the `programs` in the repository's texts, then
-    packages with a `__main__.py`, then the only script with a main block.
+    Common names such as `train.py` are tried first, then the `programs` that the repository's texts
+    start, then packages with a `__main__.py`, then the only script with a main block.
     """
     scripts = [*filterfalse(_NEVER.fullmatch, filter(_SCRIPT.fullmatch, files))]
     present = {*files}
@@ -182,7 +183,7 @@ def program_arguments(
 
 
 def _program_file(words: Sequence[str], present: Collection[str]) -> str:
-    """Return the file that a `python` command starts, or an empty string if it does not exist."""
+    """Return the file that a `python` command runs; empty if the file does not exist."""
     module = words[-1].replace(".", "/")
     paths = map("".join, product(("", "src/"), [module], _STARTS))
     return next((path for path in (words[0], *paths) if path in present), "")

@@ -1,11 +1,11 @@
 """Read the packages in environment.yml, `conda list --export` and pixi.toml.
 
-Python packages become requirements under their names on the package index. The backend conda takes
+Python packages become requirements under their names on the package index; the conda backend takes
 them from the channels instead. Programs come from conda or Debian.
 
-The profile provides the framework and CUDA. Therefore CUDA packages are left out, and so are
-channels that have nothing else. Libraries in an export are left out because other packages require
-them anyway.
+The profile provides the framework and CUDA. Therefore, CUDA packages are skipped, and so are
+channels that contain nothing else. Libraries in an export are skipped because other packages
+require them anyway.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from envbuilder.project.tables import (
 )
 
 LONGEST = 500
-"""Maximum length of a spec in characters."""
+"""Maximum number of characters in a package spec."""
 
 _SPEC = re.compile(
     r"(?:(?P<channel>[A-Za-z0-9_./:-]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)"
@@ -57,18 +57,20 @@ class Spec(Struct, frozen=True):
 
     name: str
     versions: str = ""
-    """The versions as in a `CondaSpec`, without spaces: `1.26.*`, `==1.26.4`, `>=1.26,<2`. Empty
-    for any version."""
+    """The allowed versions in the form of a `CondaSpec`, without spaces; empty for any version.
+
+    Examples are `1.26.*`, `==1.26.4` and `>=1.26,<2`.
+    """
     channel: str = ""
     build: str = ""
-    """The build if the spec names exactly one, else empty."""
+    """The build, if the spec names exactly one; otherwise empty."""
 
     def text(self) -> str:
         """Return the spec in the form that profiles use."""
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
-        """Return the versions as a Python specifier (PEP 440), or None if that is impossible."""
+        """Return the versions as a PEP 440 specifier; None if they cannot be expressed as one."""
         if not self.versions:
             return ""
         clauses = []
@@ -89,7 +91,7 @@ def _python_clause(operator: str | None, version: str, star: str | None) -> str:
 
 
 def parse(text: str, where: str) -> Spec:
-    """Parse a spec such as `numpy=1.26` or `channel::numpy>=1.26`.
+    """Parse a package spec such as `numpy=1.26` or `channel::numpy>=1.26`.
 
     Raise `InvalidError` for forms that are not supported.
     """
@@ -105,7 +107,7 @@ def parse(text: str, where: str) -> Spec:
 
 
 def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
-    """Parse the versions and the build that follow a name, such as `=1.26` or ` >=1.26, <2`."""
+    """Parse the versions and build after a package's name, such as `=1.26` or ` >=1.26, <2`."""
     rest = re.sub(r"\s*([,|=<>!~])\s*", r"\1", rest.strip())
     build = ""
     # A single = matches all versions that begin so, unless a build follows: numpy=1.26.4=py312_0.
@@ -130,16 +132,16 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the package index names of the conda packages that are Python packages."""
+    """Return the names on the package index of those conda packages that are Python packages."""
     names = (distribution_of(parse(p.text, p.where).name) for p in packages)
     return frozenset(filter(None, names))
 
 
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
-    """Return the first conda package that is neither a requirement nor a system package.
+    """Return the first conda package that is neither a requirement nor a system package, if any.
 
     `have` contains the names of the requirements and system packages. A conda package also counts
-    as present under its names on the package index and in Debian. Return None if none is missing.
+    as present under its names on the package index and in Debian.
     """
     for package in packages:
         name = parse(package.text, package.where).name
@@ -153,7 +155,7 @@ _IGNORED = frozenset({"name", "prefix"})
 _KEYS = frozenset({"channels", "dependencies", *_IGNORED})
 _FRAMEWORK_CHANNELS = ("pytorch", "nvidia")
 _DEFAULTS = "defaults"
-"""The name of Anaconda's own channels, for which larger organizations need a licence."""
+"""Name of Anaconda's own channels, for which larger organizations need a licence."""
 _NO_CHANNEL = "nodefaults"
 _CHANNEL_URL = re.compile(
     r"https?://(?:conda|repo)\.anaconda\.(?:org|com)/(pkgs/)?([a-z0-9-]+)/?\Z"
@@ -161,7 +163,7 @@ _CHANNEL_URL = re.compile(
 
 
 class Packages:
-    """Collects the packages that a file takes from conda channels, by kind."""
+    """Collector of the packages that a file takes from conda channels, sorted by kind."""
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
@@ -180,7 +182,7 @@ class Packages:
         self._any_version: list[str] = []
 
     def take(self, text: str, where: str, marker: str = "") -> None:
-        """Add a package of an environment; `marker` limits the targets that it applies to.
+        """Add one of the file's packages; `marker` limits the targets that it applies to.
 
         Raise `InvalidError` if the spec is not supported.
         """
@@ -222,7 +224,10 @@ class Packages:
                 self._built.append(name)
 
     def _wheel(self, spec: Spec, name: str, where: str) -> lines.Line:
-        """Return a package as a requirement, for any version if the index lacks conda's version."""
+        """Return a package as a requirement for pip.
+
+        If the index does not have conda's version, the requirement allows any version.
+        """
         specifier = spec.specifier()
         if name != types.canonical(spec.name) and not frameworks.of_build(name):
             # What is named otherwise is often numbered otherwise: opencv 4.5.1 is 4.5.1.48.
@@ -238,7 +243,7 @@ class Packages:
         return lines.Line(lines.with_marker(types.canonical(name), self._marker), where)
 
     def listed(self, where: str, of_pip: lines.Listed) -> lines.Listed:
-        """Return the collected packages, merged with the list for pip."""
+        """Return the collected packages, merged with the requirements for pip."""
         others = (*_FRAMEWORK_CHANNELS, _DEFAULTS, _NO_CHANNEL)
         channels = tuple(c for c in self._every if c not in others)
         pinned = {li.name for li in of_pip.requirements if re.search("[=<>~]", li.text)}
@@ -260,7 +265,7 @@ class Packages:
         return lines.joined([of_channels, of_pip])
 
     def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
-        """Yield notes on packages that are left out or changed; `channels` are those in use."""
+        """Yield notes on packages that were skipped or changed; `channels` are those in use."""
         if self._frameworks:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
@@ -296,7 +301,7 @@ class Packages:
 
 
 def _of_programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield notes with possible replacements for packages that are not on the package index."""
+    """Yield notes that suggest replacements for packages that are not on the package index."""
     debian = {name: debian_package(name) for name in names}
     if of_debian := {name: package for name, package in debian.items() if package}:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
@@ -315,7 +320,7 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _joined(names: Iterable[str]) -> str:
-    """Return the first six distinct names as text, and the number of further names."""
+    """Join the first six distinct names, and the number of any further names."""
     return first(list(dict.fromkeys(names)), 6)
 
 
@@ -323,7 +328,7 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def read_environment_yml(project: Path, file: str) -> lines.Listed:
-    """Return the packages of an environment; `file` is its path relative to the project.
+    """Read the packages in an environment.yml; `file` is its path relative to the project.
 
     Raise `InvalidError` if the file is invalid.
     """
@@ -331,7 +336,7 @@ def read_environment_yml(project: Path, file: str) -> lines.Listed:
 
 
 def read_conda_list(project: Path, file: str) -> lines.Listed:
-    """Return the packages that `conda list --export` wrote as `name=version=build`.
+    """Read the packages that `conda list --export` wrote as `name=version=build`.
 
     Packages from PyPI have the build `pypi_0`. Raise `InvalidError` if the file is invalid.
     """
@@ -348,7 +353,7 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
 
 
 class _Reader:
-    """Reads an environment.yml with packages from channels and from pip."""
+    """Reader of an environment.yml that lists packages from channels and packages for pip."""
 
     def __init__(self, project: Path, file: str) -> None:
         self._project = project
@@ -415,7 +420,7 @@ class _Reader:
         return channels
 
     def _specs(self) -> Iterator[tuple[str, str]]:
-        """Yield the packages from channels with their places, and collect the lines for pip."""
+        """Yield each package from channels with its place, and collect the lines for pip."""
         for number, item in enumerate(self._list("dependencies")):
             where = self._place("dependencies", number)
             if isinstance(item, str):
@@ -450,9 +455,9 @@ _SYSTEMS = {"linux": "linux", "osx": "darwin", "unix": ""}
 def read_pixi(
     project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> lines.Listed:
-    """Return the requirements in a pixi.toml; `groups` are the names of its features.
+    """Read the requirements in a pixi.toml; `groups` are the names of its features.
 
-    Tables for Linux and macOS apply to these platforms only. Tables for other platforms are
+    Tables for Linux and macOS apply to these platforms only, and tables for other platforms are
     ignored. Raise `InvalidError` if the file is invalid.
     """
     chosen_names("extra", extras, (), file)
@@ -483,7 +488,7 @@ def read_pixi(
 
 
 def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the marker and the content of a feature's table for each platform."""
+    """Yield a marker and the content of a feature's table for each platform that it covers."""
     yield "", table
     for platform, target in mapping(table.get("target")).items():
         for begin, system in _SYSTEMS.items():
@@ -492,7 +497,7 @@ def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _pixi_spec(name: str, spec: Any) -> str:
-    """Return a conda package of a pixi.toml in the form of an environment.yml."""
+    """Convert a conda package in a pixi.toml to the form that environment.yml uses."""
     table = spec if isinstance(spec, dict) else {"version": spec}
     version = str(table.get("version", "")).strip().removeprefix("*")
     channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""

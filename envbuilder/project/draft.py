@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from envbuilder.project.repository import InstallHints
 
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
-"""Packages that texts install only in order to install other packages."""
+"""Packages that README commands install only in order to install other packages."""
 _MOST_MENTIONED = 5
 """Maximum number of further files, and of extras or groups, that the comments mention."""
 _MOST_READ = 30
@@ -49,12 +49,17 @@ _MOST_READ = 30
 _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
-"""Folders whose files come last (`_LATE`), or count only if a README names them (`_NEVER`)."""
+"""Names of folders whose files are considered last, or only if a README names them.
+
+The former are in `_LATE`, the latter in `_NEVER`.
+"""
 _OF_LISTS = re.compile(r"(requirements?|envs?|environments?|conda|dependencies|deps|configs?)")
-"""Folders whose lists may be for the folder above. Lists in other folders may belong to separate
-programs."""
+"""Names of folders whose lists may be meant for the folder above.
+
+Lists in other folders may belong to separate programs.
+"""
 _OF_ITSELF = frozenset({*forms.OWN, "uv.lock"})
-"""Files with the requirements of the package in their folder."""
+"""Files that contain the requirements of the package in the same folder."""
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
 )
@@ -68,9 +73,9 @@ _HEAD = """\
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
 IMPORTED = "imported by "
-"""Prefix of a package's place if the code of a file imports the package."""
+"""Prefix of a package's place if a file's code imports the package."""
 OF_CONDA = " (conda)"
-"""Suffix of a package's place if a text installs the package with conda."""
+"""Suffix of a package's place if a command in a text installs the package with conda."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
 _INSTEAD = "the nearest existing release to the one in files"
 _TAIL = {
@@ -83,7 +88,7 @@ _TAIL = {
 
 
 class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that only a text or code names, but no list."""
+    """A package that a text or code names, but that no list contains."""
 
     requirement: str
     source: str
@@ -94,32 +99,33 @@ class Source(Struct, frozen=True, kw_only=True):
     """A file that lists a project's requirements."""
 
     main: RequirementFile
-    """The file's entry, with the extras and groups that the README or the project's tool
-    installs."""
+    """The file's entry, with those extras and groups that the README or a tool installs."""
     listed: Listed = Listed()
     notes: tuple[Needed, ...] = ()
-    """Notes on extras in the README and on locks that are not used."""
+    """Notes on extras in the README, and on locks that are not used."""
     optional: RequirementFile | None = None
-    """The file's entry with all of its extras and groups; None if it has no further ones."""
+    """The file's entry with all extras and groups; None if that would add nothing."""
     why: str = ""
-    """Why this file was chosen; empty if there are no other files."""
+    """Why this file was chosen; empty if there was no other file."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The files chosen for requirements, and the remaining files."""
+    """The files chosen as the source of requirements, and the files that were not chosen."""
 
     sources: tuple[Source, ...] = ()
     others: tuple[str, ...] = ()
-    """Further files that the project could list."""
+    """Further files that the user could add to the project's list."""
     errors: tuple[InvalidError, ...] = ()
-    """The errors of preferred files that cannot be read."""
+    """The errors of files that would have been preferred but cannot be read."""
     notes: tuple[str, ...] = ()
-    """Notes on the README's recipe, and on the chosen files. If no file is chosen, notes on empty
-    files at the top level."""
+    """Notes on the README's recipe and on the chosen files.
+
+    If no file is chosen, these are notes on empty files at the top level.
+    """
     unlisted: tuple[Line, ...] = ()
     """Packages that texts install or code imports (`IMPORTED`), but that no file lists."""
     pythons: tuple[Line, ...] = ()
-    """The Python versions in the README's recipe. They are only a hint and decide nothing."""
+    """The Python versions in the README's recipe, which are only shown as a hint."""
 
     @property
     def python(self) -> str:
@@ -130,7 +136,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The requirements of all chosen files, and the packages that no file lists."""
+        """The requirements in all chosen files, and the packages that no file lists."""
         return (*joined(source.listed for source in self.sources).requirements, *self.unlisted)
 
 
@@ -184,14 +190,14 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 
 
 def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
-    """Return whether any script has its own list; add such scripts to the recipe's files."""
+    """Return whether any script has its own list, and add such scripts to the recipe's files."""
     for file in filter(partial(has_list, folder), files):
         hints.files[file] = hints.recipe[f"-r {file}"] = ""
     return bool(hints.files)
 
 
 def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
-    """Return whether the README's recipe installs a file in addition to `sources`."""
+    """Return whether the README's recipe installs from this file in addition to `sources`."""
     if file in forms.OWN:
         return bool(hints.itself) and not any(map(_is_complete, sources))
     path = PurePosixPath(file)
@@ -203,7 +209,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
 def _including(
     folder: Path, file: str, usable: Iterable[str], hints: InstallHints
 ) -> Source | None:
-    """Return the conda environment whose list for pip includes a file, or None."""
+    """Return the conda environment that includes a file among its requirements for pip, if any."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
@@ -213,7 +219,7 @@ def _including(
 
 
 def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
-    """Return the packages of the README's recipe that no file describes better."""
+    """Return the packages in the README's recipe that no file describes better."""
     conda = Packages()
     parts = list[Listed]()
     notes = list[str]()
@@ -249,24 +255,24 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
 
 
 def _written(line: Line) -> str:
-    """Return a requirement with its source in the form that files use."""
+    """Return a requirement, with its source, in the form that files use."""
     location = f" @ {line.source}" if line.source else ""
     return re.sub(r"\A[^;]*", lambda matched: f"{matched[0]}{location}", line.text)
 
 
 def _family(name: str) -> str:
-    """Return the framework with which a package shares its version, or else the package's name."""
+    """Return the framework whose version a package must match, or else the package's own name."""
     return getattr(frameworks.of_build(name), "title", name)
 
 
 def is_bounded(line: Line) -> bool:
-    """Return whether a line has an upper bound on the version, or a source."""
+    """Return whether a line sets an upper bound on the version, or names a source."""
     versions = line.text.partition(";")[0]
     return bool(line.source or re.search(r"(?<![>!])=|[<~]", versions))
 
 
 def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
-    """Return whether a file lists enough packages that the chosen files do not list."""
+    """Return whether a file lists enough packages that the chosen files do not contain."""
     requirements = source.listed
     have = {line.name for line in joined(source.listed for source in sources).requirements}
     names = {line.name for line in requirements.requirements}
@@ -275,7 +281,7 @@ def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
 
 
 def _is_stub(source: Source) -> bool:
-    """Return whether a file lists only the project itself, as `-e .` does."""
+    """Return whether a file lists nothing but the project itself, as `-e .` does."""
     own = (line.where.startswith(f"{source.main.file}:") for line in source.listed.requirements)
     return source.listed.itself is not None and not any(own)
 
@@ -340,9 +346,10 @@ def _candidates(
 
 
 def _may_list(folder: Path, file: str) -> bool:
-    """Return whether the folder or content of an unusually named file suggests requirements.
+    """Return whether a file with an unusual name may list requirements.
 
-    Any YAML file may be an environment of conda. Scripts count only at the top level.
+    Its folder or its content must suggest that. Any YAML file may be a conda environment. Scripts
+    count only at the top level.
     """
     if "/" not in file and has_list(folder, file):
         return True
@@ -361,7 +368,7 @@ def _form(file: str) -> forms.Form:
 
 
 def _read(folder: Path, file: str, hints: InstallHints) -> Source:
-    """Read the requirements that a file lists. Raise `InvalidError` if the file is invalid."""
+    """Read the requirements that a file lists; raise `InvalidError` if the file is invalid."""
     main, optional = _entries(folder, file, hints)
     notes = list[str]()
     try:
@@ -415,7 +422,7 @@ def _entries(
 
 
 def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
-    """Yield notes on extras and groups that provide imported modules which nothing else has."""
+    """Yield notes on extras and groups that alone provide a module that the code imports."""
     brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
     brought -= {line.name for line in choice.lines}
     for source in choice.sources:
@@ -440,30 +447,30 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The content of an `envbuilder.yaml` in addition to the listed files."""
+    """The content of an `envbuilder.yaml` in addition to the files that it lists."""
 
     is_package: bool = False
     as_of: date | None = None
     framework: types.Framework | None = None
-    """The framework to use if there are several."""
+    """The framework to use if the project has several."""
     framework_version: str | None = None
     version_why: str = "differs from the one in files"
-    """Why the release differs from the release in files; `python_why` says the same for Python."""
+    """Why the release differs from the one in files; `python_why` is the reason for Python."""
     python: str | None = None
     python_why: str = _INSTEAD
     build: tuple[str, ...] = ()
-    """Packages that the index offers only as source."""
+    """Packages that the index offers only as source code."""
     exclude: dict[str, str] = {}
-    """Unavailable packages → the reason."""
+    """Packages that are not available → the reason."""
     overrides: dict[str, tuple[str, str]] = {}
-    """Packages → the replacement, which applies whatever requires them, and the reason."""
+    """Package → its replacement, which applies whatever requires the package, and the reason."""
     suggested: tuple[Suggested, ...] = ()
     system: tuple[tuple[str, str], ...] = ()
     indexes: dict[str, str] = {}
     """conda channels that envbuilder does not know → their URLs."""
 
     def definition(self, choice: Choice) -> Definition:
-        """Return the project's definition that results from this draft and the chosen files."""
+        """Return the project definition that this draft and the chosen files result in."""
         built = [
             line.name
             for line in choice.lines
@@ -532,7 +539,7 @@ def _mappings(draft: Draft) -> Iterator[str]:
 
 
 def _requirements(choice: Choice) -> Iterator[str]:
-    """Yield the lines for the chosen files and for the packages that no file lists."""
+    """Yield the YAML lines for the chosen files and for the packages that no file lists."""
     more = choice.others[:_MOST_MENTIONED]
     if choice.unlisted:
         yield "requirements:\n"
@@ -552,7 +559,7 @@ def _requirements(choice: Choice) -> Iterator[str]:
 
 
 def _entry(file: RequirementFile, most: int | None = None) -> str:
-    """Return a file's entry for `requirements_from:` with up to `most` extras and groups each."""
+    """Return a file's entry for `requirements_from:` with at most `most` extras and groups each."""
     chosen = ""
     if file.extras:
         chosen += f", extras: {_items(file.extras[:most])}"

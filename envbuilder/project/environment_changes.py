@@ -1,4 +1,4 @@
-"""Edit the packages and `as_of` in `envbuilder.yaml`, and leave the rest of it unchanged."""
+"""Edit the packages and `as_of` in an `envbuilder.yaml`, leaving everything else unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BY_HAND = Hint("Edit the file by hand, then lock", ("lock",))
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """An edit of a project's file."""
+    """An edit of a project's file, which has not been written yet."""
 
     path: Path
     before: str
@@ -36,13 +36,13 @@ class Change(Struct, frozen=True, kw_only=True):
     text: str
     definition: Definition
     lines: tuple[str, ...]
-    """Descriptions of the changes for users; empty if there are none."""
+    """Descriptions of the changes for users; empty if nothing changes."""
     notes: tuple[str, ...] = ()
     """Notes on requirements that were changed or skipped."""
 
 
 class _File:
-    """A project's file while its requirements are edited one by one."""
+    """A project's file whose requirements are being edited one by one."""
 
     def __init__(self, text: str, path: Path, environment: str) -> None:
         self._before = text
@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The edited list, as messages name it."""
+        """The edited list, in the form in which messages name it."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -70,10 +70,10 @@ class _File:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
     def change(self, change: str, value: str | None, index: int | None = None) -> None:
-        """Edit the list and check the result like any file; `change` describes the edit.
+        """Edit the list, and check the result as any project file is checked.
 
         `value` replaces the item at `index`, or is appended if `index` is None. If `value` is None,
-        the item at `index` is removed.
+        the item at `index` is removed. `change` describes the edit for users.
         """
         above = () if self.environment == DEFAULT else ("environments", self.environment)
         try:
@@ -95,13 +95,13 @@ class _File:
 def added(
     text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
 ) -> Change:
-    """Add requirements to a project's file; if a package is listed already, replace its line.
+    """Add requirements to a project's file; if a package is already listed, replace its line.
 
     The framework is skipped, since every environment has it. Its companions can be listed, since
     not every project needs them.
 
-    Raise `InvalidError` for a requirement that cannot be locked. Unless `exact`, raise it also for
-    a name that is probably misspelled.
+    Raise `InvalidError` for a requirement that cannot be locked and, unless `exact` is set, for a
+    name that is probably misspelled.
     """
     file = _File(text, path, environment)
     notes = []
@@ -136,7 +136,7 @@ def added(
 
 
 def dated(text: str, path: Path, day: date) -> Change:
-    """Return the change that sets `as_of` in a project's file. Raise `InvalidError` if it fails."""
+    """Return the change that sets `as_of` in a project's file; raise `InvalidError` if it fails."""
     before = decoded(text, path)[1] or Definition()
     try:
         after = yaml_files.edit_value(text, "as_of", day.isoformat())
@@ -150,8 +150,8 @@ def dated(text: str, path: Path, day: date) -> Change:
 def changed_file(change: Change) -> dict[Path, bytes]:
     """Return the path of the changed file and its new content.
 
-    Links in the path are resolved, so that a link to the file stays a link. Raise `InvalidError` if
-    the file was edited in the meantime.
+    Links in the path are resolved, so that a link to the file remains a link. Raise `InvalidError`
+    if the file was edited in the meantime.
     """
     path = change.path
     if read_text(path) != change.before:
@@ -163,9 +163,10 @@ def changed_file(change: Change) -> dict[Path, bytes]:
 
 
 def _written(text: str, *, exact: bool) -> tuple[str, str]:
-    """Return a requirement in the form of the file, and a note if it was changed.
+    """Return a requirement in the form for the file, and a note on how it was changed.
 
-    The note is empty otherwise. Raise `InvalidError` if the requirement cannot be locked.
+    The note is empty if nothing was changed. Raise `InvalidError` if the requirement cannot be
+    locked.
     """
     if exact or "@" in text:  # locations are refused
         parse(text, _ADD)
@@ -175,9 +176,9 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:
-    """Return a note if the profile decides about this package of a framework; empty otherwise.
+    """Return a note if the profile decides on this package of a framework; otherwise empty.
 
-    Raise `InvalidError` if the line names another framework than the project's, or a version.
+    Raise `InvalidError` if the line names a framework other than the project's, or a version.
     """
     key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
     if row is None or key is None:
@@ -205,8 +206,8 @@ def removed(
 ) -> Change:
     """Remove packages from a project's file.
 
-    Raise `InvalidError` for a package that the file does not list. The message says where the
-    package is listed, if anywhere.
+    Raise `InvalidError` if the file does not list a package. The message says where the package is
+    listed, if anywhere.
     """
     file = _File(text, path, environment)
     for name in dict.fromkeys(map(types.canonical, names)):
@@ -223,7 +224,7 @@ def _from_profile(name: str) -> str:
 
 
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
-    """Raise `InvalidError` for a package that the edited list does not contain."""
+    """Raise `InvalidError` for a package that is not in the edited list."""
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
             f"envbuilder remove: {_from_profile(name)}", "Every environment contains it."
@@ -251,12 +252,12 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return the keys that the file sets for an environment, without the inherited keys."""
+    """Return the keys that the file sets for an environment itself, without inherited keys."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 
 def _name(text: str) -> str:
-    """Return the package that a line of the file requires; empty if it is not a requirement."""
+    """Return the name of the package that a line requires; empty if it is not a requirement."""
     try:
         parse(text, "")
     except InvalidError:

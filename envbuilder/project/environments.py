@@ -1,4 +1,4 @@
-"""The environments of a project, defined by `envbuilder.yaml` and the files that it lists."""
+"""A project's environments, as `envbuilder.yaml` and the files that it lists define them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from envbuilder.project.lines import (
 )
 
 Read = Callable[..., Listed]
-"""A function that returns the requirements in a project's file, like `forms.read`."""
+"""Function that reads the requirements in a project's file, like `forms.read`."""
 
 
 class Contents(Listed, frozen=True, kw_only=True):
-    """Everything in an environment in addition to the hardware's profile.
+    """Everything that an environment contains in addition to the hardware's profile.
 
-    `pythons` holds the version from `python:` if it is given, else the versions that each file
-    allows. `read_from` names all files that were read.
+    `pythons` holds the version from `python:` if one is given, otherwise the versions that each
+    file allows. `read_from` names all files that were read.
     """
 
     environment: Environment
@@ -63,7 +63,7 @@ def names(definition: Definition) -> tuple[str, ...]:
 
 
 def merged(definition: Definition, name: str) -> Environment:
-    """Return an environment with the top-level keys and its own keys merged.
+    """Return an environment in which the top-level keys and its own keys are merged.
 
     Raise `InvalidError` if there is no environment with this name.
     """
@@ -89,9 +89,9 @@ def merged(definition: Definition, name: str) -> Environment:
 
 
 def of(settings: Settings) -> Environment:
-    """Return the environment in the settings, or an empty environment outside of a project.
+    """Return the environment that the settings name; outside a project, it is empty.
 
-    If the project itself is installed, its module folders are added to `python_path`.
+    If the project itself is installed, the folders of its modules are added to `python_path`.
     """
     if settings.definition is None:
         return Environment()
@@ -107,9 +107,9 @@ def of(settings: Settings) -> Environment:
 def contents(
     definition: Definition, name: str, project: Path, read: Read | None = None
 ) -> Contents:
-    """Return everything that an environment requires. Raise `InvalidError` if a file is invalid.
+    """Read everything that an environment requires; raise `InvalidError` if a file is invalid.
 
-    `read` returns the requirements in a file. By default, this is `forms.read`.
+    `read` is the function that reads the requirements in a file, by default `forms.read`.
     """
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
@@ -152,7 +152,7 @@ def contents(
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
-    """Return each overridden package → its replacement in the project's own file."""
+    """Return each overridden package → its replacement as the project's own file states it."""
     overrides = entries(definition, DEFAULT, project, "overrides")
     return {types.canonical(package): Line(text, where) for (package, text), where in overrides}
 
@@ -173,7 +173,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 def _replaced(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines that stay, then the replacements, some of them for certain targets only."""
+    """Yield the lines to keep, then the replacements, some of which apply to some targets only."""
     lines = tuple(lines)
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
@@ -194,7 +194,7 @@ def _left(
 ) -> Iterator[Line]:
     """Yield the lines that are neither excluded nor replaced.
 
-    If a replacement applies to certain targets only, the line stays for all other targets.
+    If a replacement applies only to certain targets, the line is kept for all other targets.
     """
     for line in lines:
         instead = overrides.get(line.name)
@@ -218,7 +218,7 @@ def _marker(line: Line | None) -> str:
 
 
 def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield a note for each override with a marker that replaces no line."""
+    """Yield a note for each override that has a marker but replaces no line."""
     for name in overrides.keys() - {line.name for line in lines}:
         if _marker(overrides[name]) and overrides[name].name != name:
             where = overrides[name].where
@@ -228,7 +228,7 @@ def _idle(overrides: Mapping[str, Line], lines: Iterable[Line]) -> Iterator[str]
 def _resolution(
     definition: Definition, lines: Sequence[Line], overrides: Mapping[str, Line]
 ) -> Resolution:
-    """Return the project's rules for the resolution of its packages."""
+    """Return the project's rules for resolving its packages."""
     build = definition.build_from_source
     overriding = []
     excluded = {*map(types.canonical, definition.exclude)}
@@ -248,7 +248,7 @@ def _resolution(
 
 
 def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
-    """Return the requirements that the project's own file lists, with their places."""
+    """Return the requirements that the project's own file lists, each with its place."""
     lines = []
     notes = list[str]()
     for text, where in entries(definition, name, project, "requirements"):
@@ -269,7 +269,7 @@ def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
 def of_framework(
     contents: Contents, definition: Definition, project: Path, framework: types.Framework
 ) -> Contents:
-    """Return the contents with the framework's override, even if no file lists the framework.
+    """Add the override for the framework to the contents, even if no file lists the framework.
 
     Raise `InvalidError` if the project excludes the framework.
     """
@@ -286,7 +286,7 @@ def of_framework(
 
 
 def place_of_exclusion(definition: Definition, project: Path, package: str) -> str:
-    """Return the place of the entry in `exclude:` or `overrides:` that leaves a package out."""
+    """Return the place of the entry under `exclude:` or `overrides:` that excludes a package."""
     if override := _overrides(definition, project).get(package):
         return override.where
     excluded = entries(definition, DEFAULT, project, "exclude")
@@ -294,7 +294,7 @@ def place_of_exclusion(definition: Definition, project: Path, package: str) -> s
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return the contents without limits on the framework's release and the parts of its builds."""
+    """Return the contents without limits on the framework's release and its builds' parts."""
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
     lines = []
@@ -320,9 +320,9 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a key at the top level and in an environment, with their places.
+    """Yield the values of a key at the top level and in an environment, each with its place.
 
-    For a list or a mapping, yield each item. Otherwise, yield the value itself.
+    For a list or a mapping, yield each item; otherwise, yield the value itself.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
@@ -345,7 +345,7 @@ def entries(
 def paths(definition: Definition, name: str, project: Path, key: str) -> Iterator[Path]:
     """Yield the paths that an environment lists under `key`, which is `python_path` or `files`.
 
-    Raise `InvalidError` with the place of the first path that does not exist.
+    Raise `InvalidError`, with its place, for the first path that does not exist.
     """
     for text, where in entries(definition, name, project, key):
         path = project / text
@@ -359,7 +359,7 @@ def paths(definition: Definition, name: str, project: Path, key: str) -> Iterato
 
 
 def require_parts(definition: Definition, name: str, project: Path) -> None:
-    """Raise `InvalidError` if a path or package of an environment is missing."""
+    """Raise `InvalidError` if a path or package that an environment lists does not exist."""
     for key in ("python_path", "files"):
         for _ in paths(definition, name, project, key):
             pass
@@ -373,12 +373,15 @@ def require_parts(definition: Definition, name: str, project: Path) -> None:
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:
-    """Return an entry of `requirements_from` as a `RequirementFile`; it may be only a path."""
+    """Return an entry of `requirements_from`, which may be only a path, as a `RequirementFile`."""
     return RequirementFile(file=item) if isinstance(item, str) else item
 
 
 def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
-    """Read a file. If an error concerns no line of the file, add the place that names the file."""
+    """Read a listed file.
+
+    If an error does not concern a particular line of the file, add the place that lists the file.
+    """
     if read is None:
         from envbuilder.project import forms
 

@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 LARGEST = 32 << 20
-"""Maximum size of a lock in bytes; the locks of large projects have 3 MB."""
+"""Maximum size in bytes of a lock. The locks of large projects have 3 MB."""
 
 # Markers
 
 
 class Chosen(Struct, frozen=True):
-    """The extras and dependency groups to install, with normalised names."""
+    """The extras and dependency groups to install, under their normalised names."""
 
     extras: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
 
 
 def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
-    """Return a marker without its conditions on extras and groups, which `chosen` decides.
+    """Return a marker without its conditions on extras and groups, which `chosen` determines.
 
-    Return an empty string if no condition remains, or None if the marker cannot be true. Raise
+    Return an empty string if no condition remains, and None if the marker cannot be true. Raise
     `InvalidError` if the marker is not valid.
     """
     try:
@@ -86,10 +86,10 @@ def _remaining(marker: str, chosen: Chosen) -> str | None:
 
 
 def _reduced(part: Any, chosen: Chosen) -> str | bool:
-    """Return a part of a parsed marker as text, or a bool if extras and groups alone decide it.
+    """Return a part of a parsed marker as text, or a bool if extras and groups alone determine it.
 
     `packaging` represents a comparison as a tuple of three items. It combines comparisons in lists,
-    with "and" and "or" between them.
+    with "and" or "or" between them.
     """
     if isinstance(part, tuple):
         left, operator, right = (str(each.serialize()) for each in part)
@@ -111,7 +111,7 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
 
 
 def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
-    """Join the parts with `word`. If a part equals `decisive`, it alone decides the result."""
+    """Join the parts with `word`; if one of them equals `decisive`, return `decisive`."""
     if decisive in parts:
         return decisive
     undecided = [part for part in parts if isinstance(part, str)]
@@ -128,7 +128,7 @@ def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool
 
 _UV_VERSION = 1
 _UV_ITSELF = ({"virtual": "."}, {"editable": "."})
-"""Values of `source` that mean the project itself."""
+"""Values of `source` that refer to the project itself."""
 
 
 class _Edge(Struct, frozen=True):
@@ -142,7 +142,7 @@ class _Edge(Struct, frozen=True):
 
 
 class _Entry(Struct, frozen=True):
-    """A requirement as in pyproject.toml; the last seven fields are its source, if any."""
+    """A requirement as in pyproject.toml; the last seven fields state its source, if any."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -163,12 +163,12 @@ class _Entry(Struct, frozen=True):
 
     @property
     def location(self) -> str:
-        """The location of the package; empty if it comes from an index."""
+        """The location of the package; empty if the package comes from an index."""
         return _location(asdict(self))
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
-    """The metadata from pyproject.toml. The markers in `requires_dist` name the extras."""
+    """Metadata from pyproject.toml. The markers in `requires_dist` name the extras."""
 
     requires_dist: tuple[_Entry, ...] = ()
     provides_extras: tuple[str, ...] = ()
@@ -182,8 +182,10 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
     version: str = ""
     source: dict[str, Any] = {}
     resolution_markers: tuple[str, ...] = ()
-    """The targets to which this version applies if there are several versions: one of these markers
-    must be true."""
+    """The targets to which this version applies, if the lock has several versions.
+
+    At least one of these markers must be true.
+    """
     dependencies: tuple[_Edge, ...] = ()
     optional_dependencies: dict[str, tuple[_Edge, ...]] = {}
     dev_dependencies: dict[str, tuple[_Edge, ...]] = {}
@@ -204,9 +206,9 @@ class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements of the lock's project, and the locked versions.
+    """Read the requirements of the project in a uv.lock, and the locked versions.
 
-    Raise `InvalidError` if the lock is invalid or lacks the project.
+    Raise `InvalidError` if the lock is invalid or does not contain the project.
     """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
@@ -236,7 +238,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
 
 class _UvLockReader:
-    """Reads a lock for its project with the chosen extras and groups."""
+    """Reader of a lock for its project with the chosen extras and groups."""
 
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
@@ -280,7 +282,7 @@ class _UvLockReader:
         return f"{self._file}: {escaped(name, 60)}"
 
     def _named_extras(self) -> set[str]:
-        """Return the project's extras that chosen requirements include by naming the project."""
+        """Return the extras that chosen requirements include by naming the project itself."""
         extras = set[str]()
         for entry in self._entries:
             parsed = self._parsed(entry) if entry.name == self._root.name else None
@@ -289,13 +291,13 @@ class _UvLockReader:
         return extras
 
     def _parsed(self, entry: _Entry) -> Requirement | None:
-        """Return the parsed requirement, or None if it does not apply."""
+        """Parse a requirement; return None if it does not apply to the chosen extras and groups."""
         where = self._where(entry.name)
         marker = remaining(entry.marker, self._chosen, where)
         return None if marker is None else parse(entry.text(marker), where)
 
     def requirements(self) -> Iterator[Line]:
-        """Yield the project's own requirements, and packages that do not come from an index."""
+        """Yield the project's own requirements, and the packages that do not come from an index."""
         locations = set[str]()
         for entry in self._entries:
             if entry.name != self._root.name and (parsed := self._parsed(entry)):
@@ -306,10 +308,10 @@ class _UvLockReader:
                 yield from self._from(Line(name, self._where(name)))
 
     def _from(self, required: Line, named_location: str = "") -> Iterator[Line]:
-        """Yield a requirement once for each source of its package in the lock.
+        """Yield a requirement once for each source that the lock has for its package.
 
-        `named_location` is the location in the requirement itself. The lock's location replaces it,
-        since only the lock has the commit.
+        `named_location` is the location in the requirement itself. The location in the lock
+        replaces it, since only the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
         locations = [
@@ -354,7 +356,7 @@ class _UvLockReader:
         return locked
 
     def _reachable(self) -> list[_Locked]:
-        """Return the packages that the project needs, directly or through other packages."""
+        """Return the locked packages that the project needs, directly or through other packages."""
         root = self._root
         of_name = defaultdict[str, list[_Locked]](list)
         for package in self._lock.package:
@@ -391,7 +393,7 @@ class _UvLockReader:
 
 
 def _location(source: dict[str, Any]) -> str:
-    """Return the location in a source table of uv.lock; empty for an index."""
+    """Return the location in one of uv.lock's source tables; empty for an index."""
     git = source.get("git")
     if not isinstance(git, str):
         return location_of(source)
@@ -406,13 +408,14 @@ def _location(source: dict[str, Any]) -> str:
 # pylock.toml
 
 _PYLOCK_ITSELF = frozenset({".", "./"})
-"""Paths that mean the project's own folder, which locks of uv and pip also contain."""
+"""Paths that refer to the project's own folder, which the locks of uv and pip also contain."""
 
 
 def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the packages of a lock, all of which are to be installed.
+    """Read the packages in a pylock.toml, all of which are to be installed.
 
-    `groups` are added to the lock's default groups. Raise `InvalidError` if the lock is invalid.
+    `groups` are added to the default groups of the lock. Raise `InvalidError` if the lock is
+    invalid.
     """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
@@ -451,10 +454,10 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
 
 
 def _of_pylock(package: Package, file: str, chosen: Chosen, notes: list[str]) -> Line | None:
-    """Return a package as a requirement of its locked version, or None if it does not apply.
+    """Return a package as a requirement for its locked version; None if it does not apply.
 
-    Notes for the user are appended to `notes`. The versions of frameworks, their companions and
-    their libraries depend on the hardware.
+    Notes for the user are appended to `notes`. Frameworks, their companions and their libraries are
+    not pinned, since their versions depend on the hardware.
     """
     where = f"{file}: {escaped(package.name, 60)}"
     marker = remaining(str(package.marker or ""), chosen, where)
@@ -497,7 +500,7 @@ def _is_itself(package: Package) -> bool:
 
 
 def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements in a Pipfile or its lock.
+    """Read the requirements in a Pipfile or its lock.
 
     The only group is `dev`. Raise `InvalidError` if the file is invalid.
     """

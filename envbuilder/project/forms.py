@@ -1,6 +1,6 @@
-"""Read files with requirements. Each kind of file is a row of `FORMS`.
+"""Read files that list requirements. Each kind of file is a row in `FORMS`.
 
-Import this module only in order to read a file, since it imports all readers.
+Only import this module in order to read a file, since it imports all readers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ class Form(Struct, frozen=True, kw_only=True):
     """A kind of file that lists requirements."""
 
     pattern: str
-    """Regular expression for the file names. If several forms match a name, the first form
-    counts."""
+    """Regular expression for file names. If several forms match a name, the first one is used."""
     read: Callable[..., Listed]
-    """The function that reads a project's file. If the form has extras, it also gets the chosen
-    extras and groups."""
+    """The function that reads such a file in a project.
+
+    If the form has extras, the function also receives the chosen extras and groups.
+    """
     names: str = ""
-    """The file names that messages and the documentation show."""
+    """The file names as messages and the documentation show them."""
     has_extras: bool = False
-    """Whether files of this form have extras or groups."""
+    """Whether files of this form have extras or dependency groups."""
     keeps_versions: bool = False
-    """Whether the file is a lock, which is preferred to the file that it was made from."""
+    """Whether the file is a lock, which is preferred to the file from which it was made."""
     is_usual: bool = True
-    """Whether the name alone shows that the file lists requirements."""
+    """Whether the file name alone shows that the file lists requirements."""
 
 
 def _read_text_list(project: Path, file: str) -> Listed:
@@ -49,7 +50,7 @@ def _read_text_list(project: Path, file: str) -> Listed:
 
 
 _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
-"""Pattern of text that `conda list --export` writes and pip never does."""
+"""Pattern of text that `conda list --export` writes but pip never does."""
 FORMS = (
     Form(
         names="uv.lock",
@@ -96,11 +97,11 @@ FORMS = (
     Form(pattern=r".+\.(txt|in)", read=_read_text_list, is_usual=False),
     Form(pattern=r".+\.ya?ml", read=read_environment_yml, is_usual=False),
 )
-"""All forms, the most preferred first."""
+"""All forms, the most preferred form first."""
 
 
 def supported() -> str:
-    """Return the names of all supported files, for messages and help."""
+    """Return the names of all supported files, for use in messages and help."""
     return ", ".join(form.names for form in FORMS if form.names)
 
 
@@ -117,19 +118,19 @@ _INSTEAD = {
     "pixi.lock": "List pixi.toml.",
 }
 LOCKS = ("poetry.lock", "pdm.lock")
-"""Locks made from pyproject.toml, whose versions envbuilder does not read."""
+"""Locks that are made from pyproject.toml, and whose versions envbuilder does not read."""
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
-"""Files that may have the project's own requirements; the first existing file counts."""
+"""Files that may contain the project's own requirements; the first existing file is used."""
 
 
 def read(
     project: Path, file: str, extras: Sequence[str] = (), groups: Sequence[str] = ()
 ) -> Listed:
-    """Return the requirements in a file; `file` is its path relative to the project.
+    """Read the requirements in a file; `file` is its path relative to the project.
 
-    Requirements of the `extras` and `groups` are added if this kind of file can have any. If the
-    file installs the project itself, the project's own requirements are included. Nothing outside
-    the project is read. Raise `InvalidError` if the file is invalid or not supported.
+    The requirements of the `extras` and `groups` are added if this kind of file can have any. If
+    the file installs the project itself, the project's own requirements are included. Nothing
+    outside the project is read. Raise `InvalidError` if the file is invalid or not supported.
     """
     with recorded() as files:
         requirements = _read(project, file, extras, groups)
@@ -149,7 +150,7 @@ def read(
 
 
 def _with_own(project: Path, requirements: Listed) -> Listed:
-    """Return a file's requirements together with the project's own requirements."""
+    """Add the project's own requirements to the requirements in a file."""
     for name in OWN:
         if (project / name).is_file():
             try:
@@ -186,7 +187,7 @@ def _read(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]
 
 
 def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[str]:
-    """Yield a message for each file at the top level that may list requirements but is not read.
+    """Yield a message for each top-level file that may list requirements but is not read.
 
     The message says why the file is not read, and what to do. By default, all known files are
     checked. For a project that already lists a file, pass only locks.
@@ -203,16 +204,16 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
 
 
 class InstallHints(NamedTuple):
-    """Metadata that a package's source states in its text."""
+    """Metadata of a package that the text of its source states."""
 
     name: str
     version: str
-    """The version; empty if only the package's code knows it."""
+    """The version; empty if only the package's code can compute it."""
     requires: tuple[str, ...]
 
 
 def shown(folder: Path) -> InstallHints | None:
-    """Return the metadata that setup.py or similar files state, or None if it cannot be read."""
+    """Return the metadata that setup.py or similar files state; None if it cannot be read."""
     try:
         itself = package.read(folder)
         file = next(name for name in reversed(package.FILES) if (folder / name).is_file())

@@ -20,8 +20,10 @@ from envbuilder.core.text import binary_size
 MOST_FILES = 10_000
 MOST_BYTES = 1 << 30
 _DEEPEST = 40
-"""Limits on an image's files from an untrusted repository: number of files, their total bytes, and
-levels of folders."""
+"""Limits on the files of an image, since the repository is untrusted.
+
+They apply to the number of files, their total bytes, and the levels of folders.
+"""
 _HEAD = 1 << 16
 _LESS = "List only the folders that the program needs, and put data under volumes:."
 _KEY_TEXT = re.compile(
@@ -29,12 +31,14 @@ _KEY_TEXT = re.compile(
     rb"|^AGE-SECRET-KEY-1|^PuTTY-User-Key-File-",
     re.MULTILINE,
 )
-"""Pattern of a private key. It does not match code that only looks for one, which has a quote after
-the dashes."""
+"""Pattern of a private key.
+
+It does not match code that only looks for a key, which has a quote after the dashes.
+"""
 
 
 class ImageFile(Struct, frozen=True, kw_only=True):
-    """A file of the project, with its path relative to the project's folder."""
+    """A project file, with its path relative to the project's folder."""
 
     path: str
     sha256: types.Sha256
@@ -43,27 +47,27 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """The files for an image, and the omitted files, which are never copied."""
+    """The files to copy into an image, and the omitted files, which are never copied."""
 
     files: tuple[ImageFile, ...]
     omitted: tuple[str, ...] = ()
 
     @property
     def digest(self) -> types.Sha256:
-        """The SHA-256 of the list of files with their paths, hashes, sizes and modes."""
+        """The SHA-256 of the list of files, including their paths, hashes, sizes and modes."""
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()
 
 
 def collect(
     project: Path, entries: Iterable[tuple[str, str]], texts: Mapping[str, str] = {}
 ) -> Contents:
-    """Return the files at or below the given paths of the project.
+    """Return the files at or below the given paths in the project.
 
-    Each entry is a path and the place that names it. `texts` are files that envbuilder wrote into
-    the project, by path; they are always included.
+    Each entry is a path and the place that names it. `texts` contains files that envbuilder wrote
+    into the project, by path; they are always included.
 
-    Raise `InvalidError` with the place of a path if the path does not exist or leaves the project,
-    or if there are too many files or too much data.
+    Raise `InvalidError` if a path does not exist or leads out of the project, with the place of the
+    path, or if there are too many files or too much data.
     """
     files = dict[str, ImageFile]()
     omitted = list[str]()
@@ -125,7 +129,7 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
 
 
 def _leads_to_litter(path: Path, root: Path) -> bool:
-    """Return whether a link on a path leads to, or into, a file that is never copied."""
+    """Return whether a link on the path leads to, or into, a file that is never copied."""
     target = Path(os.path.realpath(path))
     if path == target or not target.is_relative_to(root):
         return False
@@ -134,7 +138,7 @@ def _leads_to_litter(path: Path, root: Path) -> bool:
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:
-    """Raise `InvalidError` unless a path is a file in the project or a link to such a file."""
+    """Raise `InvalidError` unless the path is a file in the project or a link to such a file."""
     from envbuilder.core.archives import path_objection
 
     name = shown(path.as_posix())
@@ -159,7 +163,7 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
 
 def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
-    """Return a file with its hash, or None if it looks like a private key.
+    """Return a file with its hash; None if it looks like a private key.
 
     Raise `InvalidError` if the file cannot be read or has more than `limit` bytes.
     """
