@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}\Z")
 _CHANGED_WORDS = "changed after the build"
-"""Text with which the integrity check of an environment describes its failure."""
+"""Text that the integrity check of an environment uses to describe a failure."""
 _CAUSES = {"arithmetic", "step"}
 """Names of checks whose failure explains why a network did not learn."""
 _MEMORY = re.compile(r"out of memory|memoryerror|cannot allocate memory", re.IGNORECASE)
@@ -39,10 +39,10 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class _Step(Struct, frozen=True):
-    """One next step for a check: a sentence, and the words of a command if one helps.
+    """A next step for a check: a sentence, and the words of a command if a command helps.
 
-    If `external` is true, the step is only for external interpreters; if it is false, it is only
-    for environments that envbuilder built.
+    If `external` is true, the step applies only to external interpreters; if it is false, it
+    applies only to environments that envbuilder built.
     """
 
     sentence: str
@@ -191,8 +191,9 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
     "step": _WRONG_NUMBERS,
 }
 _EXISTING = {"external": ("--python", "PYTHON"), "apptainer": ("--sif", "FILE")}
-"""Backend of reports on artifacts that envbuilder did not build here → the option that names the
-artifact, and a placeholder for its path if that does not match the safe pattern."""
+"""For the backend of a report on an artifact that envbuilder did not build here: the option that
+names the artifact, and a placeholder that replaces the artifact's path if the path does not match
+the safe pattern."""
 _ALSO_OF_WARNINGS = {"dataset", "shared memory", MATMUL_RATE}
 _NO_CHECK = _Step(
     "Run the verification again, since this report does not say which check failed.", ("verify",)
@@ -203,7 +204,7 @@ _AGAIN = _Step("Then verify again, since only a new report counts.", ("verify",)
 def advise(report: Report) -> tuple[Advice, ...]:
     """Return the next steps, most urgent first.
 
-    Equal steps of several checks are merged into one that names all these checks.
+    If several checks lead to the same step, it is returned once and names all of these checks.
     """
     checks: dict[tuple[str, str], list[str]] = {}
     ordered = []
@@ -274,7 +275,7 @@ def _after_success(report: Report) -> Iterator[_Step]:
 
 
 def _words(step: _Step, report: Report) -> tuple[str, str]:
-    """Return the sentence and the command of a step, filled in for a report's environment."""
+    """Return the sentence and the command of a step, filled in for the report's environment."""
     sentence = step.sentence.format(
         framework=title(_name(report.framework.name)) or "the framework",
         device=_name(report.device.requested) or "the device",

@@ -1,9 +1,9 @@
-"""The blind test: score a trained network outside of the environment that trained it.
+"""The blind test: score a trained network outside the environment that trained it.
 
 After training, the payload requests images. It receives the test images without labels, in an order
 that only this process knows. Each image is slightly altered, so that it matches no copy on a disk.
-The payload answers with a class and ten log-probabilities per image, and this process computes the
-score from the log-probabilities.
+For each image, the payload answers with a class and ten log-probabilities, and this process
+computes the score from the log-probabilities.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)
-"""Mask of the bits that are altered: at most 3 of 255 grey levels per pixel. This changes the
-accuracy by at most 0.3 points on 1,000 images (six seeds, four epochs each)."""
+"""Mask of the bits that are altered: a pixel changes by at most 3 of 255 grey levels. This changed
+the accuracy by at most 0.3 points on 1,000 images (six seeds, four epochs each)."""
 
 _APART = 0.01
-"""Largest accepted distance of the sum of an image's probabilities from 1, and of the score of the
-answered class from the best score."""
+"""Largest accepted distance between 1 and the sum of an image's probabilities, and between the
+score of the answered class and the best score."""
 
 _LEAST = -1e6
-"""Least accepted log-probability: this network cannot plausibly output a lower one."""
+"""Lowest accepted log-probability: this network cannot plausibly output a lower one."""
 
 _AGREEMENT = 0.005
 _IMAGES_APART = 5
-"""Largest accepted difference between the reported accuracy and the score: a fraction, plus a
-number of images, because a few images are close to two classes."""
+"""Largest accepted difference between the reported accuracy and the score: a fraction of the images
+plus a number of images, because a few images are close to two classes."""
 
 
 @contextmanager
 def exchange(settings: Settings) -> Iterator[dict[str, Path]]:
-    """Yield new folders for the exchange with the payload, by name; remove them afterwards.
+    """Create folders for the exchange with the payload, and yield them by name; then remove them.
 
     This process writes to `questions`, and the payload writes to `RECORD`. The folders are created
-    next to the build folders. A lock marks them as in use, and `clean` removes them if the process
-    was killed.
+    next to the build folders. A lock marks them as in use; if the process is killed, `clean`
+    removes them.
     """
     from filelock import FileLock
 
@@ -98,7 +98,7 @@ class BlindTest:
     def ask(self) -> None:
         """Write the images for the payload.
 
-        If that fails, for example because the disk is full, `score` raises the error.
+        If writing fails, for example because the disk is full, `score` raises the error.
         """
         if self.requested:
             self._problem = "the payload requested the images twice"
@@ -113,7 +113,7 @@ class BlindTest:
             self._problem = f"{error.filename}: {error.strerror or error}"
 
     def _images(self) -> bytes:
-        """Return the images in the test's order, with the two lowest bits of pixels randomised."""
+        """Return the images in the test's order, with the lowest two bits of each pixel changed."""
         changed = []
         for n in self._order:
             image = int.from_bytes(self._split.images[n * PIXELS : (n + 1) * PIXELS])
@@ -122,13 +122,13 @@ class BlindTest:
         return b"".join(changed)
 
     def answer(self, event: dict[str, Any]) -> None:
-        """Record the answers in an event; if they are invalid, `score` raises the error."""
+        """Record the answers contained in an event; if some are wrong, `score` raises the error."""
         self._problem = self._problem or self._wrong(event)
         if not self._problem:
             self._scores += event["scores"]
 
     def _wrong(self, event: dict[str, Any]) -> str:
-        """Return what is wrong with the answers in an event; empty if nothing is."""
+        """Return what is wrong with the answers in an event, or an empty string if nothing is."""
         if not self.requested:
             return "the payload answered before it got the images"
         first, classes, scores = map(event.get, ("first", "classes", "scores"))
@@ -157,7 +157,7 @@ class BlindTest:
         )
 
     def answers(self, most: int) -> step.Answers:
-        """Return the first `most` images, which are in random order, and the payload's answers."""
+        """Return the first `most` images in the test's order, and the payload's answers to them."""
         return step.Answers(self._sent[: most * PIXELS], self._scores[:most])
 
 
@@ -176,7 +176,7 @@ def require(score: Score, reported: float, gates: Gates) -> None:
 
 
 def _wrong_row(answer: Any, row: Any) -> str:
-    """Return what is wrong with an image's class or scores; empty if nothing is."""
+    """Return what is wrong with an image's class or scores, or an empty string if nothing is."""
     logarithms = isinstance(row, list) and all(
         isinstance(value, float | int) and _LEAST < value < 1 for value in row
     )

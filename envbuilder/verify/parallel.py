@@ -1,8 +1,8 @@
-"""`verify --devices`: run several devices, each alone and then all together in data parallel.
+"""`verify --devices`: train on several devices, on each alone and then on all in data parallel.
 
-The payload (`payload.parallel`) does the work and judges it, so that both are the same in a
-container, a native environment and an external interpreter. This module starts the payload,
-validates its report, and merges it into the verification report.
+The payload (`payload.parallel`) does the work and judges it, so that the work and the judgement are
+the same in a container, a native environment and an external interpreter. This module starts the
+payload, validates its report, and merges it into the verification report.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CHECK = "several devices"
 REQUIRED_ALONE = ("run", "gradients")
 REQUIRED_TOGETHER = ("ranks", "own devices", "gradients equal", "gradients", "weights equal")
-"""Checks of `payload.parallel` that a passing report must contain: for each device alone, and for
-all devices together."""
+"""Checks of `payload.parallel` that a passing report must contain: `REQUIRED_ALONE` for each device
+on its own, and `REQUIRED_TOGETHER` for all devices together."""
 
 
 def require(devices: str | None, accelerator: str) -> None:
@@ -60,10 +60,11 @@ def extend(
     *,
     quick: bool,
 ) -> dict[str, Any]:
-    """Return the report, extended with the result of running several devices.
+    """Return the report with the result of running several devices added.
 
-    The devices run only if the verification passed. `start` runs the payload: it takes a function
-    that returns the payload's arguments, the shared folders, and a callback for output lines.
+    The devices run only if the verification passed. `start` runs the payload. Its arguments are a
+    function that returns the payload's arguments, the shared folders, and a callback for output
+    lines.
     """
     if report["status"] != "passed":
         return model.with_check(
@@ -73,9 +74,9 @@ def extend(
     run_id = run.new_run_id()
 
     def arguments(paths: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the payload's arguments.
+        """Return the payload's command-line arguments.
 
-        `paths` maps folders to their paths as the payload sees them.
+        `paths` maps the names of shared folders to their paths as the payload sees them.
         """
         options = ("--device", accelerator, "--devices", devices, "--data", paths["data"])
         return ("parallel", *options, "--run-id", run_id, *(["--quick"] if quick else []))
@@ -92,7 +93,7 @@ def extend(
 
 
 def _requested_devices(accelerator: str, devices: str) -> tuple[int, ...] | None:
-    """Return the devices that a report must cover; None if only the payload knows them."""
+    """Return the devices that a report must cover, or None if only the payload knows them."""
     numbers = shares.parse(devices)
     if numbers is None and accelerator != "cpu":
         return None
@@ -106,7 +107,7 @@ def measure(
     run_id: str,
     check: Callable[[Any], str],
 ) -> dict[str, Any]:
-    """Run the payload through `start`; return its report, or a failed report with the reason.
+    """Run the payload through `start`; return its report, or a failed report that gives the reason.
 
     `check` returns the status of a report, or raises `VerifyError` if the report cannot be trusted.
     """
@@ -122,10 +123,10 @@ def measure(
 
 
 def check_report(report: Any, requested: tuple[int, ...] | None) -> model.Scaling:
-    """Return a report on several devices as typed data.
+    """Return the payload's report on several devices as typed data.
 
-    Raise `VerifyError` if it is invalid, or if it passed without a required check or on devices
-    other than `requested`.
+    Raise `VerifyError` if the report is invalid, or if it passed without a required check or on
+    devices other than `requested`.
     """
     scaling = model.check_scaling(report)
     if scaling.status == "passed":
@@ -152,7 +153,10 @@ def _require_checks(scaling: model.Scaling) -> None:
 
 
 def add(report: dict[str, Any], scaling: dict[str, Any]) -> dict[str, Any]:
-    """Return the report with the result of several devices added; it fails if they failed."""
+    """Return the report with the multi-device result added.
+
+    The report is marked as failed if the run on several devices failed.
+    """
     reasons = list(map(printable, scaling.get("reasons", ())))
     if scaling["status"] != "passed":
         return {

@@ -1,7 +1,7 @@
-"""The loss and the gradients of the network in float64, computed by numpy.
+"""Compute the loss and the gradients of the network in float64 with numpy.
 
-The training steps recorded in an environment are compared with these results. The names and shapes
-of the parameters are those of `training.model`.
+The training steps recorded in an environment are compared with these results. The parameters have
+the same names and shapes as those of `training.model`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Forward:
     images: Any
     labels: Any
     scales: tuple[Any, Any]
-    """Factors of the two dropouts: 0 for a dropped value, else 1 / (share of kept values)."""
+    """Factors applied by the two dropouts: 0 for a dropped value, otherwise 1 / (share of kept
+    values)."""
     first: Any
     second: Any
     pooled: Any
@@ -50,7 +51,7 @@ class Forward:
 def forward(
     numpy: Any, weights: dict[str, Any], images: Any, labels: Any, masks: Sequence[Any] = ()
 ) -> Forward:
-    """Compute a forward pass of the network on a batch.
+    """Run a batch through the network, and return all results of this forward pass.
 
     `images` are normalised and have the shape (N, 28, 28, 1). `masks` are the masks of the two
     dropouts; without masks, nothing is dropped. Weights and images are converted to float64.
@@ -85,7 +86,7 @@ def forward(
 
 
 def backward(numpy: Any, passed: Forward, active: Any) -> dict[str, Any]:
-    """Return the gradient of the loss for each parameter, by the parameter's name.
+    """Return the gradient of the loss with respect to each parameter, by the parameter's name.
 
     `active` is a mask of the fc1 units whose output is above 0.
     """
@@ -127,7 +128,7 @@ def convolve(numpy: Any, images: Any, weight: Any) -> Any:
 
 
 def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) -> tuple[Any, Any]:
-    """Return the gradients of a convolution for its images and for its weight."""
+    """Return the gradients of a convolution with respect to its images and to its weight."""
     rows, columns = (size - 1 for size in weight.shape[:2])
     padded = numpy.pad(cotangent, ((0, 0), (rows, rows), (columns, columns), (0, 0)))
     of_images = convolve(numpy, padded, weight[::-1, ::-1].transpose(0, 1, 3, 2))
@@ -139,10 +140,10 @@ def convolution_gradients(numpy: Any, images: Any, weight: Any, cotangent: Any) 
 
 
 def _patches(numpy: Any, image: Any, weight: Any) -> Any:
-    """Return the pixels under each position of the kernel, shape (rows, columns, values).
+    """Return the pixels under each position of the kernel, in the shape (rows, columns, values).
 
-    The result is a copy: for a single image it fits into the processor's cache, and products with
-    it are twice as fast as products with views into all images.
+    The result is a copy: for a single image it fits into the processor's cache, and multiplying it
+    is twice as fast as multiplying views into all images.
     """
     size = weight.shape[:2]
     windows = numpy.lib.stride_tricks.sliding_window_view(image, size, axis=(0, 1))
@@ -150,9 +151,9 @@ def _patches(numpy: Any, image: Any, weight: Any) -> Any:
 
 
 def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
-    """Return the largest pixel of each 2 × 2 window, and its position from 0 to 3.
+    """Return the largest pixel of each 2 × 2 window, and its position in the window, from 0 to 3.
 
-    Among equal pixels, the first one, row by row, is chosen, as in torch.
+    Among equal pixels, the first one in row-by-row order is chosen, as in torch.
     """
     largest = images[_CORNERS[0]]
     chosen = numpy.zeros(largest.shape, "u1")
@@ -164,7 +165,10 @@ def pool(numpy: Any, images: Any) -> tuple[Any, Any]:
 
 
 def pool_gradient(numpy: Any, chosen: Any, cotangent: Any) -> Any:
-    """Return the gradient for the images of `pool`: all of it goes to the chosen pixels."""
+    """Return the gradient of `pool` with respect to its images.
+
+    The chosen pixels receive all of the gradient.
+    """
     count, rows, columns, channels = cotangent.shape
     of_images = numpy.empty((count, 2 * rows, 2 * columns, channels))
     for number, corner in enumerate(_CORNERS):

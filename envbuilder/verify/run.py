@@ -36,32 +36,32 @@ _INTERVAL = 0.02
 
 _MOST_PHASES = 10_000
 _LONGEST_NAME = 200
-"""Maximum number of recorded phases, and maximum length of a phase's name. An environment may send
-any number of them."""
+"""Maximum number of recorded phases, and maximum length of a phase's name. The limits are needed
+because an environment may send any number of phases."""
 
 _SLACK = 0.25
 _SLACK_SHARE = 0.01
 """Largest accepted difference between the reported duration of a pass and the time between its
-events: a number of seconds plus a fraction of that time. Events pass through a pipe, and the events
-of a container also pass through the engine."""
+events: a number of seconds plus a fraction of that time. Events may arrive late, because they pass
+through a pipe and, from a container, also through the engine."""
 
 _DELAYS = 3
-"""Number of processes that may each delay an event: payload, engine and this one."""
+"""Number of processes that may each delay an event: the payload, the engine and this process."""
 
 _EXCUSED = 0.5
-"""Largest fraction of the time between two events that delays can excuse."""
+"""Largest fraction of the time between two events that can be explained by delays."""
 
 _LATEST = 1.0
-"""Longest delay in seconds that an overloaded machine causes. Two cores with a load of ten and a
-busy disk gave 0.1. If the delay was longer, this process was stopped, and its measurements prove
+"""Longest delay that an overloaded machine can cause, in seconds. Two cores with a load of ten and
+a busy disk gave 0.1. If the delay was longer, this process was stopped, and its measurements prove
 nothing."""
 
 
 class Timeline:
     """The arrival times of phases, and the scheduling delays of this process.
 
-    As a context manager, it samples these delays in a thread, so that a busy machine is not
-    mistaken for a wrong clock.
+    While used as a context manager, it samples these delays in a thread, so that a busy machine is
+    not mistaken for a false clock in the environment.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Timeline:
         return [problem for each in passes if (problem := self._problem(*each))]
 
     def unconfirmed(self, passes: Iterable[tuple[str, float]]) -> str:
-        """Return why the duration of a pass could not be confirmed; empty if all were confirmed."""
+        """Return why a pass's duration could not be confirmed, or an empty string if all were."""
         for phase, _ in passes:
             late = self._latest(phase)
             if late > _LATEST:
@@ -149,15 +149,18 @@ _MOST_SIGNALS = 64
 
 
 def new_run_id() -> str:
-    """Return a random ID that ties a report to its run; the payload cannot know it in advance."""
+    """Return a random ID that ties a report to its run.
+
+    The payload cannot know the ID in advance.
+    """
     return secrets.token_hex(16)
 
 
 def payload_arguments(job: Job, paths: Mapping[str, str]) -> tuple[str, ...]:
     """Return the payload's command-line arguments.
 
-    `paths` maps the names of shared folders to their paths as the payload sees them. Without a path
-    for `questions`, there is no blind test.
+    `paths` maps the names of shared folders to their paths as the payload sees them. If it has no
+    path for `questions`, there is no blind test.
     """
     expects = job.expects
     small = job.quick or job.dataset.subset
@@ -207,7 +210,7 @@ class Events(Struct):
     report: Any = None
 
     def line(self, text: str) -> None:
-        """Handle one line of output; ignore lines that are not a known event."""
+        """Handle one line of output; ignore a line that does not contain a known event."""
         arrival = time.monotonic()
         try:
             event = json.loads(text)
@@ -270,11 +273,12 @@ def examine(
     progress: Progress,
     log: Path,
 ) -> dict[str, Any]:
-    """Have the payload train and answer a blind test; return its report with the test's score.
+    """Let the payload train and answer a blind test; return its report with the test's score added.
 
     `start` runs the payload, and `selection` holds additional arguments for it. The training steps
-    that the payload recorded are then repeated in this process; if one is wrong, the report fails.
-    Raise `VerifyError` in the same cases as `run_payload`, or if a recorded step cannot be checked.
+    that the payload recorded are then repeated in this process; if a step is wrong, the report is
+    marked as failed. Raise `VerifyError` in the same cases as `run_payload`, or if a recorded step
+    cannot be checked.
     """
     # Loaded in this process, too, because the report's figures on the data are checked against it.
     data = load(job.dataset.folder, job.dataset.name)
@@ -320,11 +324,11 @@ def run_payload(
     request: consistency.Request,
     test: blind_test.BlindTest,
 ) -> dict[str, Any]:
-    """Run the payload through `start`, which passes it `run_id`, and return its report.
+    """Run the payload through `start`, which passes it `run_id`, and return the payload's report.
 
     Raise `VerifyError` if the payload was killed, timed out or ended without a valid report. Also
-    raise it if the payload reported success but this contradicts the request, the time measured in
-    this process, or the score of the blind test.
+    raise it if the payload reported success, but the request, the time measured in this process, or
+    the score of the blind test contradicts the report.
     """
     with Timeline() as timeline:
         done, report, hint = follow(start, Events(progress, timeline, test), progress, log, run_id)
@@ -362,14 +366,17 @@ def _passes(measured: model.Measured) -> list[tuple[str, float]]:
 
 
 def _with_score(data: dict[str, Any], score: blind_test.Score) -> dict[str, Any]:
-    """Return a report with the blind test's score, also as the detail of its check."""
+    """Return a report with the blind test's score added, which also becomes its check's detail."""
     detail = f"{score.accuracy:.2%} of {score.images} images without labels, scored outside"
     checks = [c | {"detail": detail} if c["name"] == BLIND_TEST else c for c in data["checks"]]
     return {**data, "checks": checks, "blind_test": msgspec.to_builtins(score)}
 
 
 def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
-    """Return a passing report with the result of the repeated steps; it fails if one is wrong."""
+    """Return a passing report with the result of the repeated steps added.
+
+    The report is marked as failed if one of the steps is wrong.
+    """
     judged = {"detail": proof.problem or proof.summary}
     if proof.problem:
         judged["status"] = "failed"
@@ -390,7 +397,7 @@ def _with_doubts(data: dict[str, Any], measured: model.Measured) -> dict[str, An
 
 
 def _incomplete(measured: model.Measured) -> str:
-    """Return why a genuine payload cannot have written this passing report; empty if it can."""
+    """Return why a genuine payload cannot have written this passing report, or an empty string."""
     lacking = model.absent((*REQUIRED, BLIND_TEST, STEP), measured.checks)
     if lacking:
         return f"without these checks: {', '.join(lacking)}"
@@ -407,9 +414,10 @@ def follow(
     log: Path,
     run_id: str,
 ) -> tuple[Completed, Any, str]:
-    """Run the payload; return the ended process, the unchecked report, and a hint at the log.
+    """Run the payload; return the ended process, the unchecked report, and a hint to see the log.
 
-    Raise `VerifyError` if the payload was killed, timed out, or ended without a report of this run.
+    Raise `VerifyError` if the payload was killed, timed out, or ended without a report that belongs
+    to this run.
     """
     try:
         done = start(events.line)
@@ -436,7 +444,7 @@ def require_agreement(done: Completed, status: str, hint: str) -> None:
 
 
 def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
-    """Return a failed report that states the error, for a payload without a trustworthy report."""
+    """Return a failed report that states the error, for a run without a trustworthy report."""
     detail = printable(error.message)
     return {
         "schema": model.SCHEMA,
@@ -456,7 +464,7 @@ def unfinished(job: Job, error: VerifyError) -> dict[str, Any]:
 
 
 def _keep_log(text: str, log: Path, progress: Progress) -> str:
-    """Write the payload's stderr to the log, and return a hint at the log.
+    """Write the payload's stderr to the log, and return a hint that says where the log is.
 
     Return an empty string if the log cannot be written: a full disk must not hide the verdict.
     """
@@ -470,9 +478,9 @@ def _keep_log(text: str, log: Path, progress: Progress) -> str:
 
 
 def as_stored(report: Any, hint: str) -> Any:
-    """Return a report in the form in which JSON restores it, with credentials redacted.
+    """Return a report as JSON would store and restore it, with credentials redacted.
 
-    Raise `VerifyError` if JSON cannot represent it.
+    Raise `VerifyError` if JSON cannot represent the report.
     """
     try:
         return model.restored(redacted_values(report))

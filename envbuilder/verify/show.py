@@ -1,8 +1,7 @@
 """Show a verification report in words: on the terminal, or as one HTML page.
 
-Only a report that passes `model.check` can be shown. `verify` replaces an invalid report of the
-payload with a failed one before it shows anything, so that a run that did not finish has a page,
-too.
+Only a report that passes `model.check` can be shown. `verify` replaces an invalid report from the
+payload with a failed report before it shows anything, so a run that did not finish has a page, too.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_DEVICES = 64
 MOST_RATES = 12
-"""Maximum number of rows that are shown, since an environment may report any number."""
+"""Maximum number of matmul rates that are shown, since an environment may report any number."""
 _TONES: dict[str, Tone] = {
     "passed": "good",
     "failed": "bad",
@@ -79,12 +78,15 @@ _QUESTIONS = {
     "Did it train?": ("device used", "accuracy", BLIND_TEST),
     "Were the numbers right?": ("precision", "arithmetic", STEP),
 }
-"""The first questions of a reader → the checks that answer them. Only PyTorch has the check
-`arithmetic`."""
+"""The questions that a reader asks first, each with the names of the checks that answer it. Only
+PyTorch has the check `arithmetic`."""
 
 
 def answers(report: Report) -> Iterator[Fact]:
-    """Yield whether the device trained, whether its numbers were right, and how fast it was."""
+    """Yield answers to a reader's first questions.
+
+    They say whether the device trained, whether its numbers were right, and how fast it was.
+    """
     statuses = {check.name: check.status for check in report.checks}
     for question, names in _QUESTIONS.items():
         found = {statuses.get(name, "absent") for name in names}
@@ -103,14 +105,14 @@ def answers(report: Report) -> Iterator[Fact]:
 
 
 def _doubt(report: Report) -> str:
-    """Return the doubt to be shown next to a speed; empty if the speed counts."""
+    """Return the doubt to show next to a speed, or an empty string if the speed counts."""
     if report.speed_counts:
         return ""
     return "speed not judged"
 
 
 def figures(report: Report) -> Iterator[Fact]:
-    """Yield the key figures."""
+    """Yield a report's key figures: epoch time, speed-up, accuracy, throughput and cold start."""
     training = report.training
     doubt = _doubt(report)
     first, warm = report.epoch_seconds
@@ -188,7 +190,7 @@ def facts(report: Report) -> list[Fact]:
 
 
 def _work(report: Report) -> Iterator[Fact]:
-    """Yield the facts about the training; a fact that is unknown has an empty value."""
+    """Yield facts about the training; the value of an unknown fact is empty."""
     data = report.dataset
     training = report.training
     if precision := report.precision:
@@ -229,7 +231,10 @@ def _listed(*parts: str | None) -> str:
 
 
 def _epochs(report: Report) -> Section:
-    """Return the epochs as a table, the CPU baseline last; empty if nothing was trained."""
+    """Return a table of the epochs, with the CPU baseline as the last row.
+
+    The section has no rows if nothing was trained.
+    """
     name = "Epochs"
     if not report.epochs:
         return Section(title=name)
@@ -261,7 +266,7 @@ def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
 
 
 def _training(report: Report) -> Iterator[str]:
-    """Yield notes on the baseline, for the table of epochs."""
+    """Yield the notes on the CPU baseline that belong below the table of epochs."""
     if report.baseline:
         yield (
             "The CPU trained one epoch from scratch, so compare it with epoch 1, since warm"
@@ -274,7 +279,7 @@ def _training(report: Report) -> Iterator[str]:
 
 
 def rates(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the rates of matrix products, and the share of the float32 rate in the last epoch."""
+    """Yield the rates of matrix products, and the last epoch's share of the float32 rate."""
     share = measurements.matmul_share
     for product in (measurements.matmul or ())[:MOST_RATES]:
         speed = product.flops_per_second
@@ -302,14 +307,14 @@ _PATHS = {
 
 
 def bandwidths(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the bandwidths of memory and copies, without those of paths that do not exist."""
+    """Yield the bandwidths of memory and of copies, except for paths that do not exist."""
     for key, label in _PATHS.items():
         if value := getattr(measurements.bandwidth, key, None):
             yield Fact(label, rate(value, "B/s"))
 
 
 def measured(measurements: Measurements) -> Iterator[Fact]:
-    """Yield the measurements that consist of a single number."""
+    """Yield those measurements that consist of a single number."""
     if launch := measurements.launch_seconds:
         yield Fact("Launching an operation", duration(launch))
     if inference := measurements.inference:
@@ -323,7 +328,7 @@ def measured(measurements: Measurements) -> Iterator[Fact]:
 
 
 def memories(report: Report) -> Iterator[Fact]:
-    """Yield the peak use of the device's memory in training, and the sizes of host memories."""
+    """Yield the peak use of the device's memory in training, and the sizes of the host's memory."""
     size = report.device.memory_bytes
     peak = report.measurements.peak_memory_bytes if report.measurements else None
     if peak:
@@ -342,7 +347,7 @@ def memories(report: Report) -> Iterator[Fact]:
 
 
 def _compiled(report: Report) -> Section:
-    """Return a row for each compile backend that was tried: its gradients and its speed-up."""
+    """Return a table with the gradients and the speed-up of each compile backend that was tried."""
     rows = []
     for entry in report.compile:
         gradients = "not checked"
@@ -375,7 +380,7 @@ def _speed(speed: Speed | None) -> str:
 
 
 def devices(scaling: Scaling | None) -> Section:
-    """Return a row for each device, and notes on the joint training or on the failure."""
+    """Return a table of the devices, with notes on the joint training or on its failure."""
     name = "Several devices"
     if scaling is None:
         return Section(title=name)
@@ -443,7 +448,7 @@ def print_verdict(report: Report, console: Any) -> None:
 
 
 def as_found(report: Report) -> str:
-    """Return a note on which variables selected the code of an "as found" report.
+    """Return a note that names the variables that selected the code of an "as found" report.
 
     The note is empty for reports that are not "as found".
     """
@@ -457,7 +462,7 @@ def as_found(report: Report) -> str:
 
 
 def print_comparison(rows: Sequence[comparison.Row], console: Any) -> None:
-    """Print several reports: for each, a line that describes it and a line of figures."""
+    """Print several reports, each as a line that describes it and a line of figures."""
     from rich.text import Text
 
     names, *lines = comparison.filled(rows)
@@ -476,12 +481,12 @@ def _numbers(names: Sequence[str], line: Sequence[str]) -> str:
 
 
 _COMPARED = {"GPU epoch", "CPU epoch", "warm", "speed-up", "accuracy", "start-up"}
-"""Columns of the figures. Together with the verdict, they fit into 80 characters."""
+"""Columns that are shown as figures. Together with the verdict, they fit into 80 characters."""
 _ABOUT = ("machine", "profile", "backend", "framework", "report", "date")
 
 
 def headline(report: Report) -> str:
-    """Return one line with the device that did the work, or that was requested."""
+    """Return one line that names the device that did the work, or else the requested device."""
     if report.status != "passed":
         return printable(f"profile {report.profile or '-'} on {report.device.requested}")
     last = report.epochs[-1]
@@ -537,7 +542,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def render_comparison(rows: Sequence[comparison.Row]) -> str:
-    """Return the HTML page that compares reports, in the order of the rows, with text escaped."""
+    """Return the HTML page that compares reports, in the order of `rows`, with all text escaped."""
     names, *lines = comparison.filled(rows)
     table = Section(
         title="Reports",
@@ -558,7 +563,7 @@ def render_comparison(rows: Sequence[comparison.Row]) -> str:
 
 
 def _passed(report: model.Report) -> str:
-    """Return a sentence on what a passed verification shows."""
+    """Return a sentence that says what a passed verification has shown."""
     device = report.device
     subject = f"The accelerator {device.requested}"
     if device.name:
@@ -577,7 +582,7 @@ def _passed(report: model.Report) -> str:
 
 
 def _failed(report: model.Report) -> str:
-    """Return a sentence on what a failed verification does not show."""
+    """Return a sentence that says what a failed verification could not show."""
     requested = report.device.requested
     used = report.device.used
     if not used:

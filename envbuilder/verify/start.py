@@ -39,32 +39,33 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected, Profile
 
 BACKEND = "apptainer"
-"""Name of the backend of Apptainer images in reports."""
+"""Name that reports use for the backend of Apptainer images."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BUILD_SECONDS = 15.0
 _SECONDS_OF_A_BYTE = 30e-9
 _EPOCH_SECONDS = 160.0
-"""Estimated CPU seconds of a build, per byte of its files, and of one epoch on a CPU. A build of
-`cpu` with 0.2 GB of wheels took 25 s in all on a Zen 4, and an epoch on the CPU took 160 s on a Zen
-3. Other machines and profiles were not measured, so only the order of magnitude is right."""
+"""Estimated CPU seconds of a build, of each byte of its files, and of one epoch on a CPU. A build
+of `cpu` with 0.2 GB of wheels took 25 s in total on a Zen 4 CPU, and an epoch on a Zen 3 CPU took
+160 s. Other machines and profiles were not measured, so only the order of magnitude is reliable."""
 
 
 class Subject(NamedTuple):
     """An environment, interpreter or image to be verified or measured."""
 
     expects: Expected
-    """What its profile expects of the device and the framework."""
+    """What the profile expects of the device and the framework."""
     facts: dict[str, Any]
-    """Facts about it for the report."""
+    """Facts about the subject, for the report."""
     run: Callable[..., process.Completed]
-    """A function that starts the payload."""
+    """A function that runs the payload in the subject."""
     planned: Planned | None = None
-    """The planned build; None for an interpreter or an image, which are not built."""
+    """The planned build; None for an interpreter or an image, because those are not built."""
 
     def outlook(self, settings: Settings, *, quick: bool) -> str:
-        """Return what happens before the first training, and the estimated duration.
+        """Return what has to happen before the first training, and how long it will take.
 
-        Return an empty string if nothing has to be built. A `quick` training takes only seconds.
+        Return an empty string if nothing has to be built. A `quick` training takes only seconds, so
+        the estimate leaves it out.
         """
         if self.planned is None or self.planned.product.existing():
             return ""
@@ -85,8 +86,8 @@ class Subject(NamedTuple):
     def built(self) -> tuple[Subject, Built | None]:
         """Build the environment if needed; return the subject and the finished build.
 
-        Return None instead of a build for interpreters and images, and for an environment that was
-        changed after its build.
+        The build is None for interpreters and images, and for an environment that was changed after
+        it was built.
         """
         # If it changed, starting the payload fails, and the report states why.
         if self.planned is None or self.planned.environment.changed():
@@ -107,8 +108,8 @@ def prepare(
 ) -> Subject:
     """Prepare a verification of the requested environment, or of an existing artifact.
 
-    An existing artifact is either `executable`, an interpreter, or `image`, the file of an
-    Apptainer image. Raise `InvalidError` if options contradict each other.
+    The existing artifact is either an interpreter (`executable`) or an Apptainer image file
+    (`image`). Raise `InvalidError` if options contradict each other.
     """
     if executable is not None and (request.backend or request.base_image or request.python):
         raise InvalidError(
@@ -135,7 +136,7 @@ def prepare(
 
 
 def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) -> dict[str, Any]:
-    """Return the facts about an environment that the payload does not measure, for a report."""
+    """Return those facts about an environment for its report that the payload does not measure."""
     return {
         "profile": build.profile.name,
         "backend": backend,
@@ -148,7 +149,7 @@ def _facts(build: Chosen, backend: str, artifact: Any, fingerprint: str | None) 
 def require_torch(what: str, profile: str, expected: Expected) -> None:
     """Raise `InvalidError` if the profile's framework is not PyTorch.
 
-    `what` names the command or option that measures only PyTorch.
+    `what` names the command or option that supports only PyTorch.
     """
     if expected.framework != "torch":
         raise InvalidError(
@@ -170,8 +171,8 @@ def prepare_interpreter(
 
     The profile (requested, or chosen for this host) determines the framework and the device that
     must do the work. The framework's version is not checked, since envbuilder did not build the
-    interpreter. With `inherit`, the payload gets all of the caller's variables, for sites whose
-    environment modules provide the framework through variables.
+    interpreter's environment. With `inherit`, the payload receives all of the caller's environment
+    variables, for sites whose environment modules provide the framework through variables.
     """
     build = pipeline.choose(request, settings, progress, running=True)
     library = build.library
@@ -226,8 +227,8 @@ def prepare_interpreter(
 def prepare_image(image: Path, request: Request, settings: Settings, progress: Progress) -> Subject:
     """Prepare a verification of the Apptainer image `image`.
 
-    `envbuilder build` must have built the image from the profile (requested, or chosen for this
-    host) and from the current lock. Raise `InvalidError` if it did not, and `ToolError` if
+    The image must have been built by `envbuilder build` from the profile (requested, or chosen for
+    this host) and from the current lock. Raise `InvalidError` if it was not, and `ToolError` if
     Apptainer is missing.
     """
     request = replace(request, backend=IMAGE)
@@ -279,9 +280,10 @@ def prepare_image(image: Path, request: Request, settings: Settings, progress: P
 
 
 def require_built(image: Path, labels: Mapping[str, str], profile: str, locked: str) -> str:
-    """Return the fingerprint of an image that was built from the profile and its lock.
+    """Return the fingerprint of an image, which must have been built from the profile and its lock.
 
-    `locked` is the digest of the lock. Raise `InvalidError` if the image's labels differ from that.
+    `locked` is the digest of the lock. Raise `InvalidError` if the image's labels name another
+    profile or lock.
     """
     stated = {key: labels.get(LABEL + key, "") for key in ("fingerprint", "profile", "lock")}
     again = Hint(
@@ -316,8 +318,8 @@ def sif_execution(
 ) -> apptainer.Execution:
     """Return the Apptainer execution that runs the payload in an image.
 
-    `chosen` holds the variables that select GPUs. This envbuilder's own payload replaces the
-    image's.
+    `chosen` holds the variables that select GPUs. The payload of this envbuilder replaces the
+    image's own.
     """
     payload = scratch / "payload.pyz"
     payload.write_bytes(payload_pyz())

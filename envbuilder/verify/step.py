@@ -1,11 +1,11 @@
-"""Repeat training steps and answers in float64, outside of the environment that computed them.
+"""Repeat training steps and answers in float64, outside the environment that computed them.
 
 The payload records the inputs and the results of some of its training steps
 (`payload/training/outside.py`). This process repeats each of these steps (forward pass, loss,
 gradients, Adadelta, learning rate) from the recorded files, its own copy of the images and the
 published algorithm. It also repeats the answers to some images of the blind test, from the last
-recorded weights. No code of the environment takes part, so even a fault that affects every dtype or
-every device in the same way is detected.
+recorded weights. No code from the environment takes part, so even a fault that affects every dtype
+or every device in the same way is detected.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Expected
 
 LEAST_STEPS = 5
-"""Minimum number of recorded steps. With five, the median is correct even if two steps have a pixel
-or unit at the edge, which happens in one step of a hundred."""
+"""Minimum number of recorded steps. With five steps, the median is correct even if two of them have
+a pixel or unit at the edge, which happens in one step out of a hundred."""
 
 MOST_DRAWN = 16
 """Maximum number of epochs from which a step is drawn. A step takes 29 MB of disk and 0.4 s."""
@@ -57,11 +57,12 @@ class Limits(NamedTuple):
     """Allowed relative errors; docs/evidence/steps.md lists those of honest and of faulty runs."""
 
     median: float
-    """Of the median step, relative to the change that the step makes. If a step's error is larger,
-    the step is repeated with units near zero on the other side of zero."""
+    """Allowed error of the median step, relative to the change that the step makes. If a step's
+    error is larger, the step is repeated with units that are near zero on the other side of zero.
+    """
     answers: float
-    """Of all answers together, relative to their norm. The answers to a single image may have an
-    error `_OF_IMAGE` times as large."""
+    """Allowed error of all answers together, relative to their norm. The error of the answers to a
+    single image may be `_OF_IMAGE` times as large."""
 
 
 LIMITS = {"cpu": Limits(1e-4, 5e-6)}
@@ -70,28 +71,29 @@ ELSEWHERE = Limits(1e-3, 5e-5)
 _OF_IMAGE = 10
 MOST_ERROR = 5e-2
 MOST_LOSS_ERROR = 1e-4
-"""Largest allowed errors of any single step and of its loss."""
+"""Largest allowed error of any single step (`MOST_ERROR`) and of its loss."""
 
 _NEAR = 1e-5
 _MOST_NEAR = 6
 """Distance from zero within which float32 may put a unit of fc1 on the other side of zero, and the
-maximum number of such units in a batch. Adadelta makes the resulting difference as large as any
-other step."""
+maximum number of such units in a batch. Adadelta makes the difference that results from such a unit
+as large as any other step."""
 
 _LARGEST = 1e9
 _LEAST_LOSS = 0.1
-"""Lower bound of the divisor of a loss's error: the error is relative to the loss only above it."""
+"""Lower bound for the divisor of a loss's error: the error is relative to the loss only if the loss
+is larger."""
 
 _SIGMAS = 6
 """Allowed number of standard deviations for random quantities: initial weights, orders of images,
-and the masks of dropout. A normally distributed quantity exceeds it once in 5e8 times."""
+and dropout masks. A normally distributed quantity exceeds this limit once in 5e8 times."""
 
 _UNTRAINED = 0.15
-"""Largest accepted distance of the first step's loss from ln 10, in nats. It is ten standard
+"""Largest accepted distance between the first step's loss and ln 10, in nats. It is ten standard
 deviations of the first loss of 300 untrained networks (mean 2.307, standard deviation 0.0148)."""
 
 ANSWERS = 256
-"""Number of answers of the blind test that are repeated. This takes 0.4 s."""
+"""Number of blind-test answers that are repeated. Repeating them takes 0.4 s."""
 
 
 class Answers(NamedTuple):
@@ -102,10 +104,10 @@ class Answers(NamedTuple):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """The result of repeating the steps; `problem` says what is wrong, and is empty if nothing is.
+    """The result of repeating the steps.
 
-    `answers_error` is the error of the payload's answers, relative to the norm of the repeated
-    ones.
+    `problem` says what is wrong, and is empty if nothing is. `answers_error` is the error of the
+    payload's answers, relative to the norm of the repeated answers.
     """
 
     steps: tuple[Repeated, ...]
@@ -125,12 +127,13 @@ class Proof(Struct, frozen=True, kw_only=True):
 
 
 def draw(images: int, epochs: int) -> tuple[int, ...]:
-    """Return the steps to record, as numbers counted from 0 over all epochs.
+    """Choose the steps to record; return their numbers, counted from 0 over all epochs.
 
     These are the first two steps, the first step of the second epoch (which has another learning
-    rate), the last step, and one random step of each epoch, or of `MOST_DRAWN` epochs if there are
-    more. More random steps are added until there are `LEAST_STEPS`. The environment cannot know the
-    random steps in advance. A fault that begins during the training shows in the last step.
+    rate), the last step, and one random step from each epoch, or from `MOST_DRAWN` epochs if there
+    are more. Further random steps are added until there are `LEAST_STEPS`. The environment cannot
+    know the random steps in advance. A fault that begins during the training shows in the last
+    step.
     """
     count = steps_of(images)
     random = secrets.SystemRandom()
@@ -155,7 +158,7 @@ def prove(
     expects: Expected,
     progress: Progress,
 ) -> Proof:
-    """Repeat the recorded steps of a training and its last answers, and compare the results.
+    """Repeat the recorded training steps and the last answers, and compare the results.
 
     `split` holds the training images. Raise `VerifyError` if a recorded file is missing, damaged or
     of the wrong size.
@@ -190,7 +193,10 @@ def prove(
 
 
 def _numpy() -> Any:
-    """Import numpy with one thread: more threads would spin for longer than these products take."""
+    """Import numpy so that it uses one thread.
+
+    More threads would spend longer waiting actively for work than these products take.
+    """
     variable = "OPENBLAS_NUM_THREADS"
     if variable in os.environ:
         return importlib.import_module("numpy")
@@ -202,7 +208,7 @@ def _numpy() -> Any:
 
 
 def _start(record: _Record, images: int) -> Iterator[str]:
-    """Yield the signs that a training on `images` images did not start from scratch."""
+    """Yield each sign that a training on `images` images did not start from scratch."""
     numpy = record.numpy
     first = record.state(0)
     averages = chain.from_iterable(parts[1:] for parts in first.values())
@@ -232,7 +238,7 @@ def _start(record: _Record, images: int) -> Iterator[str]:
 def _answers_error(
     record: _Record, state: dict[str, tuple[Any, ...]], answers: Answers
 ) -> tuple[float, float]:
-    """Return the relative error of all answers together, and the largest one of a single image."""
+    """Return the relative error of all answers together, and the largest of a single image's."""
     numpy = record.numpy
     weights = {name: value for name, (value, _, _) in state.items()}
     images = _normalised(numpy.frombuffer(answers.images, "u1").reshape(-1, SIDE, SIDE, 1))
@@ -247,14 +253,15 @@ def _answers_error(
 
 
 def _normalised(pixels: Any) -> Any:
-    """Return images with 256 grey levels, shape (N, rows, columns, 1), as input of the network."""
+    """Return pixels with 256 grey levels, normalised as the network's input; same shape."""
     return (pixels / 255 - MEAN) / DEVIATION
 
 
 def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str, tuple[Any, ...]]:
-    """Return the repeated step, what is wrong with it, and its dropout masks where they matter.
+    """Repeat a recorded step, and compare the result with the record.
 
-    Both sides of zero are tried for units near zero, until the error is at most `enough`.
+    Return the repeated step, what is wrong with it, and its dropout masks where they matter. For
+    units near zero, both sides of zero are tried until the error is at most `enough`.
     """
     numpy = record.numpy
     images, labels = record.batch(number)
@@ -289,10 +296,10 @@ def _repeat(record: _Record, number: int, enough: float) -> tuple[Repeated, str,
 
 
 def _choices(near: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield all subsets of the units that may be on either side of zero, smaller ones first.
+    """Yield all subsets of the units that may be on either side of zero, smaller subsets first.
 
-    For more than `_MOST_NEAR` units, as in a network of zeros, there are too many subsets, and only
-    the empty one is yielded.
+    If there are more than `_MOST_NEAR` units, as in a network of zeros, there are too many subsets,
+    and only the empty one is yielded.
     """
     for count in range(len(near) + 1 if len(near) <= _MOST_NEAR else 1):
         yield from combinations(near, count)
@@ -305,7 +312,10 @@ def _worst(
     gradients: dict[str, Any],
     rate: float,
 ) -> tuple[float, str]:
-    """Return the largest error of an array, relative to its change in the step, and its name."""
+    """Return the largest relative error of any array, and the name of that array.
+
+    An array's error is relative to the array's change in the step.
+    """
     errors = []
     for name, gradient in gradients.items():
         value, squares, changes = before[name]
@@ -326,7 +336,7 @@ def _worst(
 
 
 def _finite(error: float) -> float:
-    """Return the error as a report can state it: at most 1e9, which also stands for NaN."""
+    """Return an error as a report can state it: limited to 1e9, which also stands for NaN."""
     return error if error < _LARGEST else _LARGEST  # noqa: FURB136 (NaN is not below)
 
 
@@ -343,10 +353,11 @@ def _wrong(each: Repeated, near: int) -> str:
 
 
 def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
-    """Yield the signs that the orders of the images in the epochs are not random.
+    """Yield each sign that the orders of the images in the epochs are not random.
 
-    Each order must be uncorrelated with the order in the files and with the other orders. The
-    correlation of two random orders of n images has a standard deviation of 1 / √(n - 1).
+    Each order must be uncorrelated with the order in the files and with the orders of the other
+    epochs. The correlation between two random orders of n images has a standard deviation of 1 /
+    √(n - 1).
     """
     count = len(record.order(epochs[0]))
     orders = [record.numpy.arange(count), *map(record.order, epochs)]
@@ -362,9 +373,9 @@ def _orders(record: _Record, epochs: Sequence[int]) -> Iterator[str]:
 
 
 def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    """Yield the signs that the dropout masks are not random: a wrong share, or repetition.
+    """Yield each sign that the dropout masks are not random: a wrong share, or repetition.
 
-    The masks of two images, or of two steps, may agree only by chance.
+    The masks of two images, or of two steps, may agree only as often as chance allows.
     """
     for layer, share in enumerate(model.SHARES):
         name = f"dropout {layer + 1}"
@@ -385,26 +396,33 @@ def _dropouts(masks: Sequence[tuple[Any, ...]]) -> Iterator[str]:
 
 
 def _by_chance(events: Any, probability: float) -> bool:
-    """Return whether the share of true events is within `_SIGMAS` of the probability."""
+    """Return whether the share of true events is within `_SIGMAS` deviations of `probability`."""
     deviation = math.sqrt(probability * (1 - probability) / max(events.size, 1))
     return not events.size or bool(abs(events.mean() - probability) <= _SIGMAS * deviation)
 
 
 class _Record:
-    """The recorded files, checked when they are read; `count` is the number of steps per epoch."""
+    """The recorded files, which are checked when they are read.
+
+    `count` is the number of steps per epoch.
+    """
 
     def __init__(self, folder: Path, split: Split, framework: str, numpy: Any) -> None:
         self._folder = folder
         self._split = split
         self.numpy = numpy
         self._rows_first = framework == "torch"
-        """Whether the weights of convolutions have outputs and channels before rows and columns."""
+        """Whether the weights of convolutions are stored with outputs and channels before rows and
+        columns."""
         self.count = steps_of(split.count)
         self._orders: dict[int, Any] = {}
         self._state: tuple[int, dict[str, tuple[Any, Any, Any]]] = -1, {}
 
     def order(self, epoch: int) -> Any:
-        """Return the order of the images in an epoch, counted from 0."""
+        """Return the order of the images in an epoch; epochs are counted from 0.
+
+        Raise `VerifyError` unless the order contains each image once.
+        """
         if epoch not in self._orders:
             content = self._read(f"order-{epoch + 1}", 4 * self._split.count)
             order = self.numpy.frombuffer(content, "<i4")
@@ -423,7 +441,7 @@ class _Record:
         return _normalised(images), self.numpy.frombuffer(split.labels, "u1")[taken]
 
     def state(self, done: int) -> dict[str, tuple[Any, Any, Any]]:
-        """Return each parameter with its two Adadelta averages, by name, after `done` steps."""
+        """Return each parameter with its two Adadelta averages, by name, as of `done` steps."""
         if self._state[0] != done:
             self._state = done, dict(self._arrays(done))
         return self._state[1]
@@ -439,7 +457,7 @@ class _Record:
             yield name, (value, squares, changes)
 
     def _arranged(self, name: str, values: Any) -> Any:
-        """Return a recorded parameter in the shape that `model` describes."""
+        """Return a recorded parameter, rearranged into the shape that `model` describes."""
         shape = _shape(name)
         if not self._rows_first or len(shape) == 1:
             return values.reshape(shape)
@@ -470,9 +488,9 @@ class _Record:
         return loss, (first.reshape(images, *model.DROPPED[0]), second)
 
     def _read(self, name: str, size: int) -> bytes:
-        """Return the content of a file of `size` bytes.
+        """Return the contents of a file, which must have `size` bytes.
 
-        Raise `VerifyError` if it is a link, not a plain file, or of another size.
+        Raise `VerifyError` if the file is a link, not a plain file, or of another size.
         """
         # Without O_NONBLOCK, a pipe in its place would never be opened.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
     Ask = Callable[[tuple[str, ...]], object]
-    """A function that runs the payload's `trial` with the given arguments. It returns the report,
-    or raises `VerifyError`."""
+    """A function that runs the payload's `trial` with the given arguments. It returns the payload's
+    report, or raises `VerifyError`."""
 
 _T = TypeVar("_T")
 QUICK_STEPS = 60
@@ -55,7 +55,7 @@ SCHEMA = 1
 
 
 class Compiler(Struct, frozen=True, kw_only=True):
-    """The result of a compile backend's gradient check on this machine."""
+    """The result of checking the gradients of a compile backend on this machine."""
 
     backend: str
     passed: bool
@@ -63,7 +63,7 @@ class Compiler(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """All results of tuning: single settings, combined winners, and checked compilers.
+    """All results of tuning: single settings, winners tried together, and checked compilers.
 
     `noise` is the median relative difference in speed between consecutive trials of the defaults.
     """
@@ -85,8 +85,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quick: bool) -> Outcome:
     """Survey the environment, try each setting alone, then try the winners together.
 
-    Raise `VerifyError` if the environment's defaults cannot be timed. A setting that fails raises
-    nothing; its finding says so.
+    Raise `VerifyError` if the environment's default settings cannot be timed. A setting that fails
+    does not raise an error; its finding says that it failed.
     """
     survey = read(ask(("--survey",)), Survey)
     compilers = () if quick else _check_compilers(ask, expects, progress)
@@ -122,7 +122,7 @@ def run(ask: Ask, expects: profile.Expected, progress: console.Progress, *, quic
 
 
 def asking(start: Callable[..., Completed], data: Path, expects: profile.Expected) -> Ask:
-    """Return a function that runs one trial in an environment, on the data in a folder."""
+    """Return a function that runs one trial in an environment, with the data set in `data`."""
 
     def ask(arguments: tuple[str, ...]) -> object:
         events: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def _check_compilers(
 
 
 class _Series(Struct):
-    """The finished pairs of trials of a setting, and the error of a failed trial."""
+    """The finished pairs of trials of a setting, and the error if a trial failed."""
 
     setting: Setting
     pairs: list[Pair] = []
@@ -225,7 +225,7 @@ def _try(trial: Callable[[tuple[str, ...]], Trial], series: _Series, baseline: T
 
 
 def _without_effect(setting: Setting, trial: Trial) -> str:
-    """Return why the setting had no effect in a trial; empty if it had."""
+    """Return why the setting had no effect in a trial, or an empty string if it had one."""
     for key, expected in setting.effect.items():
         reported = trial.settings.get(key)
         # A list holds all values in use: bfloat16 autocast, for example, also uses float32.
@@ -239,7 +239,7 @@ def _without_effect(setting: Setting, trial: Trial) -> str:
 
 
 def finish(outcome: Outcome, facts: dict[str, Any], settings: Settings, *, as_json: bool) -> None:
-    """Print the measurements, the advice, and a profile with the settings that help."""
+    """Print the measurements, the advice, and a profile that contains the settings that help."""
     # A setting that helps an external interpreter may not help the environment of a profile.
     keys = {} if facts["backend"] == "external" else profile_keys(outcome)
     text = draft(facts["profile"], keys, settings) if keys else None
@@ -270,7 +270,7 @@ def profile_keys(outcome: Outcome) -> dict[str, Any]:
 
 
 def draft(name: str, keys: dict[str, Any], settings: Settings) -> str:
-    """Return the YAML of a variant of the profile `name` that is used only on request."""
+    """Return the YAML of a variant of the profile `name`, which is used only on request."""
     measured = profile.load(name, profile.search_path(settings.project, settings.config_dir))
     description = f"{name}, tuned for this machine"
     data = {"extends": name, "description": description, "opt_in": True, **keys}

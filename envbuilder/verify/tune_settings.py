@@ -25,7 +25,8 @@ from envbuilder.verify.report import speed
 from envbuilder.verify.report.measurements import Contention
 
 MALLOC_CONF = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
-"""Intel's recommendation for jemalloc, without the settings that keep freed memory forever."""
+"""Intel's recommended configuration for jemalloc, without the settings that keep freed memory
+forever."""
 KEEP_MEMORY = {
     # By default glibc returns large blocks to the system and faults them in again at every step.
     # 32 MiB is the largest threshold that it accepts. (mallopt(3))
@@ -36,8 +37,8 @@ UNSHARED = (
     "only for machines without other jobs: waiting threads keep their cores busy, and next to"
     " another job training took several times as long"
 )
-"""A warning about machines on which threads should not wait actively (OMP_WAIT_POLICY=active, or a
-long KMP_BLOCKTIME)."""
+"""A warning that threads should not wait actively on some machines (which OMP_WAIT_POLICY=active or
+a long KMP_BLOCKTIME makes them do)."""
 
 Kind = Literal["setting", "precision", "batch"]
 
@@ -53,7 +54,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """The report of the payload's `trial --survey` on an environment."""
+    """The report of the payload's `trial --survey`, which describes an environment."""
 
     threads: Limits
     allocator: str
@@ -67,9 +68,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     """A candidate setting: variables and arguments for the payload's `trial`.
 
     A variable with an empty value is removed. At most one setting per group is selected. `effect`
-    holds the settings that the trial must report; if it reports others, the setting did not take
-    effect. `advice` says how to apply the setting, `keys` are the keys of a profile that apply it,
-    and `caution` says where it must not be used. Settings with another precision or batch size are
+    holds the values that the trial must report; if it reports others, the setting did not take
+    effect. `advice` says how to apply the setting, `keys` are the profile keys that apply it, and
+    `caution` says where it must not be used. Settings that use another precision or batch size are
     reported, but they change the workload.
     """
 
@@ -85,7 +86,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return the setting as arguments of the payload's `trial`."""
+        """Return the setting as command-line arguments for the payload's `trial`."""
         arguments = []
         for name, value in self.variables.items():
             arguments += ["--set", f"{name}={value}"]
@@ -159,7 +160,7 @@ def _waiting(survey: Survey) -> Iterator[Setting]:
 
 
 def _workloads(device: str) -> tuple[Setting, ...]:
-    """Return the candidates that depend only on the device."""
+    """Return the candidates that depend on nothing but the device."""
     cpu = device == "cpu"
     sizes, layout = ((128, 256), "contiguous") if cpu else ((256, 1024), "channels_last")
     layouts = Setting(
@@ -209,10 +210,11 @@ PAIRS = 3
 LEAST_GAIN = 1.05
 MOST_LOST = 0.01
 MOST_LOST_QUICK = 0.03
-"""Largest accepted loss of accuracy, as a fraction, in complete and in quick trials. The accuracy
-of correct settings differs, too: other memory layouts draw other dropout masks. Five seeds of a
-complete trial are within 0.005, and wrong gradients cost far more (docs/guides/tuning.md). After
-few steps the accuracy varies more."""
+"""Largest accepted loss of accuracy in complete trials (`MOST_LOST`) and in quick trials, as a
+fraction. The accuracy varies even between correct settings: another memory layout, for example,
+draws other dropout masks. The accuracies of complete trials with five seeds differ by at most
+0.005, and wrong gradients cost far more (docs/guides/tuning.md). After only a few steps, the
+accuracy varies more."""
 
 Verdict = Literal[
     "helps",
@@ -233,9 +235,9 @@ ALL = "all winners together"
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """The report of one trial; `loss` is None if it was not finite.
+    """The report of one trial; `loss` is None if the loss was not finite.
 
-    `contention` says what competed for the CPU; it is None if that is not known.
+    `contention` says what competed with the trial for the CPU; it is None if that is not known.
     """
 
     samples_per_second: Annotated[float, Meta(gt=0)]
@@ -261,13 +263,13 @@ class Pair(Struct, frozen=True, kw_only=True):
 
     @property
     def disturbance(self) -> str:
-        """Return how other work disturbed one of the two trials; empty if none is known to."""
+        """Return how other work disturbed one of the two trials, or an empty string if none did."""
         trials = (self.baseline.contention, self.candidate.contention)
         return next(filter(None, (speed.busy(facts) for facts in trials if facts)), "")
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """The outcome of a setting; `gain` and `accuracy` are medians, None without pairs."""
+    """The verdict on a setting; `gain` and `accuracy` are medians, or None without pairs."""
 
     setting: Setting
     verdict: Verdict
@@ -278,7 +280,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def hopeless(pairs: Sequence[Pair]) -> bool:
-    """Return whether no result of the missing pairs can raise the median gain to `LEAST_GAIN`."""
+    """Return whether the median gain stays below `LEAST_GAIN`, whatever the missing pairs give."""
     missing = [math.inf] * (PAIRS - len(pairs))
     return bool(pairs) and statistics.median([*(p.gain for p in pairs), *missing]) < LEAST_GAIN
 
@@ -301,7 +303,7 @@ def judge(
 ) -> Finding:
     """Judge a setting by its pairs of trials.
 
-    `spread` is the machine's noise. `error` says why a trial failed, and is empty if none did.
+    `spread` is the machine's noise. `error` says why a trial failed, and is empty if none failed.
     `most_lost` is the largest accepted loss of accuracy, as a fraction.
     """
     if not pairs:
@@ -344,7 +346,7 @@ def judge(
 
 
 def winners(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the best setting of each group in which a setting helped, the best one first."""
+    """Return the best setting of each group that has one that helps, the most effective first."""
     best: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda f: f.gain or 0.0, reverse=True):
         if finding.verdict == "helps":

@@ -19,11 +19,12 @@ from envbuilder.core.text import amount
 from envbuilder.verify.advice import Advice
 
 FARTHEST = 1e30
-"""Losses from this value on are not drawn, since an environment may send any number."""
+"""Losses of at least this value are not drawn, since an environment may send any number."""
 Tone = Literal["bad", "caution", "good", "left"]
-"""Whether a word is good or bad news, or neither (`left`)."""
+"""Whether a word is good news (`good`), bad news (`bad`, `caution`) or neither (`left`)."""
 _LONGEST = 100_000
-"""Maximum number of characters of a text on a page, since an environment may send any number."""
+"""Maximum number of characters of a text on a page, since an environment may send a text of any
+length."""
 _COLOURS = {"good": "green", "caution": "yellow", "bad": "red", "left": "dim"}
 
 
@@ -35,7 +36,7 @@ class Word(Struct, frozen=True):
 
 
 class Fact(Struct, frozen=True):
-    """A labelled value, with a note next to it, and a doubt about it, which is highlighted."""
+    """A labelled value, a note shown next to it, and a doubt about the value, shown highlighted."""
 
     label: str
     value: str
@@ -51,33 +52,33 @@ class Curve(Struct, frozen=True, kw_only=True):
 
     path: str
     losses: tuple[str, ...]
-    """Labels at the top, in the middle and at the bottom."""
+    """Labels at the top, in the middle and at the bottom of the axis of losses."""
     steps: tuple[str, ...]
-    """Labels at the left and at the right."""
+    """Labels at the left and right ends of the axis of steps."""
     logarithmic: bool
     missing: int
-    """Number of losses that were not finite or too large to draw."""
+    """Number of losses that are not drawn because they were not finite or too large."""
     spoken: str
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A part of a report; not shown if it has no facts, rows, sentences or curve."""
+    """A part of a report; it is not shown if it has no facts, rows, sentences or curve."""
 
     title: str
     facts: Sequence[Fact] = ()
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str | Word]] = ()
     words: Sequence[int] = (0,)
-    """Indices of the columns that hold words; the other columns hold numbers."""
+    """Indices of the columns that hold words; all other columns hold numbers."""
     notes: Sequence[str] = ()
     wrong: Sequence[str] = ()
     """Notes on problems, shown before the other notes."""
     loss: Curve | None = None
-    """The curve of losses, which only pages show."""
+    """The curve of losses, which is shown on pages only."""
 
 
 def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
-    """Return a section with the curve of a training's losses over its steps."""
+    """Return a section with a curve of a training's losses, plotted over its steps."""
     drawn = curve(losses)
     wrong = []
     if drawn and drawn.missing:
@@ -86,7 +87,7 @@ def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
 
 
 def curve(losses: Sequence[tuple[float, float | None]]) -> Curve | None:
-    """Return the curve of losses over steps, or None if fewer than two losses are finite.
+    """Return the curve of losses over steps, or None if fewer than two losses can be drawn.
 
     The scale is logarithmic if the losses are positive and differ by more than a factor of ten.
     """
@@ -134,7 +135,7 @@ def _share(value: float, total: float) -> float:
 
 
 def show(sections: Iterable[Section], console: Any) -> None:
-    """Print sections on a rich console, each followed by an empty line."""
+    """Print sections on a rich console, with an empty line after each."""
     from rich.text import Text
 
     for section in sections:
@@ -149,7 +150,7 @@ def show(sections: Iterable[Section], console: Any) -> None:
 
 
 def grid(facts: Iterable[Fact]) -> Any:
-    """Return a rich table of facts: a column of labels and a column of values."""
+    """Return a rich table of facts, with a column of labels and a column of values."""
     from rich.table import Table
     from rich.text import Text
 
@@ -165,7 +166,7 @@ def grid(facts: Iterable[Fact]) -> Any:
 
 
 def table(section: Section) -> Any:
-    """Return the table of a section as a rich table."""
+    """Return a section's header and rows as a rich table."""
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -180,7 +181,7 @@ def table(section: Section) -> Any:
 
 
 def styled(cell: str | Word) -> Any:
-    """Return a table's cell as rich text."""
+    """Return a table cell as rich text."""
     from rich.text import Text
 
     if isinstance(cell, Word):
@@ -196,33 +197,33 @@ class Page(Struct, frozen=True, kw_only=True):
 
     heading: str
     title: str = ""
-    """Title of the browser's window; if empty, the heading is used."""
+    """Title of the browser window; if empty, the heading is used."""
     verdict: Literal["passed", "failed", "skipped", ""] = ""
-    """Determines the colour and the picture of the heading."""
+    """The verdict, which determines the colour and the picture of the heading."""
     tag: str = ""
     sentence: str
     reasons: Sequence[str] = ()
     warnings: Sequence[str] = ()
     subject: Sequence[str] = ()
-    """Lines on what was examined, when and where; empty ones are left out."""
+    """Lines that say what was examined, when and where; empty lines are left out."""
     figures: Sequence[Fact] = ()
     sections: Sequence[Section]
     advice: Sequence[Advice] = ()
     folded: Sequence[tuple[str, str]] = ()
-    """Titles and texts of parts that are folded at first."""
+    """Titles and texts of the parts that are initially folded."""
     source: str
 
 
 def render(page: Page) -> str:
-    """Return a page as HTML, with its texts escaped and credentials redacted."""
+    """Return a page as HTML, with its texts escaped and its credentials redacted."""
     return redacted(templates().get_template("report.html.j2").render(page=page))
 
 
 @cache
 def templates() -> Any:
-    """Return the Jinja2 environment of the pages.
+    """Return the Jinja2 environment that renders the pages.
 
-    Its filter `code` turns text in backquotes into code.
+    Its filter `code` turns text in backquotes into `<code>` elements.
     """
     import jinja2
 
@@ -239,7 +240,10 @@ def templates() -> Any:
 
 
 def _shown(value: Any) -> Any:
-    """Return a text without characters that could deceive a reader or break the page."""
+    """Return a text without characters that could deceive a reader or break the page.
+
+    Any value that is not a plain string is returned unchanged.
+    """
     # Markup is a subclass, and done.
     if type(value) is str:
         return printable(value, _LONGEST, instead="\N{REPLACEMENT CHARACTER}", lines=True)

@@ -1,1 +1,1 @@
-"""Verification reports: schema, checks from outside, history, and comparison."""
+"""Verification reports: their schema, checks from outside, history and comparison."""

@@ -1,4 +1,4 @@
-"""Compare reports of several machines: one row each, as Markdown, CSV or JSON."""
+"""Compare reports from several machines, with one row each, as Markdown, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from envbuilder.verify.report.history import StoredReport
 
 STANDARD = (60_000, "float32")
-"""Number of training images and precision of the epoch for which times are commonly published."""
+"""Number of training images and precision of the standard epoch, for which times are commonly
+published."""
 COLUMNS = (
     "machine",
     "verdict",
@@ -43,7 +44,7 @@ COLUMNS = (
     "report",
 )
 NUMBERS = COLUMNS[3:12]
-"""Names of the right-aligned columns, which hold numbers."""
+"""Names of the columns that hold numbers, which are right-aligned."""
 _TIMES = slice(3, 8)
 FOOTNOTES = {
     "*": (
@@ -52,7 +53,7 @@ FOOTNOTES = {
     ),
     "†": "the machine was busy, so its speed was not judged",
 }
-"""Mark after a time → its meaning."""
+"""For each mark that can follow a time in the table: what the mark means."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -91,7 +92,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def standard(self) -> bool:
-        """Return whether the epoch is the commonly published one (`STANDARD`)."""
+        """Return whether the epoch is the commonly published one, which `STANDARD` describes."""
         return not self.quick and (self.images, self.precision) == STANDARD
 
 
@@ -152,7 +153,10 @@ def _row(stored: StoredReport) -> Row:
 
 
 def _date(time: str) -> str:
-    """Return the date of a time such as 20261122T091500Z; empty if the time has another form."""
+    """Return the date contained in a time such as 20261122T091500Z.
+
+    Return an empty string if the time has another form.
+    """
     match = re.fullmatch(r"(\d{4})(\d{2})(\d{2})T\d{6}Z", time)
     if match:
         return "-".join(match.groups())
@@ -160,7 +164,7 @@ def _date(time: str) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return the texts that show a row, in the order of `COLUMNS`."""
+    """Return the texts to show for a row, in the order of `COLUMNS`."""
     mark = "" if row.standard else "*"
     if row.speed == "not_judged":
         mark += "†"
@@ -186,7 +190,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def filled(shown: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the headings and rows of a table, without columns that are empty in all rows."""
+    """Return the headings and rows of a table, without the columns that are empty in all rows."""
     columns = zip(COLUMNS, *map(cells, shown), strict=True)
     return list(zip(*(column for column in columns if {*column[1:]} != {"-"}), strict=True))
 
@@ -244,5 +248,5 @@ def _no_formula(value: object) -> object:
 
 
 def as_json(shown: Sequence[Row], **more: object) -> str:
-    """Return the rows as JSON, with the additional keys `more`."""
+    """Return the rows as JSON, together with the additional keys in `more`."""
     return console.as_json({"schema": 1, "reports": shown, **more})

@@ -1,6 +1,6 @@
-"""Check a report against the request, its own sums, and the duration of the payload's process.
+"""Check a report against the request, its own sums, and the lifetime of the payload's process.
 
-An environment may report anything, so a report is compared with facts that are known outside of the
+An environment may report anything, so a report is compared with facts that are known outside the
 environment: the request, the data, and how long the process ran.
 """
 
@@ -30,22 +30,23 @@ _EXACT = 1e-6
 _equal = partial(math.isclose, rel_tol=_EXACT)
 
 _ROUNDED = 0.001
-"""Largest rounding error of a check's time, in seconds."""
+"""Largest rounding error of the time that a check reports, in seconds."""
 
 _LOSS_SHARE = 0.3
 _LOSS_APART = 0.1
 _LEAST_POINTS = 20
-"""Largest accepted difference between the mean of the loss curve and the mean of the epochs: a
-fraction of the latter, plus a constant. The loss curve holds every n-th step, and is checked if it
-has at least `_LEAST_POINTS` points. (188 points of a full epoch gave 0.196 against 0.193.)"""
+"""Largest accepted difference between the mean of the loss curve and the mean loss of the epochs: a
+fraction of the latter plus a constant. The loss curve holds every n-th step, and is checked only if
+it has at least `_LEAST_POINTS` points. (The 188 points of a full epoch had a mean of 0.196; the
+epoch's was 0.193.)"""
 
 
 MATMUL_RATE = "matmul rate"
 MOST_MATMUL_SHARE = 1.1
 """Largest plausible compute rate of an epoch, relative to the rate of one large matrix product. At
 the same load, an epoch computes more slowly than the product on the same device, but the two are
-measured minutes apart. Quiet machines gave 1.04 and 1.05 (docs/evidence/reports), a busy one 1.27.
-Above this value, the load changed in between."""
+measured minutes apart. Idle machines reached 1.04 and 1.05 (docs/evidence/reports), a busy one
+1.27. A higher value means that the load changed between the two measurements."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -64,11 +65,12 @@ class Request(Struct, frozen=True, kw_only=True):
     precision: str
     gates: Gates
     checks: tuple[str, ...] = ()
-    """Checks that must have run: those of every verification, and those of the profile."""
+    """Names of the checks that must have run: those of every verification, and those of the
+    profile."""
 
 
 def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: bool) -> Request:
-    """Return the request for a verification, of which `data` is the complete data set.
+    """Return the request that describes a verification; `data` is the complete data set.
 
     The verification may use only a part of `data`.
     """
@@ -107,7 +109,7 @@ def request_for(expects: Expected, data: Dataset, *, epochs: int | None, quick: 
 def contradictions(request: Request, measured: Measured, seconds: float) -> list[str]:
     """Return a sentence for each contradiction in a passing report.
 
-    `seconds` is the lifetime of the payload's process, measured in this process.
+    `seconds` is the lifetime of the payload's process, as measured by this process.
     """
     return [
         *_unlike_request(request, measured),

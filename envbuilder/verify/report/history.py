@@ -1,4 +1,4 @@
-"""Read reports of verifications, and compare a new one with an earlier one."""
+"""Read verification reports, and compare a new one with an earlier one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envbuilder.verify.report.model import Measured, Report
 
 
 class StoredReport(Struct, frozen=True, kw_only=True):
-    """A report, and the path of the file that contains it."""
+    """A report, together with the path of the file that contains it."""
 
     path: Path
     report: Report
@@ -30,7 +30,7 @@ def read(path: Path) -> StoredReport:
 
 
 def parsed(content: bytes, path: Path) -> StoredReport:
-    """Return the report in a file's content; raise `InvalidError` if it is not a report."""
+    """Parse a file's content as a report; raise `InvalidError` if the content is not a report."""
     try:
         decoding.require_few_values(content)
         report = model.check(model.restored(msgspec.json.decode(content)))
@@ -48,8 +48,8 @@ _WHAT_IT_IS = Hint("Write a report", ("verify", "--output", "FILE"))
 
 
 MAX_SLOWDOWN = 1.3
-"""Largest accepted ratio of the new to the earlier time. Epochs differ by about 10 % from run to
-run on one machine, and by more on a shared one."""
+"""Largest accepted ratio of the new time to the earlier time. Epochs differ by about 10 % from run
+to run on one machine, and by more on a shared machine."""
 ACCURACY_MARGIN = 0.005
 """Largest accepted drop in accuracy, as a fraction. The accuracy is about 98.4 % after one epoch,
 with a standard error of 0.13 points on 10,000 test images, so chance alone does not exceed this
@@ -57,10 +57,11 @@ margin."""
 
 
 def yardstick(path: Path, *, quick: bool) -> StoredReport:
-    """Read the report to compare a new one with.
+    """Read the report that a new one will be compared with.
 
-    Raise `InvalidError` if the file is damaged, its verification failed, or it trained on other
-    images than the new one, which is `quick` or not. This avoids a training run in vain.
+    `quick` says whether the new verification trains on a subset of the images. Raise `InvalidError`
+    if the file is damaged, its verification failed, or it trained on other images than the new
+    verification will. Checking this first avoids a useless training run.
     """
     earlier = read(path)
     _require_usable(earlier)
@@ -70,9 +71,9 @@ def yardstick(path: Path, *, quick: bool) -> StoredReport:
 
 
 def judge(report: dict[str, Any], earlier: StoredReport) -> dict[str, Any]:
-    """Return the report with the check "against" added.
+    """Return the report with the check "against" added, which compares it with an earlier report.
 
-    Raise `InvalidError` if the two cannot be compared.
+    Raise `InvalidError` if the two reports cannot be compared.
     """
     new = model.check(report)
     if new.status != "passed":
@@ -96,7 +97,7 @@ def _require_usable(earlier: StoredReport) -> None:
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """The outcome of a comparison: status and detail of the check, and the report's `against`."""
+    """The outcome of a comparison: the check's status and detail, and the figures for `against`."""
 
     status: Literal["passed", "warning", "failed"]
     detail: str
@@ -106,15 +107,15 @@ class Compared(Struct, frozen=True, kw_only=True):
 def compare(new: Report, earlier: StoredReport) -> Compared:
     """Compare two reports; the new one fails if it is slower or less accurate.
 
-    Speed: the seconds of warm epochs are compared if both reports have warm epochs, else the
-    seconds of the first epochs. The ratio may be at most `MAX_SLOWDOWN`. Speed is not compared
-    if the machine was busy during either verification.
+    Speed: the durations of warm epochs are compared if both reports have warm epochs, otherwise
+    those of the first epochs. The ratio may be at most `MAX_SLOWDOWN`. Speed is not compared if the
+    machine was busy during either verification.
 
-    Accuracy: the values after the largest number of epochs that both trained are compared. The new
-    value may be lower by at most `ACCURACY_MARGIN`.
+    Accuracy: the accuracies after the largest number of epochs that both reports contain are
+    compared. The new accuracy may be lower by at most `ACCURACY_MARGIN`.
 
-    Raise `InvalidError` if the images differ. The check lists the differences in machine,
-    framework and precision.
+    Raise `InvalidError` if the images differ. The check lists the differences in machine, framework
+    and precision.
     """
     _require_usable(earlier)
     before = earlier.report
@@ -169,7 +170,10 @@ def _other_images(earlier: StoredReport) -> InvalidError:
 
 
 def _with_check(report: dict[str, Any], status: str, detail: str) -> dict[str, Any]:
-    """Return the report with the check "against"; if that failed, the whole report fails."""
+    """Return the report with the check "against" added.
+
+    The whole report is marked as failed if the check failed.
+    """
     result = model.with_check(report, "against", status, detail)
     if status == "failed":
         result["status"] = "failed"
@@ -186,9 +190,9 @@ def _framework(report: Report) -> str:
 
 
 def _differences(new: Report, earlier: Report) -> list[str]:
-    """Return the differences in kind between two reports.
+    """Return how the machine, framework and precision of two reports differ, as phrases.
 
-    An unknown value differs from a known one.
+    An unknown value counts as different from a known one.
     """
     return [
         *_unequal(
@@ -203,9 +207,9 @@ def _differences(new: Report, earlier: Report) -> list[str]:
 
 
 def machine_differences(new: Report, earlier: Report) -> list[str]:
-    """Return the differences between the machines of two reports.
+    """Return how the machines of two reports differ, as phrases.
 
-    An unknown value differs from a known one.
+    An unknown value counts as different from a known one.
     """
     return _unequal(
         ("device", new.device.name, earlier.device.name),
@@ -224,7 +228,7 @@ def _unequal(*pairs: tuple[str, object, object]) -> list[str]:
 
 
 def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
-    """Return which epochs are compared ("warm" or "first"), and their seconds: new, earlier."""
+    """Return which epochs to compare ("warm" or "first"), and their new and earlier seconds."""
     (first, warm) = new.epoch_seconds
     (first_before, warm_before) = earlier.epoch_seconds
     if warm is not None and warm_before is not None:
@@ -234,9 +238,9 @@ def _seconds(new: Measured, earlier: Measured) -> tuple[str, float, float]:
 
 
 def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
-    """Return the number of epochs after which accuracy is compared, and both values: new, earlier.
+    """Return the number of epochs after which accuracy is compared, and the new and earlier value.
 
-    Raise `InvalidError` if no epoch has an accuracy in both reports.
+    Raise `InvalidError` if there is no epoch for which both reports have an accuracy.
     """
     accuracies = [
         (count, now.accuracy, before.accuracy)
@@ -251,13 +255,13 @@ def _accuracies(new: Measured, earlier: Measured) -> tuple[int, float, float]:
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """The result of comparing a report with the earlier report of the same name."""
+    """The result of comparing a report with the earlier report that has the same file name."""
 
     report: str
     """Name of the report's file."""
     status: Literal["passed", "warning", "failed", "skipped"]
     """`failed`: the report is slower or less accurate. `warning`: the speed was not judged, or
-    something other than the machine differs. `skipped`: the reports are not comparable."""
+    something other than the machine differs. `skipped`: the reports cannot be compared."""
     detail: str
 
     @property
@@ -269,9 +273,9 @@ class Judgement(Struct, frozen=True, kw_only=True):
 def judge_all(
     reports: Iterable[StoredReport], earlier: Mapping[str, StoredReport]
 ) -> tuple[Judgement, ...]:
-    """Compare each report with the earlier one whose file has the same name.
+    """Compare each report with the earlier report whose file has the same name.
 
-    Reports of different machines are not compared, because CI provides whichever machine is free.
+    Reports from different machines are not compared, because CI provides whichever machine is free.
     Speed is not compared if either machine was busy.
     """
     return tuple(_judge_one(each, earlier.get(each.path.name)) for each in reports)

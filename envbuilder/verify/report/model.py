@@ -194,14 +194,15 @@ class Measured(Struct, frozen=True, kw_only=True):
 
     @property
     def partial(self) -> bool:
-        """Return whether only a subset was used, as requested or because full data is missing."""
+        """Return whether only a subset of the data was used, on request or for lack of data."""
         return self.quick or self.dataset.subset
 
     @property
     def epoch_seconds(self) -> tuple[float | None, float | None]:
         """Return the seconds of the first epoch, and the median seconds of the later, warm epochs.
 
-        Both are None if a duration is not plausible. The second is None if there is only one epoch.
+        Both are None if the report has no epochs or a duration is implausible. The second is None
+        if there is only one epoch.
         """
         seconds = [s for e in self.epochs if (s := plausible(e.seconds)) is not None]
         if not seconds or len(seconds) != len(self.epochs):
@@ -216,7 +217,7 @@ class Measured(Struct, frozen=True, kw_only=True):
         return printable(effective(msgspec.to_builtins(self.precision)))
 
     def baseline_seconds(self) -> float | None:
-        """Return the seconds of the baseline's epoch; None without a baseline or a number."""
+        """Return the seconds of the baseline's epoch, or None if the report has none."""
         if self.baseline:
             return self.baseline.seconds
         return None
@@ -260,7 +261,7 @@ def plausible(seconds: float | None) -> float | None:
 
 
 def restored(report: Any) -> Any:
-    """Return a report in the form in which JSON restores it.
+    """Return a report as it would be after being encoded as JSON and decoded again.
 
     Characters that act on a terminal or hide text are removed. Raise `ValueError`, `TypeError` or
     `RecursionError` if JSON cannot represent the report.
@@ -275,7 +276,8 @@ def check(data: Any) -> Report:
     A report is untrusted, since an environment may send anything. No number in it may be NaN or
     infinite. A report that did not fail must have used the requested device, contain trained epochs
     with a duration and an accuracy, and contain no failed check. All code that stores, compares or
-    shows a report gets it from this function. The payload's part of a report alone is valid, too.
+    shows a report gets it from this function. The function also accepts the payload's part of a
+    report on its own.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
@@ -361,10 +363,10 @@ def _epochs_contradiction(epochs: tuple[Epoch, ...]) -> str:
 
 
 def _unusable_number(data: Any) -> str:
-    """Return a message if a number is NaN, infinite or too large; empty if none is.
+    """Return a message if a number is NaN, infinite or too large, or an empty string if none is.
 
-    Python's JSON parser accepts NaN, and NaN passes every comparison with a limit. The parser also
-    accepts integers of any size, which raise an exception in arithmetic with floats.
+    Python's JSON parser accepts NaN, and comparing NaN with a limit never reports an excess. The
+    parser also accepts integers of any size, which raise an exception in arithmetic with floats.
     """
     waiting = [data]
     while waiting:
@@ -390,7 +392,7 @@ def assemble(data: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def absent(required: Iterable[str], checks: Iterable[Check]) -> list[str]:
-    """Return the names of required checks that did not run, or that failed."""
+    """Return the names of the required checks that did not run or did not pass."""
     done = {check.name for check in checks if check.status in {"passed", "warning"}}
     return [name for name in required if name not in done]
 
@@ -402,7 +404,7 @@ def with_check(report: dict[str, Any], name: str, status: str, detail: str) -> d
 
 
 is_report = console.has_keys("schema", "checks", "status", "reasons")
-"""Whether a file's content is a verification report."""
+"""A function that returns whether a file's content is a verification report."""
 
 
 def encoded(report: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 A busy machine is not a slow machine: its times are no regression, and nothing may be compared with
 them. The thresholds come from measurements on two cores (docs/evidence/tried.md#a-busy-machine).
-Contention that takes no CPU time (for memory bandwidth, caches or a shared GPU) is not visible
+Contention that uses no CPU time (for memory bandwidth, caches or a shared GPU) cannot be detected
 here.
 """
 
@@ -21,42 +21,43 @@ if TYPE_CHECKING:
 
 BUSY = "machine busy"
 MOST_WAITING = 0.10
-"""Largest accepted fraction of the time during which a task waits for a CPU. The kernel averages it
-over the CPUs in use, so two threads that wait for each other lose at most twice as much: the work
-takes at most 1.25 times as long, less than a regression (1.3). Quiet machines gave 0.01 to 0.08,
-machines with other jobs 0.27 to 1.0."""
+"""Largest accepted fraction of the time during which some task waits for a CPU. The kernel averages
+this fraction over the CPUs in use, so two threads that wait for each other lose at most twice as
+much: the work takes at most 1.25 times as long, which is less than a regression (1.3). Idle
+machines gave 0.01 to 0.08, machines with other jobs 0.27 to 1.0."""
 
 LEAST_OTHER = 0.05
-"""Least fraction of the CPUs' time that other programs must have used before waiting is blamed on
-them. XLA and TensorFlow have more threads than there are CPUs, and these wait for each other: for
-15 and 18 % of the time on a quiet machine, where other programs used 1 %."""
+"""Smallest fraction of the CPUs' time that other programs must have used before waiting is blamed
+on them. XLA and TensorFlow have more threads than there are CPUs, and these threads wait for each
+other: for 15 and 18 % of the time on an idle machine, where other programs used 1 %."""
 
 MOST_STOLEN = 0.05
-"""Times do not count if a hypervisor took at least this fraction of the CPUs' time. Quiet machines
+"""Times do not count if a hypervisor took at least this fraction of the CPUs' time. Idle machines
 gave less than 0.005."""
 
 LEAST_CPU = 0.75
 MOST_SWITCHES = 100
-"""Without data on pressure: the least accepted fraction of the CPU time that the threads could have
-used, and the largest accepted number of involuntary switches per second. Quiet machines gave at
-least 0.97. Threads that sleep while they wait for each other use less, but are seldom interrupted.
-Other jobs gave mostly 0.1 to 0.7, and 109 to 2,400 switches.
+"""Limits that apply if pressure is unknown: the smallest accepted fraction of the CPU time that the
+threads could have used (`LEAST_CPU`), and the largest accepted number of involuntary context
+switches per second. Idle machines gave a fraction of at least 0.97. Threads that sleep while they
+wait for each other use less CPU time, but are seldom interrupted. With other jobs, the fraction was
+mostly 0.1 to 0.7, with 109 to 2,400 switches.
 
-In any case `LEAST_CPU` is also the least accepted fraction of one CPU's time: while threads wait
-for each other, at least one computes (XLA and TensorFlow on two cores: 1.5 to 1.8 CPUs). Only this
-shows that a process was stopped."""
+`LEAST_CPU` is always also the smallest accepted fraction of one CPU's time: while threads wait for
+each other, at least one computes (XLA and TensorFlow on two cores used 1.5 to 1.8 CPUs). Only this
+limit reveals that a process was stopped."""
 
 SHORTEST_SECONDS = 1e-6
-"""Least duration of work that can be judged: no clock here measures shorter work."""
+"""Shortest duration of work that can be judged, in seconds: no clock used here can measure less."""
 
 _NAMED = 3
-"""Maximum number of pieces of work that a reason names."""
+"""Maximum number of pieces of work that a reason lists by name."""
 
 
 def with_speed(report: dict[str, Any]) -> dict[str, Any]:
     """Return the whole report with `speed` and `speed_reason` added.
 
-    The report's key `untimed` says why its times were not confirmed from outside, if they were not.
+    If its times were not confirmed from outside, the report's key `untimed` says why.
     """
     measured = model.check(report)
     if not measured.epochs:
@@ -72,7 +73,7 @@ def with_speed(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def disturbance(contention: Mapping[str, Contention]) -> str:
-    """Return why the times do not count; empty if no disturbance is known."""
+    """Return why the times do not count, or an empty string if no disturbance is known."""
     reasons = [
         f"{printable(name, 60)}: {reason}"
         for name, facts in contention.items()
@@ -87,11 +88,11 @@ def disturbance(contention: Mapping[str, Contention]) -> str:
 
 
 def busy(facts: Contention) -> str:
-    """Return how other work took CPU time from one timed piece of work; empty if none did.
+    """Return how other work took CPU time from one timed piece of work, or an empty string.
 
     Waiting for a CPU counts, unless the environment's own limits explain it. If they do, or if
-    pressure is unknown, the CPU time decides for work on the CPU. Work that hardly ran was
-    disturbed in any case.
+    pressure is unknown, work on the CPU is judged by the CPU time that it used. Work that hardly
+    ran was disturbed in any case.
     """
     if facts.seconds < SHORTEST_SECONDS:
         return ""
@@ -122,7 +123,7 @@ def busy(facts: Contention) -> str:
 
 
 def limitation(contention: Mapping[str, Contention]) -> str:
-    """Return which limit of the environment's own slowed the work; empty if none did.
+    """Return which of the environment's own limits slowed the work, or an empty string.
 
     Such a limit has the same effect on any machine.
     """
@@ -135,7 +136,7 @@ def limitation(contention: Mapping[str, Contention]) -> str:
 
 
 def _limited(facts: Contention) -> bool:
-    """Return whether tasks had to wait because of the environment's own quota or thread count."""
+    """Return whether the environment's own quota or number of threads made tasks wait for a CPU."""
     most = min(facts.cpus, facts.quota or facts.cpus)
     throttled = facts.quota is not None and bool(facts.throttled_periods)
     return throttled or (facts.threads is not None and facts.threads > max(1, most))
