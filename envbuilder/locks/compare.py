@@ -36,7 +36,7 @@ _DIGITS = 9
 
 
 def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
-    """Return a profile's lock, or None if it was made for another profile of the same name."""
+    """Return the lock in `origin`, or None if it was made for another profile of the same name."""
     if origin and origin[1].inputs == inputs_digest(origin[0]):
         return origin[1]
     return None

@@ -197,7 +197,7 @@ def _other_file(
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
-    """Copy a file from a find-links folder; return whether one had it with the expected hash."""
+    """Copy a file from a find-links folder; return whether a folder has it with the right hash."""
     for folder in folders:
         path = folder / file.basename
         try:

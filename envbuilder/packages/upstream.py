@@ -532,7 +532,7 @@ class Index:
         self._yanked: dict[str, dict[Version, Release]] = {}
         self._requires: dict[str, list[str] | None] = {}
         self.problems: dict[str, str] = {}
-        """Package → why it is unknown whether all indexes have it."""
+        """Package name → the reason why it is unknown whether the indexes have the package."""
         self.too_late: dict[str, str] = {}
         """Package that indexes list now, but did not list on that day → the explanation to
         print."""
@@ -579,7 +579,10 @@ class Index:
         return {version: every[version] for version in sorted(allowed.filter(every))}
 
     def _had(self, link: Listed, flat: bool) -> bool:
-        """Return whether a file existed on the day; like uv, accept undated files in folders."""
+        """Return whether a file existed on the index's day.
+
+        Like uv, treat undated files in folders as existing.
+        """
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
 

@@ -73,7 +73,10 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     @property
     def dependencies(self) -> frozenset[str]:
-        """The names of the dependencies, some of which have no space before the version."""
+        """The names of the packages that this package depends on.
+
+        Some entries in `depends` have no space between the name and the version.
+        """
         return frozenset(match[0] for match in map(_DEPENDENCY.match, self.depends) if match)
 
     @property
@@ -153,7 +156,10 @@ def find(name: str, library: Library) -> Lock | None:
 
 
 def find_for_use(name: str, library: Library) -> Lock | None:
-    """Return the result of `find`; raise `SignatureError` if a required signature is refused."""
+    """Return a profile's or variant's conda lock for use, verifying its signature if required.
+
+    Return None if there is no conda lock. Raise `SignatureError` if the signature is refused.
+    """
     path = path_for(name, library)
     if path is None:
         return None
@@ -285,9 +291,9 @@ _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """Yield the reasons why a target cannot be used on a host, or a warning if that is unknown.
+    """Yield the reasons why a target cannot be used on a host.
 
-    The reasons have the status `impossible` or `no`.
+    Their status is `impossible` or `no`, or `warning` if a property of the host is unknown.
     """
     for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
@@ -437,7 +443,7 @@ def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
 
 
 def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ...]:
-    """Return the channels as rendered files name them; raise `InvalidError` for a local folder."""
+    """Return the channels as named in rendered files; raise `InvalidError` for a local folder."""
     result = []
     for name in names:
         url = urls[name]

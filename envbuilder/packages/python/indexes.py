@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 DEFAULT = "default"
-"""Symbolic source of all packages from the user's own index."""
+"""Symbolic name of the source of all packages that come from the user's own index."""
 
 
 class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

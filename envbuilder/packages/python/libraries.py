@@ -113,7 +113,7 @@ def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> frozenset[str]:
-    """Return the needed libraries that are neither in the wheel nor on every system.
+    """Return the needed libraries that are neither in the wheel nor available on every system.
 
     `brought` are other libraries that are present. Of interchangeable libraries, only the one with
     the fewest unknown requirements counts.
