@@ -1,7 +1,7 @@
 """Import the modules that the project imports or requires, in its built environment.
 
-Each module is imported in its own process, in the same way as a command of the environment would
-import it. A module that fails only because this machine lacks a device is not counted.
+Each module is imported in a separate process, in the same way as a command in the environment would
+import it. A module that only fails because this machine lacks a device is not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECONDS = 120
 """Timeout of one import in seconds. A framework's first import can take 30 s on a slow disk."""
 _LONGEST = 500
 _BEFORE = re.compile(r".*^Traceback \(most.*?^(?! )", re.DOTALL | re.MULTILINE)
-"""Pattern for all output before the last exception. The text after it may contain advice."""
+"""Matches all output before the last exception. The text after it may contain advice."""
 _LIBRARY = re.compile(
     r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file: No such file or directory"
 )
@@ -43,7 +43,7 @@ _DEVICE = re.compile(
     r"|Torch not compiled with CUDA|0 active drivers"
     r"|lib(cuda|nvidia-ml|nvcuvid|ze_loader|amdhip64|hsa-runtime64)\.so[.0-9]*: cannot open"
 )
-"""Pattern for messages of frameworks and packages (Triton, bitsandbytes) about a missing GPU or
+"""Matches messages of frameworks and packages (Triton, bitsandbytes) about a missing GPU or
 driver."""
 
 
@@ -51,13 +51,15 @@ class Outcome(Struct, frozen=True):
     """The overall result of importing a project's modules."""
 
     status: Literal["passed", "warning", "failed"]
-    """`failed` if a package that the project requires fails; `warning` if only others fail."""
+    """`failed` if a package that the project requires cannot be imported; `warning` if only others
+    cannot."""
     detail: str
-    """Number of successful imports, and each distinct error with the modules that failed."""
+    """The number of successful imports, and each distinct error with the modules that failed with
+    it."""
 
 
 class _Result(Struct, frozen=True):
-    """The result that the environment reports for one module; untrusted input."""
+    """The result that the environment reports for a single module. It is untrusted input."""
 
     module: str
     package: str
@@ -66,10 +68,10 @@ class _Result(Struct, frozen=True):
 
 
 def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
-    """Import the project's modules in its environment; return the outcome, or None if no project.
+    """Import the project's modules in its environment and return the outcome.
 
-    If `has_trained`, skip the framework, since it has just been used in the environment. Raise
-    `VerifyError` if the imports cannot be tried at all.
+    Return None if there is no project. If `has_trained`, skip the framework, because the
+    environment has just used it. Raise `VerifyError` if the imports cannot be tried at all.
     """
     settings = build.settings
     environment = build.environment
@@ -107,7 +109,7 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
 
 
 def judged(results: Sequence[_Result]) -> Outcome:
-    """Return the overall outcome of the imports, without counting those that need a device."""
+    """Return the overall outcome of the imports, not counting those that need a missing device."""
     passed = 0
     failed = 0
     parts: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """Isolate a verification from the caller's variables, and check where its code came from.
 
-The caller's variables may make other code shadow an environment's code, for example after loading
-modules on an HPC machine, sourcing ROS or activating another environment. `verify` passes only
+The caller's variables can make other code shadow an environment's code, for example after loading
+modules on an HPC machine, sourcing ROS or activating another environment. `verify` only passes
 allow-listed variables to its payload. The payload reports where its code came from, and the report
 is compared with the build. `run` and `shell` leave the user's variables unchanged, but warn about
 variables that shadow the environment.
@@ -70,12 +70,12 @@ _NAMES = frozenset(
         "DEVELOPER_DIR",
     }
 )
-"""Variables of the caller that are passed to the payload, grouped by reason.
+"""The caller's variables that are passed to the payload, grouped by reason.
 
 `payload_environment` adds the variables that choose devices.
 """
 _PREFIXES = ("LC_", "NCCL_IB_")
-"""Prefixes of further variables that are passed to the payload."""
+"""Prefixes of other variables that are also passed to the payload."""
 _CLEARED = (
     "LD_PRELOAD",
     "LD_LIBRARY_PATH",
@@ -95,13 +95,14 @@ _CLEARED = (
     "ENV",
     *sorted(INJECTING),
 )
-"""Variables to empty in a container, where the image or the engine's settings may set them."""
+"""Variables to set to an empty value in a container, because the image or the engine's settings may
+set them."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every interpreter imports at startup."""
 
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables to pass to the payload.
+    """Return those of the caller's variables that are passed to the payload.
 
     The profile's variables are added later.
     """
@@ -116,7 +117,10 @@ def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_drivers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return LD_LIBRARY_PATH reduced to the folders of drivers; empty if there are none."""
+    """Return LD_LIBRARY_PATH reduced to the folders of drivers.
+
+    Return an empty mapping if there are no such folders.
+    """
     folders = environ.get("LD_LIBRARY_PATH", "").split(":")
     drivers = ":".join(dict.fromkeys(filter(_is_of_driver, folders)))
     return {"LD_LIBRARY_PATH": drivers} if drivers else {}
@@ -127,7 +131,7 @@ def _is_of_driver(folder: str) -> bool:
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the caller's variables that are withheld since they could load code."""
+    """Return the names of the caller's variables that are withheld because they could load code."""
     passed = payload_environment(environ)
     lost = [name for name, value in guarded(environ).items() if value != passed.get(name)]
     if environ.get("BASH_ENV"):
@@ -136,7 +140,7 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def notes(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield notes about the caller's variables, to be printed before a verification."""
+    """Yield notes about the caller's variables, which are to be printed before a verification."""
     if lost := left_out(environ):
         yield f"variables not passed to the verification: {', '.join(map(printable, lost))}"
     for name in sorted(environ):
@@ -151,8 +155,8 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
 def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
     """Return the command that starts an isolated interpreter.
 
-    `bytecode` is a separate folder for bytecode; empty for none. An image needs none, because its
-    digest covers its bytecode.
+    `bytecode` is a separate folder for bytecode, or empty to use the usual ones. An image needs no
+    such folder, because its digest covers its bytecode.
     """
     folder = ("-X", f"pycache_prefix={bytecode}") if bytecode else ()
     return (executable, "-I", *folder)
@@ -161,9 +165,9 @@ def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
 def container_variables(
     inherited: Iterable[str], profile_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables to set in a container so that only the profile's variables load code.
+    """Return variables to set in a container so that only the profile's variables load code.
 
-    `inherited` are the image's own variables, as `NAME=VALUE`.
+    `inherited` contains the image's own variables, in the form `NAME=VALUE`.
     """
     image = dict(pair.split("=", 1) for pair in inherited if "=" in pair)
     cleared = dict.fromkeys((*_CLEARED, *guarded(image)), "")
@@ -171,7 +175,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """Return how the payload in an image will be started, for its option `--promise`."""
+    """Describe how the payload in an image is started, for the payload's option `--promise`."""
     return Start(
         as_found=False,
         prefix=conventions.PREFIX,
@@ -181,9 +185,9 @@ def container_start(variables: Mapping[str, str]) -> Start:
 
 
 def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> str:
-    """Return the reason why a report is not about the artifact; empty if it is.
+    """Return the reason why a report does not describe the artifact, or an empty string if it does.
 
-    `artifact` is the artifact in the report's facts: its kind and, if it has one, its path.
+    `artifact` describes the artifact to verify: its kind and, if it has one, its path.
     """
     origins = report.get("origins")
     if not isinstance(origins, dict):
@@ -210,7 +214,7 @@ def differences(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_fo
 
 
 def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found: bool) -> None:
-    """Raise `VerifyError` if a report with the status `passed` is not about the artifact."""
+    """Raise `VerifyError` if a report with the status `passed` does not describe the artifact."""
     problem = differences(report, artifact, as_found=as_found)
     if report.get("status") == "passed" and problem:
         raise VerifyError(f"the report cannot be trusted: {problem}")
@@ -219,10 +223,11 @@ def require(report: Mapping[str, Any], artifact: Mapping[str, Any], *, as_found:
 def unreached(
     report: Mapping[str, Any], executable: Path | None, environ: Mapping[str, str]
 ) -> list[EnvbuilderError]:
-    """Return an error if the interpreter itself lacks the framework, else an empty list.
+    """Return an error if the framework is not among the interpreter's own packages.
 
-    The framework may be in the user's site-packages or in a folder named by a variable that is
-    withheld from the verification. The hint then suggests `--inherit-environment`.
+    Otherwise, return an empty list. The framework may be in the user's site-packages, or in a
+    folder named by a variable that is not passed to the verification. The hint therefore suggests
+    `--inherit-environment`.
     """
     reasons = " ".join(map(str, report.get("reasons") or ()))
     missing = re.search(rf"No module named '?({'|'.join(FRAMEWORKS)})\b", reasons)
@@ -241,7 +246,7 @@ def unreached(
 
 
 def _entries(folder: str) -> Iterable[str]:
-    """Return the names of the entries in a folder; an unreadable folder counts as empty."""
+    """Return the names of the entries in a folder. An unreadable folder counts as empty."""
     try:
         return os.listdir(folder)  # noqa: PTH208 (names)
     except (OSError, ValueError):
@@ -251,9 +256,9 @@ def _entries(folder: str) -> Iterable[str]:
 def shadowing(
     environ: Mapping[str, str], entries: Callable[[str], Iterable[str]] = _entries
 ) -> Iterator[str]:
-    """Yield one warning for each variable or folder that shadows the environment's code.
+    """Yield a warning for each variable or folder that shadows the environment's code.
 
-    `entries` is the function that lists a folder named by a variable.
+    `entries` is a function that lists the contents of a folder.
     """
     for folder in _folders(environ, "PYTHONPATH"):
         from envbuilder.payload import origins
@@ -289,7 +294,7 @@ def shadowing(
 
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
-    """Return the folders in the values of path variables, in order and without duplicates."""
+    """Return the folders listed in path variables, in order and without duplicates."""
     values: list[str] = []
     for name in names:
         values += environ.get(name, "").split(os.pathsep)

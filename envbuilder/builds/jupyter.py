@@ -1,12 +1,13 @@
 """JupyterLab with a kernel in a built environment, natively or in a container.
 
-JupyterLab has an environment of its own, from a lock shipped with envbuilder; it is never part of
+JupyterLab has an environment of its own, from a lock shipped with envbuilder. It is never part of
 the user's environment. Its Python runs `inside/serve_jupyter.py`. The packages that a kernel needs
-are in a further environment, made for the user's Python and searched after the user's packages.
+are in a third environment, which is made for the user's Python and searched after the user's
+packages.
 
-A kernel's specification names this envbuilder, the project and the options, but never the folder of
-an environment. After a new lock, the kernel therefore runs in the new environment. Jupyter's
-connection file contains the ports of a kernel and the key for its messages.
+A kernel's specification refers to this envbuilder, the project and the options, but never to the
+folder of an environment. After a new lock, the kernel therefore runs in the new environment.
+Jupyter's connection file contains the ports of a kernel and the key for its messages.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ if TYPE_CHECKING:
 _SERVE = Path(__file__).with_name("inside") / "serve_jupyter.py"
 PACKAGE = "ipykernel"
 _CURVE = (7, 3)
-"""First version of ipykernel that supports encrypted connections."""
+"""The first version of ipykernel that supports encrypted connections."""
 _LARGEST_SPEC = 64 << 10
-"""Maximum size of a kernel.json in bytes; any program may have written the file."""
+"""Maximum size in bytes of a kernel.json, which any program may have written."""
 _FILE = "kernel.json"
 _BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """An environment of a project, and the options with which it is built."""
+    """An environment of a project, and the options to build it with."""
 
     project: Path
     environment: str
@@ -64,11 +65,11 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The kernel's title in the user's list."""
+        """The kernel's title in the list that the user sees."""
         return f"{self.project.name} ({self.environment})"
 
     def command(self, *words: str) -> tuple[str, ...]:
-        """Return a command line of this envbuilder that works from any folder and with any PATH."""
+        """Return a command line that runs this envbuilder from any folder and with any PATH."""
         options = {
             "--environment": self.environment,
             "--profile": self.request.profile,
@@ -98,7 +99,7 @@ class Spec(Struct, frozen=True, kw_only=True):
 
 
 def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
-    """Return the specification of an environment's kernel; `version` is ipykernel's version."""
+    """Return the kernel specification for an environment; `version` is ipykernel's version."""
     # Quiet: what is used was said when JupyterLab started, and each kernel would say it again.
     project = ("--quiet", "--project", str(choice.project))
     encrypts = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _CURVE
@@ -121,7 +122,7 @@ def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
 
 
 def data_folder(environ: Mapping[str, str], home: Path, system: str = sys.platform) -> Path:
-    """Return the folder in which a user's Jupyter and editors look for kernels."""
+    """Return the folder in which the user's Jupyter and editors look for kernels."""
     if environ.get("JUPYTER_DATA_DIR"):
         return Path(environ["JUPYTER_DATA_DIR"])
     if system == "darwin":
@@ -130,7 +131,7 @@ def data_folder(environ: Mapping[str, str], home: Path, system: str = sys.platfo
 
 
 def install(choice: Choice, content: Spec, data: Path) -> Path:
-    """Write a kernel specification to the user's data folder; return the folder of the kernel."""
+    """Write a kernel specification to the user's data folder, and return the kernel's folder."""
     folders = _folders(choice, data)
     folder = _installed(choice, data) or next((f for f in folders if not f.exists()), folders[-1])
     text = json.dumps(to_builtins(content), indent=1, ensure_ascii=False) + "\n"
@@ -144,7 +145,10 @@ def install(choice: Choice, content: Spec, data: Path) -> Path:
 
 
 def remove(choice: Choice, data: Path) -> Path | None:
-    """Remove the kernel from the user's data folder; return its folder, or None if it has none."""
+    """Remove the kernel from the user's data folder.
+
+    Return the folder that was removed, or None if the kernel was not installed.
+    """
     folder = _installed(choice, data)
     if folder is None:
         return None
@@ -154,10 +158,10 @@ def remove(choice: Choice, data: Path) -> Path | None:
 
 
 def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
-    """Return the preferred folder of a kernel, and another for use if the first is taken.
+    """Return the preferred folder of a kernel, and another one to use if the first is taken.
 
-    The folder's name is the name of the kernel. Notebooks store that name, so it should be the same
-    on every machine.
+    The name of the folder is also the name of the kernel. Notebooks store that name, so it should
+    be the same on every machine.
     """
     words = f"envbuilder-{choice.project.name}-{choice.environment}".lower()
     name = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
@@ -167,7 +171,7 @@ def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
 
 
 def _installed(choice: Choice, data: Path) -> Path | None:
-    """Return the folder in which the kernel is already installed, or None if it is not."""
+    """Return the folder in which the kernel is already installed, or None."""
     expected = {"project": str(choice.project), "environment": choice.environment}
     for folder in _folders(choice, data):
         try:
@@ -185,9 +189,9 @@ _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class _Read(Struct, frozen=True):
-    """The keys of a connection file that determine how the container is started.
+    """The keys of a connection file that determine how to start the container.
 
-    All other keys are for the kernel only.
+    All other keys are meant for the kernel only.
     """
 
     shell_port: _Port
@@ -200,12 +204,12 @@ class _Read(Struct, frozen=True):
 
 
 class Connection(Struct, frozen=True, kw_only=True):
-    """The parts of a connection file for a kernel in a container."""
+    """The contents of a connection file, adapted for a kernel in a container."""
 
     ports: tuple[Port, ...]
-    """Ports of this machine to forward into the container."""
+    """The ports of this machine to forward into the container."""
     text: str
-    """The file's content for the kernel, which listens on all addresses of the container."""
+    """The contents of the file for the kernel, which listens on all addresses of the container."""
 
 
 def read_connection(path: Path) -> Connection:
@@ -231,9 +235,9 @@ def read_connection(path: Path) -> Connection:
 
 
 _VARIABLES = {"JPY_PARENT_PID": "1"}
-"""Variables of a kernel in a container.
+"""Variables to set for a kernel in a container.
 
-Without `JPY_PARENT_PID`, the kernel prints advice meant for a shell, because its parent is the
+Without `JPY_PARENT_PID`, the kernel would print advice meant for a shell, because its parent is the
 container's first process.
 """
 
@@ -248,7 +252,8 @@ _FOLDER_INSIDE = "/opt/envbuilder-kernel"
 def kernel_command(file: str, beside: str) -> tuple[str, ...]:
     """Return the command that starts a kernel with a connection file.
 
-    `beside` is the folder of ipykernel, searched last; empty if the environment has ipykernel.
+    `beside` is the folder that contains ipykernel, which is searched last. It is empty if the
+    environment itself contains ipykernel.
     """
     start = ("-c", _BESIDE, beside) if beside else ("-m", f"{PACKAGE}_launcher")
     return ("python", *start, "-f", file)
@@ -257,12 +262,13 @@ def kernel_command(file: str, beside: str) -> tuple[str, ...]:
 def run_kernel(
     environment: DockerEnvironment, file: Path, given: Access, beside: Path | None
 ) -> int:
-    """Run a kernel in a container until it or this process's parent ends; return its exit code.
+    """Run a kernel in a container, and return its exit code.
 
-    `given` is the project's access, and `beside` the folder of ipykernel, or None if the
-    environment has it. The connection file's content goes through a pipe, so that its key is in no
-    argument list and no mounted file. The container ends when the pipe is closed, even if this
-    process is killed.
+    It runs until it exits or this process's parent ends. `given` is the project's access. `beside`
+    is the folder that contains ipykernel, or None if the environment itself contains it. The
+    contents of the connection file are sent through a pipe, so that its key appears in no argument
+    list and no mounted file. The container ends when the pipe is closed, even if this process is
+    killed.
     """
     opened = read_connection(file)
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
@@ -282,7 +288,7 @@ class Server(Struct, frozen=True, kw_only=True):
     """The settings of the JupyterLab server: its folder, kernel and terminals."""
 
     folder: str
-    """The folder whose files JupyterLab shows."""
+    """The folder whose files JupyterLab displays."""
     browser: bool
     kernel: Spec
     shell: tuple[str, ...]
@@ -292,11 +298,11 @@ class Server(Struct, frozen=True, kw_only=True):
 def server_command(
     prefix: Path, server: Server, arguments: Sequence[str], settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command and the variables of the server; `arguments` are passed to JupyterLab.
+    """Return the command that starts the server, and the variables to set for it.
 
-    JupyterLab keeps its settings in envbuilder's folders, so that settings of another JupyterLab
-    have no effect. Raise `InvalidError` if files there belong to other users, since JupyterLab
-    would run them.
+    `arguments` are passed on to JupyterLab. JupyterLab keeps its settings in envbuilder's folders,
+    so that the settings of another JupyterLab have no effect. Raise `InvalidError` if files there
+    belong to other users, because JupyterLab would run them.
     """
     files.require_own(settings.data_dir / "jupyter")
     variables = {
@@ -311,30 +317,30 @@ def server_command(
 
 
 def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
-    """Return whether a graphical browser can open. Without a display, a text browser would."""
+    """Return whether a graphical browser can be opened. If not, a text browser would be."""
     return system == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 NAME = "jupyter"
 KERNEL = "kernel"
-"""Names of the profiles of JupyterLab (`NAME`) and of the packages that kernels need."""
+"""Names of two profiles: that of JupyterLab (`NAME`) and that of the packages that kernels need."""
 
 
 def library() -> Library:
-    """Return the profiles of envbuilder's own tools, which a user's profiles cannot replace.
+    """Return the profiles of envbuilder's own tools, which the user's profiles cannot replace.
 
-    Their locks are shipped with envbuilder like its code, so they need no signature by the user's
-    keys.
+    Their locks are shipped with envbuilder, just like its code. Therefore they need no signature by
+    one of the user's keys.
     """
     shipped = resources.profiles_dir()
     return Library((shipped / "tools", shipped))
 
 
 def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
-    """Build a tool's environment if it is missing; return its folder.
+    """Build a tool's environment if it is missing, and return its folder.
 
-    The environment stays locked, so that it is not removed while in use. `project` is the build of
-    the kernel's environment.
+    The environment stays locked, so that it cannot be removed while it is in use. `project` is the
+    build of the environment in which the kernel runs.
     """
     tools = library()
     profile = tools.profile(name)
@@ -357,10 +363,10 @@ def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
 
 
 def beside(project: Built) -> tuple[Path | None, str]:
-    """Return the folder of a kernel's packages and the version of ipykernel.
+    """Return the folder that contains a kernel's packages, and the version of ipykernel.
 
-    The folder is None if the environment's own lock has ipykernel. Raise `InvalidError` or
-    `ToolError` if the lock lacks ipykernel and the packages cannot be installed separately.
+    The folder is None if the environment's own lock contains ipykernel. Raise `InvalidError` or
+    `ToolError` if it does not, and the packages cannot be installed separately.
     """
     own = _version(project.environment.target)
     if own:
@@ -384,7 +390,7 @@ def beside(project: Built) -> tuple[Path | None, str]:
 
 
 def _version(target: Target) -> str:
-    """Return the locked version of ipykernel; empty if the target has none."""
+    """Return the locked version of ipykernel; empty if the target does not contain it."""
     for file in target.of_kind("wheel"):
         if file.name == PACKAGE:
             return file.version

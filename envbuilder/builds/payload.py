@@ -1,4 +1,4 @@
-"""Pack the payload into a single file, a zipapp whose bytes depend only on the payload's code."""
+"""Pack the payload into a single file, a zipapp whose bytes depend on nothing but its code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 COMPILER = Path(__file__).with_name("inside") / "compile_bytecode.py"
-"""Path of the program that compiles an environment's modules with the environment's Python."""
+"""Path of the script with which the environment's Python compiles the environment's modules."""
 RECORD = "record"
-"""Name of the only folder that the payload may write to; it can only read its other folders."""
+"""Name of the only folder to which the payload may write. It may only read its other folders."""
 
 
 @cache
@@ -33,9 +33,9 @@ def payload_pyz() -> bytes:
 
 
 def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
-    """Return a ZIP file whose bytes depend only on its members and the comment.
+    """Return a ZIP file whose bytes depend on nothing but its members and the comment.
 
-    Members are stored, not deflated, since zlib's output differs between versions.
+    Members are stored, not compressed, because the output of zlib differs between versions.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -59,8 +59,8 @@ def compiler_sha256() -> str:
 
 
 TIMEOUT_SECONDS = 4 * 3600.0
-"""Timeout of a payload in seconds.
+"""Timeout for the payload in seconds.
 
-It is long, because an epoch on a slow two-core machine takes minutes, and finite, because a driver
-may hang.
+It is long, because an epoch on a slow two-core machine takes minutes. It is finite, because a
+driver may hang.
 """

@@ -2,11 +2,12 @@
 
     choose → judge → lock → plan → finish
 
-Each stage takes the result of the stage before it (`request.Chosen` to `Built`). All stages but the
-last only make decisions. They download nothing, except sources for which the lock has no wheel,
-because the plan depends on their wheels. `finish` carries out the plan, unless its result already
-exists. The order of the checks and their exit codes are a contract: arguments and profile (2), host
-(3), lock (2), engine and tools (4), fetching and building (1). Verifying (5) is up to the caller.
+Each stage takes the result of the previous stage (`request.Chosen` to `Built`). All stages except
+the last only make decisions. They download nothing, except for packages that the lock has only as
+sources: their sources are fetched and their wheels built, because the plan depends on the wheels.
+`finish` carries out the plan, unless its result already exists. The order of the checks and their
+exit codes are a contract: arguments and profile (2), host (3), lock (2), engine and tools (4),
+fetching and building (1). Verification (5) is up to the caller.
 """
 
 from __future__ import annotations
@@ -51,17 +52,18 @@ if TYPE_CHECKING:
 
 
 def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Planned:
-    """Plan a build, after all checks that need no download.
+    """Plan a build, after performing all checks that need no download.
 
-    If `running`, commands will run in the result at once, so the profile must fit this host.
+    If `running`, commands will run in the result immediately, so the profile must fit this host.
     Otherwise, the result may be used elsewhere: raise an error only if it cannot be built here, and
-    print notes about other problems. A profile must always fit a named target host.
+    print notes about other problems. If the request names a target host, the profile must always
+    fit it.
     """
     return plan(lock(judge(choose(request, settings, progress, running=running))))
 
 
 def finish(build: Planned) -> Built:
-    """Return the build with its result, which is made only if no earlier build made it."""
+    """Carry out a plan unless an earlier build made its result; return the finished build."""
     started = time.monotonic()
     artifact = reusable(build)
     is_new = False
@@ -91,8 +93,8 @@ def _attested(
 ) -> dict[str, str]:
     """Write the artifact's attestations if they are missing; return their paths by name.
 
-    If a command is about to run in a native environment, write none, so that it need not wait, and
-    remove outdated ones.
+    If a command is about to run in a native environment, write none, so that the command need not
+    wait, and remove any that are outdated.
     """
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:
@@ -111,7 +113,7 @@ def _attested(
 
 
 def choose(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Chosen:
-    """Choose the profile, unless the request names it, and print the reason.
+    """Choose the profile, unless the request names one, and print the reason for the choice.
 
     Raise `InvalidError` if the profile lacks the requested backend or Python version.
     """
@@ -156,10 +158,10 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
 
 
 def judge(build: Chosen) -> Judged:
-    """Choose the backend, unless the request names it, and require that the profile fits the host.
+    """Choose the backend, unless the request names one, and check that the profile fits the host.
 
     With --force, the profile need not fit. Raise `HostError` if a native environment cannot be
-    built here for the target host's platform.
+    built on this machine for the target host's platform.
     """
     profile = build.profile
     host = build.host
@@ -209,11 +211,11 @@ def judge(build: Chosen) -> Judged:
 def choose_backend(
     profile: Profile, request: Request, settings: Settings, judged: Sequence[fit.BackendFit] = ()
 ) -> tuple[types.Backend, str]:
-    """Return the backend that works on the host, and the reason for choosing it.
+    """Return the backend to use on the host, and the reason for choosing it.
 
     If several backends work and the project already uses a venv of the profile, choose the venv, so
     that pulling an image does not change the choice. Otherwise, choose an image if an engine
-    answers and has the base image, else the first native backend.
+    responds and has the base image. If not, choose the first native backend.
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
@@ -255,9 +257,9 @@ def lock(build: Judged) -> Locked:
 
 
 def plan(build: Locked) -> Planned:
-    """Let the backend check its tools and plan the build; print which hashes are only claims.
+    """Have the backend check its tools and plan the build; print which hashes are only claims.
 
-    Unless this is a dry run, first build the wheels of packages that the lock has as sources only.
+    Unless this is a dry run, first build the wheels of packages that the lock only has as sources.
     """
     require_own(build.settings)
     if build.settings.definition is not None and build.settings.project is not None:
@@ -289,7 +291,7 @@ def plan(build: Locked) -> Planned:
 
 
 def _prepared(build: Locked) -> Product:
-    """Return the product that the backend plans.
+    """Have the backend check its tools and plan its product.
 
     If a missing engine or base image prevents that, add a hint to the error.
     """
@@ -309,9 +311,9 @@ def _prepared(build: Locked) -> Product:
 
 
 def _with_wheels(build: Locked, target: Target) -> Locked:
-    """Return the build with a lock in which wheels replace a target's sources.
+    """Replace the sources in the lock's target by wheels, and return the build with the new lock.
 
-    Build the wheels that no earlier build made.
+    Wheels that no earlier build has made are built.
     """
     from envbuilder.packages.sources import source_locker
 
@@ -321,9 +323,10 @@ def _with_wheels(build: Locked, target: Target) -> Locked:
 
 
 def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
-    """Add a hint to an error about a base image: the variant whose base needs no registry.
+    """Add a hint to an error about a base image, which suggests a variant that needs no registry.
 
-    Do nothing if the profile has no such variant.
+    The base of that variant is made from Debian packages. Do nothing if the profile has no such
+    variant.
     """
     if build.request.base_image:
         return
@@ -336,7 +339,7 @@ def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
 
 
 def reusable(build: Planned) -> Artifact | None:
-    """Return the artifact if an earlier build made it and it is unchanged, else None.
+    """Return the artifact if an earlier build made it and it can be used again, else None.
 
     Raise `BuildError` if an environment must be rebuilt but is in use.
     """
@@ -355,8 +358,8 @@ def reusable(build: Planned) -> Artifact | None:
 def fetch(build: Planned) -> None:
     """Fetch the files that the store lacks, and check them for conflicts.
 
-    First check that there is space for the files and for the result. Print warnings about packages
-    that may not work on this host.
+    First check that there is enough disk space for the files and for the result. Print warnings
+    about packages that may not work on this host.
     """
     from envbuilder.builds.image import base
     from envbuilder.packages.debian.deb import require_clean
@@ -398,7 +401,7 @@ def fetch(build: Planned) -> None:
 
 
 def _unpacking(build: Planned) -> Callable[[File], None]:
-    """Return a function that unpacks a downloaded wheel if a step of the plan needs it unpacked."""
+    """Return a function that unpacks a downloaded wheel if the plan needs it unpacked."""
     from envbuilder.builds.image.unpacked import unpack
     from envbuilder.packages.store import Store
 
@@ -416,10 +419,10 @@ def _unpacking(build: Planned) -> Callable[[File], None]:
 
 
 def execute(build: Planned) -> tuple[Artifact, bool]:
-    """Run the plan, unless another process has made the artifact meanwhile.
+    """Run the plan, unless another process has made the artifact in the meantime.
 
-    Return the artifact, and whether this build made it. Raise `BuildError` if it is missing after
-    the build.
+    Return the artifact, and whether this build made it. Raise `BuildError` if the artifact is
+    missing after the build.
     """
     from envbuilder.builds.execute import execute as execute_plan
 
@@ -441,9 +444,9 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
 
 
 def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
-    """Return a hint with the project's requirements that determined the framework's release.
+    """Return a hint that lists the project's requirements that determined the framework's release.
 
-    Return nothing if the framework is not in `names` or nothing limited its release.
+    Return an empty tuple if the framework is not in `names`, or if nothing limited its release.
     """
     limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
@@ -465,7 +468,8 @@ def makers(build: Planned) -> dict[str, str]:
 def deliver(build: Planned, documents: Mapping[str, str]) -> None:
     """Link a native environment into the project, and attach attestations to a pushed image.
 
-    Record that the project uses the artifact. A temporary artifact is neither linked nor recorded.
+    Also record that the project uses the artifact. A temporary artifact is neither linked nor
+    recorded.
     """
     if not build.request.only_tag:
         from envbuilder.builds import records

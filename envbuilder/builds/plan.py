@@ -1,4 +1,4 @@
-"""Build plans as data, which `--dry-run` prints and `execute` runs."""
+"""Build plans as data, which `--dry-run` prints and the module `execute` runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envbuilder.profiles.lock import File
 
 
 class Write(types.Action, frozen=True, kw_only=True):
-    """Write text to a file, and create its folder if necessary."""
+    """Write text to a file, creating its folder if necessary."""
 
     path: str
     text: str
@@ -32,7 +32,7 @@ class WritePayload(types.Action, frozen=True, kw_only=True):
 
 
 class WritePrograms(types.Action, frozen=True, kw_only=True):
-    """Write one executable script under several names."""
+    """Write the same executable script under several names."""
 
     folder: str
     names: tuple[str, ...]
@@ -40,32 +40,32 @@ class WritePrograms(types.Action, frozen=True, kw_only=True):
 
 
 class LinkFiles(types.Action, frozen=True, kw_only=True):
-    """Link files of the store into a folder, under their original names."""
+    """Link files from the store into a folder, under their original names."""
 
     files: tuple[File, ...]
     folder: str
 
 
 class UnpackWheels(types.Action, frozen=True, kw_only=True):
-    """Unpack wheels of the store that were not unpacked before."""
+    """Unpack wheels from the store that have not been unpacked before."""
 
     files: tuple[File, ...]
     unpacked: str
-    """Folder of unpacked wheels."""
+    """Folder that contains unpacked wheels."""
 
 
 class UnpackTool(types.Action, frozen=True, kw_only=True):
-    """Extract the executable `name` from a wheel of the store, to `path`."""
+    """Extract the executable `name` from a wheel in the store to `path`."""
 
     file: File
     name: str
     path: str
     unpacked: str
-    """Folder of unpacked wheels, which keeps the executable."""
+    """Folder that contains unpacked wheels, in which the executable is kept."""
 
 
 class UnpackLibraries(types.Action, frozen=True, kw_only=True):
-    """Extract shared libraries from .deb files of the store."""
+    """Extract shared libraries from .deb files in the store."""
 
     files: tuple[File, ...]
     libraries: tuple[str, ...]
@@ -73,14 +73,14 @@ class UnpackLibraries(types.Action, frozen=True, kw_only=True):
 
 
 class UnpackPython(types.Action, frozen=True, kw_only=True):
-    """Unpack a Python interpreter of the store into a new folder."""
+    """Unpack a Python interpreter from the store into a new folder."""
 
     file: File
     folder: str
 
 
 class MakeBase(types.Action, frozen=True, kw_only=True):
-    """Make a base image from locked Debian packages as an OCI layout, unless it exists."""
+    """Make a base image from locked Debian packages as an OCI layout, unless it already exists."""
 
     identity: types.Sha256
     """Hash of all inputs that determine the image's bytes."""
@@ -95,7 +95,7 @@ class MakeBase(types.Action, frozen=True, kw_only=True):
 
 
 class CopyProject(types.Action, frozen=True, kw_only=True):
-    """Copy the project's own files into a folder, for a builder to read."""
+    """Copy the project's own files into a folder that a builder can read."""
 
     project: ProjectLayer
     folder: str
@@ -107,29 +107,31 @@ class Run(types.Action, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     hints: dict[str, str] = field(default_factory=dict)
-    """Text that the command may print when it fails → advice for the user."""
+    """Advice for the user, by text that the command may print when it fails."""
     output: str = ""
-    """Path of a file for the command's stdout, in addition to the log; empty for none."""
+    """Path of a file to write the command's stdout to, in addition to the log; empty for none."""
 
 
 class RunUv(Run, frozen=True, kw_only=True):
-    """Run the locked uv with `process.run_uv`."""
+    """Run the locked uv, by means of `process.run_uv`."""
 
 
 class ShareWheels(types.Action, frozen=True, kw_only=True):
     """Make a venv of links to the files and bytecode of unpacked wheels.
 
-    If wheels were not installed before, uv installs them into a scratch venv, and never sees a
-    shared file.
+    If wheels have not been installed before, uv installs them into a scratch venv, so it never sees
+    a shared file.
     """
 
     files: tuple[File, ...]
     unpacked: str
-    """Folder of unpacked wheels."""
+    """Folder that contains unpacked wheels."""
     installed: str
-    """Name of the folders of the files that uv installs; it identifies the uv and the Python."""
+    """Name of the folders for the files that uv installs; it identifies the versions of uv and
+    Python."""
     identity: str
-    """Hash of the facts that determine a venv without packages; if empty, uv makes it anew."""
+    """Hash of the facts that determine a venv without packages. If empty, uv makes that venv
+    anew."""
     unpack_uv: UnpackTool
     make_venv: RunUv
     """The step that makes the scratch venv."""
@@ -137,34 +139,35 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     """The step that installs `wheels` into the scratch venv."""
     scratch: str
     wheels: str
-    """Folder of the wheels to install."""
+    """Folder for the wheels that uv has to install."""
     requirements: str
     """Path of the requirements file for these wheels."""
     env: str
     venv: str
-    """Folder of the venv: `env` itself, or a folder in it."""
+    """Folder of the venv, which is either `env` itself or a folder inside it."""
     python: str
     """Path of the venv's interpreter."""
     version: str
-    """Version of that interpreter, X.Y.Z."""
+    """Version of the venv's interpreter, in the form X.Y.Z."""
 
     @property
     def site(self) -> str:
-        """The site-packages folder, relative to the venv."""
+        """The path of site-packages, relative to the venv."""
         return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
 class Seal(types.Action, frozen=True, kw_only=True):
-    """Write a finished environment's integrity manifest, and its marker with `facts`."""
+    """Write a finished environment's integrity manifest, and a marker that contains `facts`."""
 
     folder: str
     facts: dict[str, Any]
     base_python: str = ""
-    """Path of the interpreter outside the environment on which it is based; empty if none."""
+    """Path of the interpreter outside the environment on which it is based; empty if there is
+    none."""
 
 
 class Move(types.Action, frozen=True, kw_only=True):
-    """Move a finished folder to its final location, and replace an earlier folder there."""
+    """Move a finished folder to its final location, replacing any earlier folder there."""
 
     source: str
     target: str
@@ -179,14 +182,14 @@ class Recording(types.Action, frozen=True, kw_only=True):
     made_by: dict[str, str]
     """Versions, by name, of the programs that determine the image's bytes."""
     folder: str
-    """Folder for the record."""
+    """Folder to write the record to."""
 
 
 class RecordImage(Recording, frozen=True, kw_only=True):
-    """Record an image that a client built, from the client's report."""
+    """Record an image that the engine's client built, using the client's report."""
 
     metadata: str
-    """Path of the file in which the client reports the image's digests."""
+    """Path of the file in which the client reports the digests of the image."""
     versions: str
     """Path of the file in which the client describes its builder."""
     names: tuple[str, ...]
@@ -196,50 +199,52 @@ class RecordImage(Recording, frozen=True, kw_only=True):
 class System(Struct, frozen=True, kw_only=True):
     """System packages that an engine must install, because their maintainer scripts have to run.
 
-    The engine installs them once for each base image.
+    The engine installs them only once for each base image.
     """
 
     recipe: types.Sha256
     """Hash of the text of the Dockerfile that installs the packages."""
     steps: tuple[LinkFiles | Write | Run, ...]
-    """Steps that build the image with the packages; skipped if the layer is cached."""
+    """Steps that build the image with the packages. They are skipped if the layer is cached."""
     ref: str
-    """Temporary name of that image in the engine; empty if the engine does not keep it."""
+    """Temporary name of that image in the engine; empty if the engine does not keep the image."""
     exported: str | UnsetType = UNSET
-    """Folder of the layout that the builder exports, if the engine does not keep the image."""
+    """Folder of the layout that the builder exports, unless the engine keeps the image."""
 
 
 class Assemble(types.Action, frozen=True, kw_only=True):
     """Assemble an image from a base image and further layers, as an OCI layout."""
 
     base: str
-    """Folder of the base image's layout."""
+    """Folder that contains the base image's layout."""
     layout: str
     """Folder for the new image's layout."""
     platform: types.Platform
     python: types.PythonVersion
     epoch: int
-    """Timestamp of all files in the image, in seconds since 1970."""
+    """Timestamp of all files in the image, as seconds since 1970."""
     uv: File
-    """The uv that installs the wheels; it runs on the machine that makes the image."""
+    """The locked uv that installs the wheels. It runs on the machine that makes the image."""
     wheels: tuple[File, ...]
     unpacked: str
-    """Folder of unpacked wheels and their bytecode; if empty, the image has no bytecode."""
+    """Folder that contains unpacked wheels and their bytecode. If empty, the image gets no
+    bytecode."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
-    """The image's Python, if it is not the base image's own."""
+    """The Python to install in the image, unless the image uses its base image's own."""
     system: System | None
     """How an engine installs the Debian packages.
 
-    None if they consist of files only, which are unpacked without an engine.
+    None if the packages consist of nothing but files, which are unpacked without an engine.
     """
     project: ProjectLayer | UnsetType = UNSET
-    """The project's own files, for the last layer."""
+    """The project's own files, which become the last layer."""
     variables: dict[str, str]
     labels: dict[str, str]
     names: tuple[str, ...]
     ahead: str
-    """Temporary name under which an engine loads the lower layers in advance; empty for none."""
+    """Temporary name under which an engine loads the lower layers in advance; empty if it does
+    not."""
     cache: str
     """Folder of the layer cache."""
     fresh: bool
@@ -247,21 +252,22 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     work: str
     """Folder for temporary files."""
     records: str
-    """Folder for records of images that the engine has only temporarily."""
+    """Folder for the records of images that are only temporarily in the engine."""
 
 
 class Load(Recording, frozen=True, kw_only=True):
-    """Load the image in an OCI layout into the engine, and record it."""
+    """Load the image in an OCI layout into the engine, and record the image."""
 
     layout: str
     cache: str
     names: tuple[str, ...]
     ahead: str
-    """Temporary name of the layers loaded in advance, removed after loading; empty if none."""
+    """Temporary name of the layers loaded in advance, removed after loading; empty if there are
+    none."""
 
 
 class LoadBase(types.Action, frozen=True, kw_only=True):
-    """Load a locally made base image into the engine, unless the engine has it."""
+    """Load a base image made on this machine into the engine, unless the engine already has it."""
 
     layout: str
     cache: str
@@ -279,13 +285,13 @@ class Save(types.Action, frozen=True, kw_only=True):
 
 
 class Push(Recording, frozen=True, kw_only=True):
-    """Push the image in an OCI layout to a registry, and record it."""
+    """Push the image in an OCI layout to a registry, and record the image."""
 
     layout: str
     ref: str
     plain_http: bool
     uploads: str
-    """Folder of the records of which repository in a registry has which blob."""
+    """Folder for the records of which repositories in a registry contain which blobs."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
@@ -306,13 +312,14 @@ Step = (
 
 
 NATIVE = frozenset({"venv", "conda"})
-"""Kinds of artifacts that are environments on this machine; a tree digest identifies them."""
+"""Kinds of artifacts that are environments on this machine. They are identified by a tree
+digest."""
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
     """The artifact that a build makes: an image or a native environment.
 
-    `ref` is the name of the image or the path of the environment's prefix.
+    `ref` is the name of the image, or the path of the environment's prefix.
     """
 
     kind: str
@@ -320,21 +327,23 @@ class Artifact(Struct, frozen=True, kw_only=True):
     digest: str | None = None
     """Digest of the artifact, once it is known.
 
-    For an image, this is the digest of its configuration. It depends neither on compression nor on
-    the engine, because a configuration names layers by their uncompressed bytes. For a prefix, it
-    is the digest of the tree, without host-dependent files.
+    For an image, this is the digest of its configuration. It depends neither on the compression of
+    the layers nor on the engine, because a configuration identifies layers by their uncompressed
+    bytes. For a native environment, it is the digest of the tree in its prefix, without
+    host-dependent files.
     """
     config_digest: str | UnsetType = UNSET
-    """Digest of an image's configuration: the image id in Docker's classic store and in podman."""
+    """Digest of an image's configuration, which is the image id in Docker's classic store and in
+    podman."""
     manifest_digest: str | UnsetType = UNSET
-    """Digest of an image's manifest, if known.
+    """Digest of an image's manifest, if it is known.
 
-    Registries name the image by this digest, and `REF@sha256:…` pulls it. It is the image id in
-    Docker's containerd store.
+    Registries identify the image by this digest, and `REF@sha256:…` pulls it. It is also the image
+    id in Docker's containerd store.
     """
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
-        """Return the artifact with the digests of the image's configuration and manifest."""
+        """Add the digests of the image's configuration and manifest to the artifact."""
         return replace(self, digest=config, config_digest=config, manifest_digest=manifest or UNSET)
 
 
@@ -343,24 +352,24 @@ class UsedBase(Struct, frozen=True, kw_only=True):
 
     ref: str
     digest: str
-    """Digest of the base image, or its id in the engine if it is in no registry.
+    """Digest of the base image, or its id in the engine if it is not in a registry.
 
     It may be empty in a dry run.
     """
 
 
 class BaseCheck(Struct, frozen=True, kw_only=True):
-    """A base image whose Python must be checked before files are fetched."""
+    """A check of a base image's Python version, to be made before files are fetched."""
 
     ref: str
     layout: str
-    """Folder of the image's OCI layout; empty if the image in the engine is checked."""
+    """Folder of the image's OCI layout; empty if the image to check is in the engine."""
     pythons: tuple[types.PythonVersion, ...]
-    """Python versions for which the lock supports images on this platform."""
+    """Python versions for which the lock has images on this platform."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The inputs, the steps and the artifact of one build."""
+    """The inputs, the steps and the artifact of a single build."""
 
     schema: int = 1
     profile: types.Name
@@ -371,24 +380,25 @@ class Plan(Struct, frozen=True, kw_only=True):
     fingerprint: str
     artifact: Artifact
     lock: str = ""
-    """Digest of the lock that names the files; empty if only a conda lock names them."""
+    """Digest of the lock that lists the files; empty if only a conda lock lists them."""
     conda_lock: str = ""
-    """Digest of the conda lock that names the files from conda channels."""
+    """Digest of the conda lock that lists the files from conda channels."""
     base: UsedBase | None = None
-    """The base image; None for native environments, and if the base is made from `files`."""
+    """The base image. None for native environments, and for images whose base is made from
+    `files`."""
     base_check: BaseCheck | None = None
-    """The check of the base image's Python; None if the Python is not from a base image."""
+    """The check of the base image's Python; None if the Python does not come from a base image."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]
     room: tuple[Room, ...] = ()
     notes: tuple[str, ...] = ()
     signatures: tuple[Signed, ...] = ()
-    """Accepted signatures of the locks that the plan is based on."""
+    """The signatures that were accepted for the locks on which the plan is based."""
 
 
 class BuildResult(Struct, frozen=True, kw_only=True):
-    """The result of a build, as printed by `build --json`."""
+    """The result of a build, as `build --json` prints it."""
 
     schema: int = 1
     status: str
@@ -405,14 +415,14 @@ class BuildResult(Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Return the sha256 of the facts, which should be all inputs that determine the artifact."""
+    """Return the sha256 of `facts`, which should include all inputs that determine the artifact."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
 def install_wheels(
     what: str, *, uv: str, wheels: str, cache: str, python: str, requirements: str
 ) -> RunUv:
-    """Return the step that installs the wheels in a folder into the venv of `python`."""
+    """Return the step that installs the wheels in the folder `wheels` into the venv of `python`."""
     return RunUv(
         what=what,
         argv=(
@@ -441,7 +451,7 @@ def install_wheels(
 
 
 def project_of(plan: Plan) -> ProjectLayer | None:
-    """Return the layer of the project's own files in the plan's image; None if it has none."""
+    """Return the layer with the project's own files in the plan's image, or None if it has none."""
     for step in plan.steps:
         if isinstance(step, Assemble | CopyProject) and step.project is not UNSET:
             return step.project
@@ -449,10 +459,10 @@ def project_of(plan: Plan) -> ProjectLayer | None:
 
 
 def names_of(plan: Plan) -> tuple[str, ...]:
-    """Return all names that a plan gives its image."""
+    """Return all names that the plan gives to its image."""
     return next(s.names for s in plan.steps if isinstance(s, Assemble | RecordImage))
 
 
 def tool_versions(plan: Plan) -> dict[str, str]:
-    """Return the versions, by name, of the locked tools that a plan runs."""
+    """Return the versions, by name, of the locked tools that the plan runs."""
     return {file.name: file.version for file in plan.files if file.kind == "tool"}

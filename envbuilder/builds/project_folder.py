@@ -1,9 +1,9 @@
-"""The folder `.envbuilder` in a project, and the user's folder of files for the project's commands.
+"""The folder `.envbuilder` in a project, and the user's own folder of files for commands.
 
-The project itself only gets a link to each environment, `.envbuilder/NAME`, for editors. The files
-that commands import or write (the installed project's metadata and commands, the hooks) are in the
-user's own folder. No other user can write there, the project may be read-only, and concurrent
-commands do not disturb each other. Containers mount that folder.
+The project itself only gets a link to each environment, `.envbuilder/NAME`, for use by editors. The
+files that commands import or write (the installed project's metadata and commands, and the hooks)
+are in the user's own folder. No other user can write there, the project may be read-only, and
+commands that run at the same time do not disturb each other. Containers mount that folder.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from envbuilder.project import names, package
 
 FOLDER = ".envbuilder"
 RUNS = "runs"
-"""Name of the user's folder of files for commands."""
+"""Name of the user's own folder of files for commands."""
 PROGRAMS = f"{package.FOLDER}/bin"
 _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
-"""Source of the startup hook, which works in any interpreter."""
+"""Source code of the startup hook, which works in any interpreter."""
 
 
 # --- in the project
 
 
 def require_own(folder: Path) -> None:
-    """Raise `InvalidError` if `.envbuilder` in `folder` is a link or another user controls it.
+    """Raise `InvalidError` if `.envbuilder` in `folder` is a link, or another user controls it.
 
-    If `folder` itself belongs to another user, nothing is written there, so check nothing.
+    If `folder` itself belongs to another user, nothing will be written there, so check nothing.
     """
     path = folder / FOLDER
     trusted = files.current_trust()
@@ -56,11 +56,11 @@ def require_own(folder: Path) -> None:
 
 
 def link(settings: Settings, prefix: Path) -> str:
-    """Link `.envbuilder/ENVIRONMENT` in the project to the environment at `prefix`.
+    """Make the link `.envbuilder/ENVIRONMENT` in the project, which refers to `prefix`.
 
-    Return a message if that fails, else an empty string. The environment works without the link. Do
-    nothing outside of a project. Also do nothing as root in another user's project, since that user
-    could not remove the link.
+    Return a message if that fails, else an empty string; the environment also works without the
+    link. Do nothing outside of a project. Also do nothing as root in another user's project, since
+    that user could not remove the link.
     """
     if settings.project is None or settings.definition is None:
         return ""
@@ -89,10 +89,11 @@ def link(settings: Settings, prefix: Path) -> str:
 
 
 def runs_folder(settings: Settings) -> Path:
-    """Return the user's folder of files for commands.
+    """Return the user's own folder of files for commands.
 
-    It is in the data folder, or in the cache if the data folder cannot be written. Raise
-    `InvalidError` if neither can be written, or if PYTHONPATH cannot contain the path.
+    It is in the data folder, or in the cache folder if the data folder is not writable. Raise
+    `InvalidError` if neither is writable, or if the path of the folder cannot be part of
+    PYTHONPATH.
     """
     folder = settings.data_dir / RUNS
     try:
@@ -111,10 +112,10 @@ def runs_folder(settings: Settings) -> Path:
 
 
 def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
-    """Write the files to a folder named after a digest of their content; return the folder.
+    """Write files to a folder named after a digest of their contents, and return that folder.
 
-    `texts` maps relative paths to contents. The folder has no other files and never changes, so
-    concurrent commands can share it. Raise `InvalidError` if it cannot be written.
+    `texts` maps relative paths to contents. The folder contains no other files and never changes,
+    so concurrent commands can share it. Raise `InvalidError` if the folder is not writable.
     """
     return _lay(settings, texts, lambda: texts)
 
@@ -122,7 +123,10 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
 def _lay(
     settings: Settings, inputs: Mapping[str, object], make: Callable[[], Mapping[str, str]]
 ) -> Path:
-    """Do the same as `lay`, but only call `make` for the texts if no folder has the `inputs`."""
+    """Do the same as `lay`, but name the folder after a digest of `inputs` instead of the contents.
+
+    `make` returns the contents. It is only called if there is no folder for the `inputs` yet.
+    """
     digest = hashlib.sha256(msgspec.json.encode(sorted(inputs.items()))).hexdigest()
     above = runs_folder(settings)
     folder = above / digest[:32]
@@ -143,10 +147,10 @@ def _lay(
 
 
 def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = False) -> Path | None:
-    """Return the folder of the startup hook for each Python, or None if it cannot be written.
+    """Write the startup hook for each Python, and return its folder, or None if it is not writable.
 
-    In a project, the hook explains missing modules and libraries. `locked` are the names of the
-    packages in the lock, which it never suggests to add.
+    In a project, the hook explains missing modules and libraries. `locked` contains the names of
+    the packages in the lock, which the hook never suggests adding.
     """
     hook = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     with suppress(InvalidError):
@@ -180,7 +184,7 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
 
 
 def _excluded(settings: Settings) -> dict[str, str]:
-    """Return the packages that the project's file excludes, each with the comment on its line."""
+    """Return the packages that the project's file excludes, each with the comment on the line."""
     if settings.project is None or settings.definition is None:
         return {}
     with suppress(InvalidError):
@@ -193,10 +197,10 @@ def _excluded(settings: Settings) -> dict[str, str]:
 
 @contextmanager
 def temporary(above: Path) -> Iterator[Path]:
-    """Yield a new folder for one command, and remove it afterwards.
+    """Yield a new folder for a single command, and remove the folder afterwards.
 
-    First remove folders that killed commands left behind. Raise `InvalidError` if the folder cannot
-    be written.
+    First remove any folders that killed commands left behind. Raise `InvalidError` if the folder is
+    not writable.
     """
     from filelock import FileLock
 
@@ -217,13 +221,13 @@ def temporary(above: Path) -> Iterator[Path]:
 
 
 def writing(folder: Path) -> AbstractContextManager[None]:
-    """Return a context that turns an error of writing to `folder` into an `InvalidError`."""
+    """Return a context manager that turns errors of writing to `folder` into `InvalidError`."""
     return files.explained(
         folder, hint="Set ENVBUILDER_DATA_DIR to a folder you can write to.", done="written"
     )
 
 
 def open_to_all(folder: Path) -> None:
-    """Let all users read a folder, whatever the umask: a container may run as another user."""
+    """Let all users read a folder regardless of the umask: a container may run as another user."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)

@@ -20,33 +20,35 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Member
 
 NEWEST = "project"
-"""Tag of the newest image with the project's files; `latest` contains only the environment."""
+"""Tag of the newest image that includes the project's files. (`latest` has the environment
+only.)"""
 CONTEXT = "project"
-"""Folder of the project's files in the build context of a Dockerfile."""
+"""Folder that contains the project's files in the build context of a Dockerfile."""
 _SHOWN = 5
-"""Maximum number of the user's files that a note names."""
+"""Maximum number of the user's files that are listed in a note."""
 
 
 class ProjectLayer(Struct, frozen=True, kw_only=True):
-    """A project's own files for an image, and the settings with which the image starts."""
+    """A project's own files for an image, and the settings with which a container starts."""
 
     folder: str
     """The project's folder on this machine."""
     laid: str = ""
-    """Folder of the files that envbuilder adds to the project's; empty if it adds none."""
+    """Folder that contains the files that envbuilder adds to the project's; empty if there are
+    none."""
     digest: types.Sha256
-    """Digest of the names, contents and modes of all files."""
+    """Digest of the names, contents and modes of all the files."""
     files: tuple[image_files.ImageFile, ...]
     command: tuple[str, ...] = conventions.COMMAND
     ports: tuple[int, ...] = ()
     python_path: tuple[str, ...] = ()
-    """Folders of the project from which Python imports modules."""
+    """Folders in the project from which Python imports modules."""
     programs: str = ""
-    """Folder of the project's commands; empty if it has none."""
+    """Folder that contains the project's commands; empty if there are none."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The settings that determine an image's bytes and are the same on every machine."""
+        """The settings that determine an image's bytes, except those specific to this machine."""
         facts: dict[str, Any] = {
             "digest": self.digest,
             "command": self.command,
@@ -58,27 +60,27 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
         return facts
 
     def place(self, file: image_files.ImageFile) -> Path:
-        """Return the path of a file of the layer on this machine."""
+        """Return the path on this machine of a file in the layer."""
         is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
         return Path(self.laid if is_added else self.folder, file.path)
 
     @property
     def path(self) -> str:
-        """The PATH entries that precede those of the base image, separated by colons."""
+        """The value to put before the base image's PATH, with its entries separated by colons."""
         own = [f"{conventions.WORK}/{self.programs}"] if self.programs else []
         return ":".join((conventions.PATH, *own))
 
     def variables(self, others: dict[str, str]) -> dict[str, str]:
-        """Return an image's variables with the project's folders added to PYTHONPATH."""
+        """Add the project's folders to PYTHONPATH in an image's variables."""
         folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
         return {**others, **conventions.imports_from(folders, others.get("PYTHONPATH"))}
 
 
 def planned(settings: Settings) -> ProjectLayer | None:
-    """Return the project layer of the environment in the settings, or None if it has none.
+    """Return the layer for the project's environment in `settings`, or None if it needs none.
 
-    Print a note that names the files left out of the image. Raise `InvalidError` if files are
-    missing or too large.
+    Print a note that lists the files that are not copied into the image. Raise `InvalidError` if
+    files are missing or too large.
     """
     environment = environments.of(settings)
     project = settings.project
@@ -122,7 +124,10 @@ def planned(settings: Settings) -> ProjectLayer | None:
 
 
 class _Content(Struct, frozen=True):
-    """The content of a file. Reading it raises `BuildError` if it changed since it was listed."""
+    """The content of a file.
+
+    Reading it raises `BuildError` if the file has changed since it was listed.
+    """
 
     _path: Path
     _file: image_files.ImageFile
@@ -147,7 +152,7 @@ class _Content(Struct, frozen=True):
 
 
 def members(layer: ProjectLayer) -> Iterator[Member]:
-    """Yield the entries of the layer, owned by the image's user, with mode 0755 or 0644."""
+    """Yield the members of the layer, owned by the image's user, with mode 0755 or 0644."""
     from envbuilder.containers.oci.layer import Member  # no environment of this machine needs it
 
     work = conventions.WORK.lstrip("/")
@@ -169,7 +174,7 @@ def members(layer: ProjectLayer) -> Iterator[Member]:
 
 
 def copy(layer: ProjectLayer, target: Path) -> None:
-    """Copy the layer's files into a new folder, for a builder to read."""
+    """Copy the layer's files into a new folder, from which a builder can read them."""
     target.mkdir(parents=True)
     for file in layer.files:
         path = target / file.path

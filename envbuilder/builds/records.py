@@ -1,8 +1,8 @@
 """Record which images were built, and which projects use an artifact.
 
-The records are outside of the images. Engines identify an image by a digest of its content. An
-image with a recorded id is therefore the image that was built, whatever its tags. Another image
-under the same tag is not.
+The records are kept outside of the images. Engines identify an image by a digest of its content.
+Therefore an image with a recorded id is the image that was built, whatever its tags are, whereas
+another image with the same tag is not.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 LOADED = "loaded"
-"""Subfolder of a fingerprint's folder, for records of intermediate images put into the engine."""
+"""Subfolder of a fingerprint's folder for records of intermediate images loaded into the engine."""
 CLAIMS = "envbuilder-data/"
-"""Prefix of the image names that mark an image as recorded in a data folder."""
+"""Prefix of the image names that show that an image is recorded in a data folder."""
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
     "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
@@ -46,33 +46,34 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     fingerprint: types.Sha256
     ref: str
     digest: types.Digest
-    """Digest of the image's configuration, which does not depend on the layers' compression."""
+    """Digest of the image's configuration, which does not depend on how the layers are
+    compressed."""
     ids: tuple[types.Digest, ...]
-    """Ids that engines may give to the image.
+    """The ids that engines may give to the image.
 
-    The id is the digest of its configuration in Docker's classic store and in podman, and the
-    digest of its manifest in Docker's containerd store.
+    The id is the digest of the image's configuration in Docker's classic store and in podman, and
+    the digest of its manifest in Docker's containerd store.
     """
     builder: str
     made_by: dict[str, str]
     names: tuple[str, ...] = ()
-    """All names that the build gave to the image."""
+    """All names that builds have given to the image."""
 
     @property
     def manifest_digest(self) -> types.Digest | None:
-        """The digest of the image's manifest; None if the builder did not report it."""
+        """The digest of the image's manifest, or None if the builder did not report it."""
         return next((digest for digest in self.ids if digest != self.digest), None)
 
 
 class LoadedImage(Struct, frozen=True, kw_only=True):
     """The record of an intermediate image that a build loaded into the engine.
 
-    This is a base image, or the lower layers of an image.
+    This is either a base image or an image with the lower layers of another.
     """
 
     schema: Literal[1] = 1
     profile: types.Name | None
-    """The profile; None for a base image, which belongs to no profile."""
+    """The profile, or None for a base image, which belongs to no profile."""
     fingerprint: types.Sha256
     ref: str
     ids: tuple[types.Digest, ...]
@@ -82,16 +83,17 @@ _Record = TypeVar("_Record", ImageRecord, LoadedImage)
 
 
 class _Metadata(Struct, frozen=True):
-    """The fields of buildx's image metadata that envbuilder reads."""
+    """The fields that envbuilder reads from the image metadata written by buildx."""
 
     config: types.Digest = msgspec.field(name="containerimage.config.digest")
     image: types.Digest = msgspec.field(name="containerimage.digest")
 
 
 def digests(text: str) -> tuple[str, ...]:
-    """Parse the digests that a client wrote for its image; the configuration's digest is first.
+    """Parse the digests that a client reported for its image, the configuration's first.
 
-    buildx writes a JSON object, and podman writes the bare id. Raise `BuildError` for other text.
+    buildx writes a JSON object, whereas podman only writes the id. Raise `BuildError` for any other
+    text.
     """
     try:
         if not text.startswith("{"):
@@ -109,8 +111,9 @@ def digests(text: str) -> tuple[str, ...]:
 def versions(text: str) -> dict[str, str]:
     """Parse the builder's version from the output of `docker buildx inspect` or `podman info`.
 
-    Return the versions by name; empty if unknown. Debian's Docker reports its BuildKit as
-    v0.0.0+unknown. That version is omitted, so the engine's version must identify the builder.
+    Return the versions by name; empty if they are unknown. Debian's Docker reports its BuildKit as
+    v0.0.0+unknown. That version is omitted, so the builder must be identified by the engine's
+    version.
     """
     reported: dict[str, str] = {}
     for name, pattern in _VERSIONS.items():
@@ -121,7 +124,7 @@ def versions(text: str) -> dict[str, str]:
 
 
 def claim(fingerprint: str, settings: Settings) -> str:
-    """Return a name for an image, which the image keeps while this data folder has its record.
+    """Return a name that an image keeps as long as this data folder contains its record.
 
     The name is unique to the data folder, because several data folders, of one user or of several,
     may build the same image on one engine.
@@ -139,8 +142,8 @@ def keep_built(
 ) -> None:
     """Record the image that a step delivered under the name `ref`.
 
-    `ids` are the image's digests; the configuration's digest is first. `made_by` adds versions of
-    programs to the step's own.
+    `ids` are the digests of the image, beginning with its configuration's. `made_by` contains
+    versions of programs in addition to those in the step.
     """
     record = ImageRecord(
         profile=step.profile,
@@ -156,9 +159,9 @@ def keep_built(
 
 
 def keep(folder: Path, record: ImageRecord) -> None:
-    """Write a record into the folder of its fingerprint. Raise `OSError` if the disk is full.
+    """Write a record to `folder`, which belongs to its fingerprint.
 
-    Keep the names that earlier builds gave to the same image.
+    Names that earlier builds gave to the same image are kept. Raise `OSError` if the disk is full.
     """
     path = folder / f"{record.digest.removeprefix('sha256:')}.json"
     names = list(record.names)
@@ -171,7 +174,10 @@ def keep(folder: Path, record: ImageRecord) -> None:
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
-    """Record an intermediate image in the folder of its fingerprint; return the record's path."""
+    """Record an intermediate image in `folder`, which belongs to its fingerprint.
+
+    Return the path of the record.
+    """
     path = folder / LOADED / f"{image.ids[0].removeprefix('sha256:')}.json"
     files.ensure_folder(folder.parent)
     files.write(path, msgspec.json.encode(image) + b"\n")
@@ -185,20 +191,20 @@ def loaded(folder: Path) -> tuple[LoadedImage, ...]:
 
 
 def forget(folder: Path, ref: str) -> None:
-    """Remove the record that `note` wrote about the image `ref`, which has left the engine."""
+    """Remove the record that `note` wrote about the image `ref`, when it has left the engine."""
     for path in (folder / LOADED).glob("*.json"):
         if any(image.ref == ref for image in _read_files([path], LoadedImage)):
             path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
-    """Return the image records in the folder of a fingerprint, skipping damaged files."""
+    """Return the image records in the folder of a fingerprint. Damaged files are skipped."""
     records = _read_files(folder.glob("*.json"), ImageRecord)
     return tuple(record for record in records if record.fingerprint == folder.name)
 
 
 def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
-    """Return the records in the files, sorted by path, skipping damaged files."""
+    """Return the records in the files, sorted by path. Damaged files are skipped."""
     records = []
     for path in sorted(paths):
         with suppress(OSError, ValueError, RecursionError):
@@ -222,7 +228,7 @@ def users_of(prefix: Path) -> Path:
 def record_user(plan: Plan, settings: Settings) -> None:
     """Record that the current project, if any, uses the plan's artifact on this machine.
 
-    Ignore errors of writing the record.
+    Errors of writing the record are ignored.
     """
     if settings.project is None or plan.artifact.kind not in NATIVE | {"image"}:
         return
@@ -246,7 +252,7 @@ def has_venv(profile: str, settings: Settings) -> bool:
 
 
 def users_in(folder: Path) -> tuple[Path, ...]:
-    """Return the projects recorded in a folder that still exist, sorted by path."""
+    """Return those projects recorded in `folder` that still exist, sorted by path."""
     projects = []
     for entry in folder.glob("[0-9a-f]*"):
         with suppress(OSError):
@@ -257,7 +263,7 @@ def users_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_there(project: Path) -> bool:
-    """Return whether a folder still contains a project. If it cannot be read, assume so."""
+    """Return whether a folder still contains a project; assume so if it cannot be read."""
     try:
         (project / PROJECT_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -40,10 +40,11 @@ TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
 IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
     {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
 )
-"""Targets with a Dockerfile → the Dockerfile's folder, relative to the output folder."""
+"""The targets that include a Dockerfile, and the Dockerfile's folder relative to the output
+folder."""
 
 MADE = frozenset({BUILT, PRUNED})
-"""Sources of wheels that are not published; a rendered Dockerfile builds them."""
+"""Sources of wheels that are not published, which a rendered Dockerfile therefore builds."""
 
 BAKE: Final = "bake"
 _BAKE_FILE = "docker-bake.hcl"
@@ -72,7 +73,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
 
 
 class Requirement(Struct, frozen=True, kw_only=True):
-    """One line of a requirements file: a package version and all accepted hashes."""
+    """A line of a requirements file: a version of a package, and all hashes accepted for it."""
 
     name: str
     version: str
@@ -82,7 +83,7 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 def default_target(profile: Profile) -> RenderTarget:
-    """Return the target that is rendered by default.
+    """Return the target to render if the user names none.
 
     This is `conda` if the profile has only the conda backend, else `dockerfile` if the profile has
     images, else `script`, which makes a native venv.
@@ -97,7 +98,7 @@ def _needs_conda(profile: Profile) -> bool:
 
 
 def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
-    """Return the lock's targets for a Python version. Raise `InvalidError` if it has none."""
+    """Return the lock's targets for a Python version. Raise `InvalidError` if there are none."""
     targets = tuple(t for t in lock.targets if t.python == python)
     if not targets:
         pythons = sorted({t.python for t in lock.targets})
@@ -109,9 +110,9 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
 
 
 def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
-    """Return one line per package version in the targets.
+    """Return one line for each package version in the targets.
 
-    A version that a target lacks gets a marker for the platforms that have it.
+    If a version is not in all targets, its line has a marker for the platforms that have it.
     """
     return _lines([(target, target.packages) for target in targets])
 
@@ -119,7 +120,7 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
 def _lines(
     targets: Sequence[tuple[Target, Iterable[File]]],
 ) -> tuple[Requirement, ...]:
-    """Return one line per package version, with a marker if a target lacks the version."""
+    """Return one line for each package version, with a marker if a target lacks that version."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target, files in targets:
         for file in files:
@@ -140,7 +141,7 @@ def _lines(
 
 
 def _line(files: Iterable[File], marker: str = "") -> Requirement:
-    """Return the line for the files of one package version, any of which may be installed."""
+    """Return the line for one package version; any of `files` may be the one that is installed."""
     by_hash = dict(sorted((file.sha256, file) for file in files))
     ordered = tuple(by_hash.values())
     return Requirement(
@@ -153,7 +154,7 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
 
 
 def placeholder_urls(lock: Lock) -> dict[str, str]:
-    """Return placeholder URLs by source of the lock's files, for a build without downloads."""
+    """Return a placeholder URL for each source in the lock, for builds that download nothing."""
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
 
@@ -170,11 +171,12 @@ def render(
     """Yield the files of one render target, the main file first. Each is rendered on demand.
 
     `urls` maps the symbolic sources of the lock's files and, for `conda`, the profile's channels to
-    URLs. The rendered files contain the URLs without credentials.
+    URLs. The rendered files contain these URLs without credentials.
 
-    `environment` is the project's environment, for the definitions of its containers. `project` is
-    the layer of its own files, for the Dockerfile. `chosen_by` are the options that chose the
-    environment and its Python; they are part of a command that a rendered file quotes.
+    `environment` is the project's environment, which the definitions of its containers use.
+    `project` is the layer with the project's own files, which the Dockerfile adds. `chosen_by`
+    contains the options that chose the environment and its Python; a command quoted in a rendered
+    file repeats them.
 
     Raise `InvalidError` if the profile cannot be rendered as this target.
     """
@@ -211,7 +213,10 @@ def render(
 
 
 def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
-    """Raise `InvalidError` if installers cannot verify a package by its hash and build it."""
+    """Raise `InvalidError` if a package is built from a source other than an sdist.
+
+    Installers cannot both build such a package and verify it by its hash.
+    """
     for file in chain.from_iterable(line.files for line in lines):
         if file.kind == "source" and file.recipe and file.recipe.kind != "sdist":
             raise InvalidError(
@@ -222,7 +227,7 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
 
 
 def _conda(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> RenderedFile:
-    """Return the file for conda, mamba and micromamba; a requirements file has its wheels."""
+    """Return the file for conda, mamba and micromamba; its wheels are in a requirements file."""
     from envbuilder.packages.conda import lock as conda
     from envbuilder.packages.conda.solve import specs
 
@@ -239,10 +244,10 @@ def _conda(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]
 def _image(
     profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str], private: Collection[str]
 ) -> dict[str, Any]:
-    """Return the template variables of the Dockerfile.
+    """Return the template variables for the Dockerfile.
 
-    `private` are the sources whose URLs had credentials. Raise `InvalidError` if the profile cannot
-    have a Dockerfile.
+    `private` contains the sources whose URLs had credentials. Raise `InvalidError` if the profile
+    cannot have a Dockerfile.
     """
     if not profile.makes_images:
         reason = "containers cannot reach its device"
@@ -304,9 +309,10 @@ def _image(
 
 
 def _source_build(file: File, target: Target) -> dict[str, Any]:
-    """Return the template variables with which a Dockerfile builds a package from its source.
+    """Return the template variables for a Dockerfile to build a package from its source.
 
-    `beside` are the required wheels that the target itself installs; `needs` are the others.
+    `beside` lists those wheels needed for the build that the target installs anyway; `needs` lists
+    the others.
     """
     from envbuilder.packages.sources import sealed, source_locker
 
@@ -322,7 +328,7 @@ def _source_build(file: File, target: Target) -> dict[str, Any]:
 def _dockerfile(
     context: Mapping[str, Any], image: Mapping[str, Any], folder: str
 ) -> Iterator[RenderedFile]:
-    """Yield a Dockerfile and the files that it copies, all in the output's subfolder `folder`."""
+    """Yield a Dockerfile and the files that it copies, all in `folder` inside the output folder."""
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
     by_name = {**context, "requirements": image["requirements"], "by_name": True}
     yield _rendered("requirements.txt", "requirements.txt.j2", by_name, folder)
@@ -337,7 +343,7 @@ def _dockerfile(
 def _services(
     target: RenderTarget, image: Mapping[str, Any], environment: Environment
 ) -> Iterator[RenderedFile]:
-    """Yield the files of `compose` or `devcontainer`, which mount the project's folder."""
+    """Yield the files for the `compose` or `devcontainer` target, which mount the project."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
     sources = [
         *(f"{name}_INDEX" for name in image["indexes"]),
@@ -383,9 +389,9 @@ def _rendered(
 
 
 def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
-    """Return the URLs for the rendered files of a lock, by symbolic source.
+    """Return the URLs to use in rendered files, by symbolic source in the lock.
 
-    The user's own index is never among them.
+    The user's own package index is never among them.
     """
     examples = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
     urls: dict[str, str] = {}
@@ -403,7 +409,7 @@ def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
 
 
 class BakeSource(Struct, frozen=True, kw_only=True):
-    """A profile to bake, with its lock, its Python version and the URLs of its files."""
+    """A profile to include in a bake file, with its lock, Python version and files' URLs."""
 
     profile: Profile
     lock: Lock
@@ -412,7 +418,7 @@ class BakeSource(Struct, frozen=True, kw_only=True):
 
 
 class BakeTarget(Struct, frozen=True, kw_only=True):
-    """A target of the bake file: one profile on one platform."""
+    """A target in the bake file, which stands for one profile on one platform."""
 
     name: str
     profile: str
@@ -470,7 +476,7 @@ def bake_files(
 def _grouped(
     targets: Iterable[BakeTarget], key: Callable[[BakeTarget], str]
 ) -> dict[str, list[str]]:
-    """Return the names of the targets grouped by `key`, in their original order."""
+    """Return the names of the targets, grouped by `key` and otherwise in their original order."""
     groups: dict[str, list[str]] = {}
     for target in targets:
         groups.setdefault(key(target), []).append(target.name)

@@ -1,8 +1,8 @@
 """Build twice from scratch, the second time in changed surroundings, and compare the results.
 
 Nothing is left behind: images get temporary names and are removed, and folders are temporary.
-Differences are reported with digests, as configuration keys and layers of an image or as files of
-an environment.
+Differences are reported together with digests. They are keys of the configuration and layers of an
+image, or files in a native environment.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ _ABSENT = "nothing"
 SURROUNDINGS = {"TZ": "XYZ-12:45", "LC_ALL": "C", "LANG": "C", "COLUMNS": "132"}
 UMASK = 0o077
 _SHOWN = 10
-"""Maximum number of changed project files named in an error."""
+"""Maximum number of changed project files to list in an error."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One difference between two builds: a file, or a layer or key of an image's configuration."""
+    """A difference between two builds: a file, or a layer or configuration key of an image."""
 
     path: str
     digests: tuple[str, str]
-    """Descriptions of the content in the first and in the second build; `nothing` if absent.
+    """Descriptions of the content in the first and in the second build; `nothing` if it is absent.
 
-    For a file, this is its kind and its digest or, for a link, its target. For an image, it is the
-    digest of the layer's uncompressed bytes or of the configuration key's value.
+    A file is described by its kind and its digest or, for a link, its target. A layer is described
+    by the digest of its uncompressed bytes, and a configuration key by the digest of its value.
     """
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The result of comparing two builds, as printed by `reproduce --json`."""
+    """The result of comparing two builds, as `reproduce --json` prints it."""
 
     schema: int = 1
     status: Literal["equal", "different"]
@@ -71,13 +71,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
     made_by: dict[str, str]
     digests: tuple[str, str]
     compared: Literal["config", "tree"]
-    """The content that `digests` cover.
+    """The content that the `digests` cover.
 
-    This is an image's configuration, which names the layers by their uncompressed bytes, or the
-    tree of files in a prefix.
+    This is either an image's configuration, which identifies the layers by their uncompressed
+    bytes, or the tree of files in a prefix.
     """
     manifest_digests: tuple[str, str] | UnsetType = UNSET
-    """Digests of the images' manifests, which registries show, if known."""
+    """Digests of the images' manifests, as registries show them, if they are known."""
     seconds: tuple[float, float]
     differences: tuple[Difference, ...] = ()
 
@@ -85,9 +85,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """Build twice and compare the results.
 
-    The second build reads copies of the store's and the project's files in another folder and uses
-    no cache of the first build. It runs with another umask, time zone, language and working folder.
-    Errors of either build are raised unchanged.
+    The second build reads copies of the store's and the project's files in another folder, and uses
+    no cache of the first build. It runs with a different umask, time zone, language and working
+    folder. Errors of either build are raised unchanged.
     """
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with ExitStack() as stack:
@@ -123,8 +123,8 @@ def _build(
 ) -> Built:
     """Build as the command `build` does, but under a temporary name.
 
-    `first` is the plan of the first build, or None if this is the first. Raise `InvalidError` if
-    the builder is not reproducible or the request names one for a native environment.
+    `first` is the plan of the first build, or None if this is the first build. Raise `InvalidError`
+    if the builder is not reproducible, or if the request names a builder for a native environment.
     """
     name = f"envbuilder-reproduce:{secrets.token_hex(6)}"
     copied = settings.data_dir.with_name("project") if first else None
@@ -149,7 +149,10 @@ def _build(
 
 
 def _forget(name: str, progress: Progress) -> None:
-    """Remove an image. If that fails, only print a note, so that the result is still reported."""
+    """Remove an image from the engine.
+
+    If that fails, only print a note, so that the result is still reported.
+    """
     try:
         with connection.connect() as engine:
             engine.forget(name)
@@ -160,7 +163,7 @@ def _forget(name: str, progress: Progress) -> None:
 def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the product's files from one store to another, and link existing base images.
 
-    Wheels that envbuilder built from source are not copied, so that they are built again.
+    Wheels that envbuilder built from source are not copied, so that they will be built again.
     """
     source = Store.of(settings)
     target = Store.of(elsewhere)
@@ -186,7 +189,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
 
 
 def _bases(settings: Settings) -> dict[str, Path]:
-    """Return the folders of the user's and the shared base images, by name."""
+    """Return the folders of the user's and the shared base images, by the name of the folder."""
     bases: dict[str, Path] = {}
     for root in filter(None, (settings.shared_store, settings.cache_dir)):
         with suppress(OSError):  # missing, or closed to this user
@@ -198,9 +201,9 @@ def _bases(settings: Settings) -> dict[str, Path]:
 
 @contextmanager
 def _surroundings(folder: Path) -> Iterator[None]:
-    """Change umask, time zone, language and working folder within the context.
+    """Change the umask, time zone, language and working folder within the context.
 
-    Child processes inherit the changes.
+    Child processes inherit these changes.
     """
     umask = os.umask(UMASK)
     before = dict(os.environ)
@@ -248,7 +251,7 @@ def _compare(first: Built, second: Built, folder: Path, progress: Progress) -> O
 def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
     """Copy the project's files to `folder`, from which the second build reads them.
 
-    Raise `BuildError` with the names of files that changed since the first build.
+    Raise `BuildError`, which lists the changed files, if any have changed since the first build.
     """
     before = project_of(first)
     after = project_of(second)
@@ -271,7 +274,7 @@ def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
 
 
 def contents(build: Built, folder: Path) -> dict[str, str]:
-    """Return the description of each part of a build's result, by path or name.
+    """Return a description of each part of a build's result, by path or name.
 
     An image is first exported to a subfolder of `folder`.
     """
@@ -294,7 +297,10 @@ def contents(build: Built, folder: Path) -> dict[str, str]:
 
 
 def _files(root: Path) -> dict[str, str]:
-    """Return kind and content of each file in a native environment, except host-dependent files."""
+    """Describe each file in a native environment by its kind and content, by path.
+
+    Host-dependent files are omitted.
+    """
     bound = integrity.OURS | integrity.host_bound(root) - {integrity.PLACED}
     described: dict[str, str] = {}
     for entry in integrity.read_tree(root, bound):
@@ -303,7 +309,7 @@ def _files(root: Path) -> dict[str, str]:
 
 
 def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the differences in the order of the first build, then parts only in the second."""
+    """Yield the differences in the order of the first build, then parts only in the second one."""
     for path in {**first, **second}:
         digests = (first.get(path, _ABSENT), second.get(path, _ABSENT))
         if digests[0] != digests[1]:

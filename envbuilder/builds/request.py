@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The options of a build. None means that envbuilder chooses by the profile and the host."""
+    """The options of a build. If one is None, envbuilder decides by the profile and the host."""
 
     profile: str | None = None
     backend: str | None = None
@@ -35,44 +35,46 @@ class Request(Struct, frozen=True, kw_only=True):
     base_image: str | None = None
     tag: str | None = None
     only_tag: str | None = None
-    """The only name of the image, for builds that are compared and then removed."""
+    """The only name to give the image, for builds that are only made to be compared."""
     builder: str | None = None
-    """Builder with which the docker backend makes the image: `buildkit` or `layers`."""
+    """Builder with which the docker backend makes the image, `buildkit` or `layers`."""
     output: str | None = None
-    """Destination to save the image to, instead of loading it: `oci:DIR` or `FILE.tar`."""
+    """Where to save the image instead of loading it: `oci:DIR` or `FILE.tar`."""
     push: str | None = None
-    """Registry reference with a tag to push the image to, instead of loading it."""
+    """Registry reference, with a tag, to push the image to instead of loading it."""
     rebuild: bool = False
     restore: bool = False
-    """Whether to rebuild an environment whose shared files were changed.
+    """Whether to rebuild an environment if files that it shares with others were changed.
 
-    The check takes a moment.
+    Checking this takes a moment.
     """
     force: bool = False
     dry_run: bool = False
     locked: bool = False
-    """Whether to fail if the project's lock is missing or stale, instead of locking."""
+    """Whether to fail if the project's lock is missing or outdated, instead of making a new one."""
     with_project: bool = False
-    """Whether to put the project's own files into the image, if the project lists any."""
+    """Whether to put the project's own files into the image, if the project's file lists any."""
     project_copy: Path | None = None
-    """Folder from which to read the project's own files; None for the project itself."""
+    """Folder from which to read the project's own files; None to read them from the project
+    itself."""
     target_host: Path | None = None
 
     @property
     def image_option(self) -> str | None:
-        """The value of the first given option that applies only to images, or None."""
+        """The value of the first given option that applies only to images; None if none was
+        given."""
         return self.builder or self.output or self.push
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """A build for which the profile is chosen."""
+    """A build for which the profile has been chosen."""
 
     request: Request
     settings: Settings
     progress: Progress
     library: Library
     host: Host
-    """The host that the result is for: this machine, or a host described in a file."""
+    """The host that the result is meant for: this machine, or a host described in a file."""
     assumed: bool = False
     running: bool
     """Whether the result will run on `host`, so that the profile must fit it."""
@@ -80,29 +82,29 @@ class Chosen(Struct, frozen=True, kw_only=True):
     judged: tuple[BackendFit, ...] = ()
     """How well the profile fits the host with each backend.
 
-    Empty if that is not judged yet, or with --force.
+    Empty if this has not been judged yet, or with --force.
     """
 
 
 class Judged(Chosen, frozen=True, kw_only=True):
-    """A build for which the backend is chosen, and whose profile fits the host with it."""
+    """A build whose backend has been chosen, and whose profile fits the host with that backend."""
 
     backend: str
     workaround: str = ""
-    """Advice on another way to use the profile here; empty if there is none."""
+    """Advice on another way to use the profile on this host; empty if there is none."""
     device_variables: Mapping[str, str] = {}
-    """Variables that select GPUs of this machine."""
+    """Variables that select which of this machine's GPUs to use."""
     device_note: str = ""
 
 
 class Locked(Judged, frozen=True, kw_only=True):
-    """A build for which the lock is read and usable with the backend."""
+    """A build for which the lock has been read, and found to be usable with the backend."""
 
     lock: Lock
 
 
 class Planned(Locked, frozen=True, kw_only=True):
-    """A build whose steps are known."""
+    """A build whose steps have been planned."""
 
     product: Product
 
@@ -113,9 +115,9 @@ class Planned(Locked, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> Environment:
-        """The product as an environment in which commands run.
+        """The product, as an environment in which commands can run.
 
-        Commands that run something never plan an `Output`.
+        It must not be an `Output`. Commands that run something never plan one.
         """
         return cast("Environment", self.product)
 
@@ -130,7 +132,7 @@ _Stage = TypeVar("_Stage", bound=Chosen)
 
 
 def advance(build: Chosen, to: type[_Stage], **decided: Any) -> _Stage:
-    """Return the build at its next stage `to`, with the fields that this stage adds."""
+    """Advance a build to its next stage `to`, setting the fields that this stage adds."""
     return to(**msgspec.structs.asdict(build), **decided)
 
 
@@ -144,17 +146,17 @@ class Product(Protocol):
         """Return the finished artifact if an earlier build made it, else None."""
 
     def changed(self) -> str:
-        """Return a message if the artifact is damaged or its name means another one, else empty.
+        """Return a message if the artifact is damaged or its name refers to another one, else "".
 
         By default, report nothing: a damaged image in a file or a registry is simply built again.
-        Changes that can only be seen by reading every file are left to `run_payload`.
+        Changes that can only be detected by reading every file are left to `run_payload`.
         """
         return ""
 
     def altered(self) -> str:
-        """Return a message if shared files of the artifact were changed, else empty.
+        """Return a message if shared files of the artifact were changed, else an empty string.
 
-        Builds call this only if `Request.restore` is set.
+        Builds only call this if `Request.restore` is set.
         """
         return ""
 
@@ -164,8 +166,8 @@ class Product(Protocol):
     def restore_names(self) -> None:
         """Give the existing artifact the names that it lacks.
 
-        By default, do nothing: a folder has only one name, and an image outside of an engine always
-        has all of its names.
+        By default, do nothing: a folder has only one name, and an image that is not in an engine
+        always has all of its names.
         """
         return None  # noqa: RET501 (mypy takes an empty body for an abstract method)
 
@@ -179,12 +181,12 @@ class Environment(Product, Protocol):
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> Completed:
-        """Run the payload in the environment; return its result.
+        """Run the payload in the environment, and return its result.
 
-        `folders` maps names to folders on this machine. The payload can read all of them, but write
-        only to the folder named `build.payload.RECORD`. `arguments` is a function that gets the
-        same names with the paths in the environment, and returns the payload's arguments. `on_line`
-        is called with each line of output.
+        `folders` maps names to folders on this machine. The payload can read all of them, but can
+        write only to the folder named `builds.payload.RECORD`. `arguments` is called with a mapping
+        from the same names to the paths in the environment, and returns the payload's arguments.
+        `on_line` is called with each line of output.
         """
 
     def become(
@@ -194,7 +196,7 @@ class Environment(Product, Protocol):
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with a command in the environment, or run it with `start`.
+        """Replace this process with a command in the environment, or run the command with `start`.
 
         Return the exit code. A command in a native environment has direct access to this machine's
         ports and folders.

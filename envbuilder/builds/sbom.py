@@ -1,12 +1,12 @@
-"""Write the SBOM of an environment: its components and their licences in CycloneDX 1.6.
+"""Write the SBOM of an environment: its components and their licences, in CycloneDX 1.6.
 
-Components are the files in a lock or the installed packages. Each is identified by a package URL,
+Components are the files in a lock, or the installed packages. Each is identified by a package URL,
 which other tools understand. Licences are copied from METADATA files and conda channels without
-interpretation. The same components give the same bytes.
+interpreting them. The same components give the same bytes.
 
-The format is CycloneDX and not SPDX, because CycloneDX can express a file's hash, build-time
-components, base images and licences that are not SPDX expressions. Its library writes and validates
-the format.
+The format is CycloneDX rather than SPDX, because CycloneDX can express a file's hash, build-time
+components, base images and licences that are not SPDX expressions. The CycloneDX library writes and
+validates the format.
 """
 
 from __future__ import annotations
@@ -36,40 +36,43 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 SUFFIX = ".sbom.cdx.json"
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
-"""UUID namespace of the serial numbers, which are derived from the content of a document."""
+"""UUID namespace of the serial numbers, each of which is derived from the content of its
+document."""
 METADATA_LIMIT = 4 << 20
-"""Maximum bytes read of a METADATA file, which contains the author's whole description."""
+"""Maximum number of bytes to read from a METADATA file, which contains a long description."""
 LONGEST = 120
-"""Maximum characters of a licence's name. Longer ones are ignored, as they may be whole texts."""
+"""Maximum number of characters in the name of a licence. Longer ones are ignored, because they may
+be whole licence texts."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Component(Struct, frozen=True, kw_only=True):
-    """A component that an environment contains or that was used to build it."""
+    """A component that an environment contains, or that was used to build it."""
 
     kind: Literal["library", "application", "container"]
     name: str
     version: str
     purl: str
     sha256: str = ""
-    """sha256 of the component's file; empty if unknown."""
+    """The sha256 of the component's file; empty if it is unknown."""
     licences: tuple[str, ...] = ()
-    """Licences as declared by the component's author."""
+    """The licences that the component's author declares."""
     installed: bool = True
-    """Whether the environment contains the component; False for a build-time tool."""
+    """Whether the environment contains the component. False for a tool that was only used in the
+    build."""
     facts: tuple[tuple[str, str], ...] = ()
-    """Further properties, as pairs of name and value."""
+    """Additional properties, as pairs of name and value."""
     recipe: Recipe | None = None
-    """The source or URL of a component that comes from no index; None for all others."""
+    """The source of a component that does not come from an index; None for all others."""
 
 
 def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
-    """Return the CycloneDX document that lists the components (`parts`) of the environment `name`.
+    """Return a CycloneDX document that lists the components (`parts`) of the environment `name`.
 
-    `facts` are further properties of the environment. The document contains no timestamp and no
-    random number; its serial number is derived from its content.
+    `facts` are additional properties of the environment. The document contains no timestamps or
+    random numbers; its serial number is derived from its content.
     """
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom, BomMetaData
@@ -138,7 +141,7 @@ def _component(component: Component) -> CycloneComponent:
 
 
 def _source(component: Component) -> ExternalReference:
-    """Return the reference to a component's source; for a Git repository, with the commit."""
+    """Return a reference to a component's source. For a Git repository, it includes the commit."""
     from cyclonedx.model import (
         ExternalReference,
         ExternalReferenceType,
@@ -193,8 +196,8 @@ def locked_components(
 def of_base(ref: str, digest: str, platform: str) -> Component:
     """Return a base image as a component. A digest in `ref` takes precedence over `digest`.
 
-    `digest` is the image's digest or its id in the engine. It is left out if it is not a sha256
-    digest, since engines may have other kinds of ids.
+    `digest` is the image's digest or its id in the engine. It is omitted unless it is a sha256
+    digest, because engines may use other kinds of ids.
     """
     name, _, digest_of_ref = ref.partition("@")
     digest = next(filter(_DIGEST.fullmatch, (digest_of_ref, digest)), "")
@@ -231,7 +234,7 @@ def of_metadata(metadata: bytes) -> Component | None:
 def installed(prefix: Path) -> tuple[Component, ...]:
     """Return the Python distributions in a prefix, sorted by package URL.
 
-    They are read from `dist-info` folders.
+    They are found by their `dist-info` folders.
     """
     components = []
     for path in prefix.glob("lib/python3.*/site-packages/*.dist-info/METADATA"):
@@ -245,7 +248,7 @@ def installed(prefix: Path) -> tuple[Component, ...]:
 def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ...]:
     """Return Debian packages as components, sorted by package URL.
 
-    `packages` maps names to versions; `distro` is the Debian suite.
+    `packages` maps names to versions, and `distro` is the Debian suite.
     """
     components = []
     for name, version in packages.items():
@@ -264,7 +267,7 @@ def of_packages(packages: Mapping[str, str], distro: str) -> tuple[Component, ..
 
 
 def purl(kind: str, namespace: str | None, name: str, version: str, **qualifiers: str) -> str:
-    """Return a package URL; empty qualifiers are left out."""
+    """Return a package URL. Empty qualifiers are omitted."""
     from packageurl import PackageURL
 
     known = {key: value for key, value in qualifiers.items() if value}
@@ -299,7 +302,7 @@ def file_purl(file: File) -> str:
 
 
 def suite(file: File) -> str:
-    """Return the Debian suite of a .deb, without `-updates` or `-security`; empty if unknown."""
+    """Return a .deb file's Debian suite without `-updates` or `-security`; empty if unknown."""
     seen = re.match(r"([a-z]+)(-[a-z]+)? Release of ", file.by)
     return seen[1] if seen else ""
 
@@ -308,7 +311,8 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
     """Return the package URL of an image: `pkg:oci` if its digest is known, else `pkg:docker`.
 
     `ref` is a name without a digest, or the path of a folder or an archive. `published` says
-    whether the registry has the image under this digest. If not, the URL omits the registry.
+    whether the registry has the image under this digest. If it does not, the URL omits the
+    registry.
     """
     from envbuilder.containers.oci import reference
 
@@ -338,7 +342,8 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
 def declared_licences(metadata: bytes) -> tuple[str, ...]:
     """Return the licences that a METADATA file declares.
 
-    These are its `License-Expression`, else its `License`, else its licence classifiers.
+    They are taken from the field `License-Expression`, or if it is missing, from `License`, or if
+    that is missing too, from the licence classifiers.
     """
     from packaging.metadata import parse_email
 
@@ -360,7 +365,7 @@ def _usable(text: str, limit: int) -> bool:
 
 
 def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
-    """Return the licences of the wheels that are in the store, by sha256 of the wheel."""
+    """Return the licences of those wheels that are in the store, by the wheel's sha256."""
     licences = {}
     for file in files:
         if file.kind in {"wheel", "tool"} and store.has(file.sha256):
@@ -376,15 +381,15 @@ def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, 
 
 
 def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
-    """Return the licences that channels declare for conda packages, by sha256 of the package."""
+    """Return the licences that channels declare for conda packages, by the package's sha256."""
     return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 
 def read_metadata(wheel: Path) -> bytes:
-    """Return the content of a wheel's METADATA file; empty if it is missing or cannot be read.
+    """Return the content of a wheel's METADATA file; empty if it is missing or unreadable.
 
     The store hashes wheels on arrival. A wheel that was damaged later must not abort a report on
-    licences, and installing it fails anyway.
+    licences, and in any case it cannot be installed.
     """
     try:
         with archives.open_zip(wheel) as archive:

@@ -13,30 +13,30 @@ from envbuilder.core.resources import OWN
 SHARED = f"{OWN}/shared.json"
 """Path of the records, relative to the environment's prefix."""
 BYTECODE = "__pycache__"
-"""Name of the folders in which Python keeps the bytecode of modules."""
+"""Name of the folders in which Python stores the bytecode of modules."""
 
 
 class SharedFile(Struct, frozen=True, array_like=True, gc=False):
-    """The record of a file that several environments may share, as the build wrote it."""
+    """The record of a file that several environments may share, as the build left the file."""
 
     path: str
     executable: bool
     sha256: str
     size: int
     time: int
-    """Time of the file's last modification, in nanoseconds since 1970."""
+    """Time at which the file was last modified, in nanoseconds since 1970."""
     inode: int
 
     def is_same(self, status: os.stat_result) -> bool:
         """Return whether the file still has the recorded size and modification time.
 
-        A change is not noticed if somebody restored both.
+        A change goes undetected if both were restored afterwards.
         """
         return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
 
 
 def shared(prefix: Path) -> tuple[SharedFile, ...]:
-    """Return the records of an environment's shared files; empty if they cannot be read."""
+    """Return the records of an environment's shared files; empty if the records are unreadable."""
     try:
         return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def shared(prefix: Path) -> tuple[SharedFile, ...]:
 
 
 def link_bytecode(prefix: Path, folder: Path) -> None:
-    """Link an environment's bytecode into `folder`, for use as Python's `sys.pycache_prefix`."""
+    """Link an environment's bytecode into `folder`, to be used as Python's `sys.pycache_prefix`."""
     folders: set[str] = set()
     for file in shared(prefix):
         above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")

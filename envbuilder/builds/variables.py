@@ -1,6 +1,6 @@
-"""Choose the environment variables of a command, native or in a container.
+"""Choose the environment variables of a command, whether native or in a container.
 
-Each variable has one value and a source, which says who chose the value.
+Each variable has a single value and a source, which says who chose the value.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ PRELOAD = "LD_PRELOAD"
 PYTHONPATH = "PYTHONPATH"
 THREADS = "OMP_NUM_THREADS"
 DEFAULT_THREADS = "ENVBUILDER_THREADS"
-"""Variable with the number of threads that applies if the user sets none.
+"""Variable that contains the number of threads to use if the user sets none.
 
-The startup hook in each Python applies it. `THREADS` is not set instead, because programs that
-divide the cores among their processes (torchrun, accelerate, mpirun) do so only if it is not set.
+The startup hook in each Python applies it. `THREADS` is not set directly, because programs that
+divide the cores among their processes (torchrun, accelerate, mpirun) only do so if `THREADS` is not
+set.
 """
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
@@ -37,30 +38,30 @@ _FIRST = {
     PRELOAD: "libraries that the profile preloads come first",
     PYTHONPATH: "modules of envbuilder and of the project come first",
 }
-"""Source to report for each variable whose value is a list."""
+"""The source to report for each variable whose value is a list."""
 
 
 class Variable(Struct, frozen=True):
-    """The value of a variable, and the source of the value."""
+    """The value of a variable, and where the value comes from."""
 
     value: str
     source: str
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """The variables that an environment needs or sets for its commands."""
+    """What an environment sets for its commands: variables, and items to add to list variables."""
 
     given: Mapping[str, str] = {}
     """Variables to set for each command, unless the profile sets them."""
     first: Mapping[str, Sequence[str]] = {}
-    """Name of a list variable, such as `PATH` → the items to put first."""
+    """The items to put first in each list variable, such as `PATH`, by the name of the variable."""
     sets_profile: bool = False
-    """Whether the environment itself sets the profile's variables, as images and activation
-    scripts do."""
+    """Whether the environment itself sets the profile's variables, as images and activation scripts
+    do."""
 
 
 def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `THREADS` with this machine's number of threads; empty if the caller set it."""
+    """Return `THREADS` set to this machine's number of threads; empty if the caller set it."""
     if environ.get(THREADS):
         return {}
     return {THREADS: str(threads.decide(threads.fetch()))}
@@ -75,9 +76,10 @@ def of_command(
 ) -> dict[str, Variable]:
     """Return the variables to set for a command, in addition to the caller's variables.
 
-    `devices` are the variables that select GPUs. Lists such as `PATH` begin with the environment's
-    items. The items of -e follow or, without -e, those of the profile or the caller. An empty
-    `LD_PRELOAD` of -e means that nothing is preloaded.
+    `devices` contains the variables that select GPUs. Lists such as `PATH` begin with the
+    environment's items. These are followed by the items given with -e or, without -e, by those of
+    the profile or the caller. If `LD_PRELOAD` is set to an empty value with -e, nothing is
+    preloaded.
     """
     of_profile = f"profile {profile.name}"
     inherited = {PATH: os.defpath, **caller}
@@ -110,10 +112,10 @@ def of_command(
 
 
 def report(decided: Mapping[str, Variable]) -> None:
-    """Print each variable and its source with --verbose.
+    """Print each variable and its source, if --verbose is set.
 
-    The values of -e are not printed, since they may be secret; of the others, those are left out
-    whose names say that they are.
+    Values given with -e are not printed, because they may be secret. Other values are omitted if
+    the variable's name suggests that the value is secret.
     """
     for name, variable in sorted(decided.items()):
         value = f"={variable.value}"

@@ -223,8 +223,7 @@ class CondaEnvironment(NativeEnvironment):
 
     @property
     def bin_folders(self) -> tuple[str, ...]:
-        """The folders that contain programs, relative to the prefix: wheels' first, conda's
-        last."""
+        """The folders that contain programs, relative to the prefix; the venv's comes first."""
         return (f"{VENV}/bin", "bin")
 
     def existing(self) -> Artifact | None:
