@@ -18,8 +18,8 @@ PREFIX = "/opt/env"
 PYTHON = IMAGE_PYTHON
 """Path of the interpreter in an image, unless the image uses its base image's interpreter."""
 OWN = "/opt/envbuilder"
-"""Folder of envbuilder's own files in an image. Its own folders are also mounted there in a
-container."""
+"""Folder of envbuilder's own files in an image. In a container, folders of envbuilder are also
+mounted inside it."""
 PAYLOAD = f"{OWN}/payload.pyz"
 ID = 1000
 """User id and group id of the image's user."""

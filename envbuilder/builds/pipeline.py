@@ -311,7 +311,7 @@ def _prepared(build: Locked) -> Product:
 
 
 def _with_wheels(build: Locked, target: Target) -> Locked:
-    """Replace the sources in the lock's target by wheels, and return the build with the new lock.
+    """Replace the sources in the lock's target with wheels, and return the build with the new lock.
 
     Wheels that no earlier build has made are built.
     """

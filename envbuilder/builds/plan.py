@@ -162,8 +162,8 @@ class Seal(types.Action, frozen=True, kw_only=True):
     folder: str
     facts: dict[str, Any]
     base_python: str = ""
-    """Path of the interpreter outside the environment on which it is based; empty if there is
-    none."""
+    """Path of the interpreter on which the environment is based, if outside of it; otherwise
+    empty."""
 
 
 class Move(types.Action, frozen=True, kw_only=True):

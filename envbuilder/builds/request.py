@@ -61,8 +61,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def image_option(self) -> str | None:
-        """The value of the first given option that applies only to images; None if none was
-        given."""
+        """The value of the first given option that applies only to images, or None."""
         return self.builder or self.output or self.push
 
 

@@ -240,9 +240,9 @@ class CondaEnvironment(NativeEnvironment):
         return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return what the environment sets for its commands, in addition to the activation script.
+        """Return what the environment sets for its commands, besides its activation script.
 
-        The activation script itself prepends the environment's program folders to `PATH`.
+        The activation script prepends the environment's program folders to `PATH`.
         """
         path = tuple(map(str, (self.prefix / foreign_programs.FOLDER, *programs)))
         return Place(first={variables.PATH: path}, sets_profile=True)

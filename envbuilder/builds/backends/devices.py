@@ -72,7 +72,7 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 
 
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
-    """Replace the GPUs and device nodes by a CDI device, if the engine offers it.
+    """Replace the GPUs and device nodes with a CDI device, if the engine offers it.
 
     Otherwise, return the access unchanged. The groups stay, because the process that opens the
     device nodes is not root.

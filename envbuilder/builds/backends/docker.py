@@ -113,8 +113,8 @@ def prepare(build: Locked) -> Product:
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
     """Return a note that explains the choice of the builder, if there is a reason to give.
 
-    Commands that run something rarely build anything, and print a line of their own; they get no
-    note.
+    There is no note for commands that run something: they rarely build anything, and print a line
+    of their own.
     """
     return (reason,) if reason and not build.running else ()
 

@@ -108,7 +108,7 @@ def _outside(paths: Iterable[str]) -> Iterator[Entry]:
 
 
 def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -> tuple[Entry, ...]:
-    """Replace the content of each file's entry by the sha256 of the file, as in `read_tree`.
+    """Replace the content of each file's entry with the sha256 of the file, as in `read_tree`.
 
     With `store`, the hashes are cached as long as the files do not change.
     """
@@ -235,9 +235,9 @@ def close(
 ) -> None:
     """Write the integrity manifest of a finished environment, and a marker that contains `facts`.
 
-    `base` lists the paths, as returned by `base_of`, of the interpreter outside the environment
-    that it is based on. `store` caches the hashes of that interpreter's files. Verification does
-    not rely on the cached hashes: it reads the files.
+    If the environment is based on an interpreter outside of it, `base` contains the paths that
+    `base_of` returned for that interpreter, and `store` caches the hashes of its files.
+    Verification does not rely on the cached hashes: it reads the files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.

@@ -97,7 +97,7 @@ def last_steps(
     """Return the last steps of a build, which complete the environment and move it into place.
 
     `facts` and `more` are written to the environment's marker. `base_python` is the path of the
-    interpreter outside the environment on which it is based; empty if there is none.
+    interpreter on which the environment is based, if that is outside the environment; else empty.
     """
     marks = {
         "schema": 1,
@@ -129,7 +129,7 @@ def last_steps(
 def environment_room(settings: Settings, files: Iterable[File]) -> Room:
     """Return the minimum disk space that an environment with these files needs.
 
-    Wheels that are already unpacked need no more space.
+    Wheels that are already unpacked need no additional space.
     """
     new = [f for f in files if not (settings.unpacked_dir / f.sha256 / "files").is_dir()]
     return Room(folder=str(settings.envs_dir), bytes=unpacked(new))

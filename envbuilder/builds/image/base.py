@@ -441,7 +441,7 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> tuple[Descriptor, ...]:
-        """The base's layers, with Docker's media types replaced by OCI's.
+        """The base's layers, with Docker's media types replaced with OCI's.
 
         An OCI manifest cannot contain layers with Docker's media types.
         """
