@@ -1,6 +1,6 @@
 """Requirements from files in one common form, each with its file and line.
 
-All readers share this code: it reads a file's text, parses requirements (PEP 508), and handles
+All readers share this code. It reads the text of files, parses requirements (PEP 508), and handles
 sources of packages that are not from an index.
 """
 
@@ -36,27 +36,29 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1 << 20
-"""Maximum size of a handwritten file in bytes."""
+"""Maximum size in bytes of a handwritten file."""
 LONGEST = 20_000
-"""Maximum length of a requirement or marker in characters; those in locks are long."""
+"""Maximum number of characters in a requirement or marker; those in locks are long."""
 SHOWN = 120
 """Maximum number of characters of a requirement that a message shows."""
 MOST = 20_000
-"""Maximum number of requirements in a file and the files that it includes."""
+"""Maximum number of requirements in a file together with the files that it includes."""
 
 
 class Line(Struct, frozen=True):
     """A requirement and the place that lists it."""
 
     text: str
-    """The requirement in the form of PEP 508, with normalised names. For a conda package, a spec as
-    in a profile's `conda.packages`."""
+    """The requirement in the form of PEP 508, with normalised names.
+
+    For a conda package, this is a spec in the form of a profile's `conda.packages`.
+    """
     where: str
-    """The place in messages, such as "requirements.txt:3"."""
+    """The place as messages show it, such as "requirements.txt:3"."""
     source: str = ""
-    """The package's source as in `profile.Source`; empty if it comes from an index."""
+    """The package's source as in `profile.Source`; empty if the package comes from an index."""
     locked: bool = False
-    """Whether a lock chose the package, and the project itself does not require it."""
+    """Whether the package was chosen by a lock and is not a requirement of the project itself."""
 
     @property
     def name(self) -> str:
@@ -65,49 +67,53 @@ class Line(Struct, frozen=True):
 
 
 class Dropped(str):
-    """A note that something is ignored.
+    """A note that something in a file is ignored.
 
-    A note that is neither `Dropped` nor `Needed` is about a change.
+    A note that is neither `Dropped` nor `Needed` describes a change.
     """
 
     __slots__ = ()
 
 
 class Needed(str):
-    """A note that the user must decide or write something."""
+    """A note about something that the user still has to decide or write."""
 
     __slots__ = ()
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """The requirements of a file."""
+    """The requirements in a file, and what else the file says about an environment."""
 
     requirements: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
-    """Versions that packages may have if they are installed: exact versions of a lock
-    (`name==version`, perhaps with a marker), and limits of a constraints file."""
-    overrides: tuple[Line, ...] = ()
-    """Requirements that replace all other requirements of the same package."""
-    pythons: tuple[Line, ...] = ()
-    """The Python versions that the file allows, as specifiers (`>=3.10`). All of them must hold.
+    """Versions that packages must have if they are installed.
 
-    They may name patch releases: to check a version such as 3.12, try all of its patch releases."""
+    These are the exact versions in a lock (`name==version`, perhaps with a marker), or the limits
+    in a constraints file.
+    """
+    overrides: tuple[Line, ...] = ()
+    """Requirements that replace all other requirements on the same package."""
+    pythons: tuple[Line, ...] = ()
+    """The Python versions that the file allows, as specifiers (`>=3.10`), all of which must hold.
+
+    They may name patch releases: to check a version such as 3.12, try all of its patch releases.
+    """
     conda: tuple[Line, ...] = ()
     """Packages from conda channels, except Python itself."""
     channels: tuple[str, ...] = ()
-    """The conda channels of these packages, in order."""
+    """The conda channels that these packages come from, in order of priority."""
     system: tuple[str, ...] = ()
-    """Debian packages for the file's programs and libraries, for `system_packages`."""
+    """Debian packages that provide the file's programs and libraries, for `system_packages`."""
     itself: tuple[str, ...] | None = None
-    """The extras of the project itself if a line installs it (`-e .[dev]`), else None."""
+    """The extras of the project itself if a line installs it (`-e .[dev]`); otherwise None."""
     read_from: tuple[str, ...] = ()
-    """Paths of the project's files that were read for these requirements."""
+    """Paths of the project's files from which these requirements were read."""
     notes: tuple[str, ...] = ()
-    """Notes for the user: each is `Dropped`, `Needed`, or plain text about a change."""
+    """Notes for the user, each of them `Dropped`, `Needed`, or plain text about a change."""
 
 
 def joined(parts: Iterable[Listed]) -> Listed:
-    """Merge the lists of several files in the given order."""
+    """Merge the requirements in several files, in the given order."""
     values: dict[str, Any] = {}
     for item in parts:
         for field, value in msgspec.structs.asdict(item).items():
@@ -117,7 +123,7 @@ def joined(parts: Iterable[Listed]) -> Listed:
 
 
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 as PowerShell's > writes it.
+    """Read a text file in UTF-8, or in UTF-16 as written by PowerShell's >.
 
     `file` is its path relative to the project. `where` is the line that names the file, for
     messages. Raise `InvalidError` if the file cannot be read.
@@ -134,9 +140,9 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
 
 
 def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
-    """Return the content of a file; the arguments and errors are the same as for `read_text`.
+    """Read a file as bytes; the arguments and errors are the same as for `read_text`.
 
-    Never read a file outside of the project, or a file that other users can write.
+    Never read a file outside the project, or a file that other users can write to.
     """
     name = f"{where}: {escaped(file)}" if where else escaped(file)
     try:
@@ -164,7 +170,7 @@ _READ: ContextVar[set[str]] = ContextVar("_READ")
 
 @contextmanager
 def recorded() -> Iterator[set[str]]:
-    """Yield a set that collects the paths of the project's files read within the block."""
+    """Yield a set to which the paths of all project files read in the block are added."""
     files: set[str] = set()
     token = _READ.set(files)
     try:
@@ -174,7 +180,7 @@ def recorded() -> Iterator[set[str]]:
 
 
 def exists(project: Path, path: str) -> bool:
-    """Return whether a file or folder exists in a project; false for an invalid path."""
+    """Return whether a file or folder exists in a project; False if the path is invalid."""
     try:
         return (project / path).exists()
     except (OSError, ValueError):  # a name that is too long, or has a NUL
@@ -201,12 +207,17 @@ _ARCHIVE = r"(?i)\.(whl|zip|tar\.(gz|bz2|xz)|tgz)\Z"
 _DIRECT = r"(?s)([A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*@(.*)"
 _MARKER = r"\s+;|;\s+"
 _BUILD = r"(?<=[0-9])\+[a-z0-9.]*(cpu|cu[0-9]|cuda|rocm|xpu|pt[0-9]|torch[0-9])[a-z0-9.]*"
-"""Pattern of the part of a version that names a build for some hardware, such as `+cu124`. Only
-separate indexes have such builds."""
+"""Pattern of the part of a version that names a build for certain hardware, such as `+cu124`.
+
+Only separate indexes offer such builds.
+"""
 
 
 def parse(text: str, where: str) -> Requirement:
-    """Parse a requirement by name. Raise `InvalidError` with advice for anything else."""
+    """Parse a requirement that names a package from an index.
+
+    Raise `InvalidError` with advice for anything else, such as a URL or a path.
+    """
     direct = re.match(_DIRECT, text)
     location = direct[3].strip() if direct else text.strip()
     if direct or is_location(location):
@@ -224,7 +235,8 @@ def parse(text: str, where: str) -> Requirement:
 def _requirement(text: str) -> Requirement:
     """Parse a requirement; raise `ValueError` with the reason if it is invalid.
 
-    Results are cached, since each profile parses all lines, and markers of locks are long.
+    Results are cached, since every profile parses all lines again, and the markers in locks are
+    long.
     """
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
@@ -246,7 +258,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def line(requirement: Requirement, where: str) -> Line:
-    """Return a requirement as a `Line` in normalised form."""
+    """Return a requirement as a `Line`, in normalised form."""
     return Line(_normalised(requirement), where)
 
 
@@ -261,12 +273,12 @@ def _normalised(requirement: Requirement) -> str:
 
 
 def with_marker(requirement: str, marker: Marker | str | None) -> str:
-    """Return a requirement with a marker appended, if there is a marker."""
+    """Return a requirement with a marker appended to it if there is one."""
     return f"{requirement}; {marker}" if marker else requirement
 
 
 def narrowed(requirement: str, marker: str) -> str:
-    """Return a requirement that applies only if `marker` is true, too."""
+    """Return a requirement that applies only if `marker` is true as well."""
     before_marker, _, before = requirement.partition(";")
     before = before.strip()
     if before and marker:
@@ -275,7 +287,7 @@ def narrowed(requirement: str, marker: str) -> str:
 
 
 def is_location(text: str) -> bool:
-    """Return whether a line names a repository, a URL or a path instead of a package."""
+    """Return whether a line names a repository, a URL or a path rather than a package."""
     if re.match(_DIRECT, text) and not text.startswith("git@"):
         return False
     word = re.split(r"[ \t]|;", text.strip(), maxsplit=1)[0]
@@ -298,12 +310,12 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
 
 
 def profile_decides(framework: frameworks.Framework) -> str:
-    """Return the reason why a file cannot choose a framework's build."""
+    """Return the reason why a file cannot determine which build of a framework is used."""
     return f"the profile decides where {framework.title} comes from"
 
 
 def of_host(location: str) -> frameworks.Framework | None:
-    """Return the framework to whose own host a URL points, or None."""
+    """Return the framework whose own package host a URL points to, if any."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""
     except ValueError:
@@ -319,11 +331,11 @@ def of_host(location: str) -> frameworks.Framework | None:
 _QUOTED = r"\A([\"'])(.*)\1\Z"
 _OF_CONDA = r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z"
 _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
-"""Pattern of a bound with a star, which setuptools accepted until 2022."""
+"""Pattern of a version bound that ends in a star, which setuptools accepted until 2022."""
 
 
 def parse_lenient(text: str, where: str) -> tuple[Line, str]:
-    """Parse a requirement of a file; also return a note on parts that are changed or ignored.
+    """Parse a requirement, and return it with a note on any parts that are changed or ignored.
 
     The requirement may have a source (`name @ git+https://…`). The note is empty if everything is
     used as written. Raise `InvalidError` if the requirement is invalid.
@@ -352,12 +364,12 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
 
 
 def unquoted(text: str) -> str:
-    """Remove the quotes and the comma around a requirement that is written as in a list."""
+    """Remove the quotes and the comma around a requirement that is written like a list item."""
     return re.sub(_QUOTED, r"\2", text.strip().rstrip(","))
 
 
 def rename(requirement: Requirement, shown: str) -> list[str]:
-    """Correct a requirement's name in place; add a marker if few targets need the package.
+    """Correct a requirement's name in place, and add a marker if only some targets need it.
 
     Return a note on each change. Each note begins with `shown`.
     """
@@ -381,7 +393,7 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:
-    """Return the index package for a conda package; raise `InvalidError` if none is known."""
+    """Return the index's name for a conda package; raise `InvalidError` if none is known."""
     known = "python" if name.lower() == "python" else distribution_of(name.lower())
     if known:
         return known
@@ -394,7 +406,7 @@ def _distribution_of_conda(name: str, shown: str) -> str:
 
 
 def split_marker(text: str) -> tuple[str, str]:
-    """Split a location from the marker after it. The marker keeps its semicolon."""
+    """Split a location from the marker that follows it. The marker keeps its semicolon."""
     location, *markers = re.split(_MARKER, text.strip(), maxsplit=1)
     return location.strip().strip("\"'"), with_marker("", "".join(markers).strip())
 
@@ -402,11 +414,11 @@ def split_marker(text: str) -> tuple[str, str]:
 def sourced(
     requirement: str, location: str, text: str, where: str, folder: str = ""
 ) -> tuple[Line, str]:
-    """Return a package from a location, and a note if another source is used instead.
+    """Return a package from a location as a line, and a note if another source is used instead.
 
-    `requirement` is the package's name, perhaps with extras and a marker. `text` is the original
-    line, for messages. Relative paths start at `folder`. A login in a git URL is removed. Raise
-    `InvalidError` for a location that cannot be locked.
+    `requirement` is the name of the package, perhaps with extras and a marker. `text` is the
+    original line, for messages. Relative paths are relative to `folder`. A login in a git URL is
+    removed. Raise `InvalidError` for a location that cannot be locked.
     """
     require_public(location, where)
     required = line(parse(requirement, where), where)
@@ -437,7 +449,7 @@ def sourced(
 
 
 def location_of(table: Mapping[str, Any]) -> str:
-    """Return the location in another tool's table of a requirement; empty if it has none."""
+    """Return the location in another tool's table for a requirement; empty if there is none."""
     git = table.get("git")
     if not isinstance(git, str):
         return _first_text(table, ("url", "path", "file", "directory", "editable", "virtual"))
@@ -449,21 +461,21 @@ def location_of(table: Mapping[str, Any]) -> str:
 
 
 def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return the first text among the values of some keys; empty if there is none."""
+    """Return the value of the first of these keys whose value is text; empty if there is none."""
     return next((table[key] for key in keys if isinstance(table.get(key), str)), "")
 
 
 NOWHERE = 'python_version < "3"'
-"""A marker that is never true, for a package that is left out although a file requires it."""
+"""A marker that is never true, for a package that is skipped although a file requires it."""
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
-"""Pattern of the beginning of a path that cannot be in any project."""
+"""Pattern of how a path begins that cannot be in any project."""
 
 
 _LOGIN = r"(?i)(git\+https?://)[^/]*@"
 
 
 def require_public(location: str, where: str) -> None:
-    """Raise `InvalidError` for a URL with credentials.
+    """Raise `InvalidError` if a URL contains credentials.
 
     Logins in git URLs are accepted, because they are removed later.
     """
@@ -475,7 +487,7 @@ def require_public(location: str, where: str) -> None:
 
 
 def url_path(location: str) -> str:
-    """Return the decoded path of a URL or plain path, or an empty string if it is invalid."""
+    """Return the decoded path in a URL, or a plain path; empty if the URL is invalid."""
     try:
         return unquote(urlsplit(location).path)
     except ValueError:
@@ -483,7 +495,10 @@ def url_path(location: str) -> str:
 
 
 def of_file(location: str) -> tuple[str, str]:
-    """Return the package name and version in a location's file name; empty if it has none."""
+    """Return the package name and version in the file name of a location.
+
+    Both are empty if the file is not a wheel or source archive with a valid name.
+    """
     from packaging.utils import (
         InvalidSdistFilename,
         InvalidWheelFilename,
@@ -501,7 +516,7 @@ def of_file(location: str) -> tuple[str, str]:
 
 
 def _source(location: str, shown: str, folder: str) -> str:
-    """Return a location as in `profile.Source`; empty for a folder outside of the project.
+    """Return a location in the form of `profile.Source`; empty for a folder outside the project.
 
     Raise `InvalidError` if the location is not supported.
     """
@@ -536,7 +551,7 @@ def _source(location: str, shown: str, folder: str) -> str:
 
 
 def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
-    """Return the limit of a `requires-python`, if any; raise `InvalidError` if it is invalid."""
+    """Parse `requires-python`, if any; raise `InvalidError` if it is not a range of versions."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -550,9 +565,9 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
 
 
 def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Return uv's constraints or overrides, and a note on those that are ignored.
+    """Parse uv's constraints or overrides; also return a note on those that are ignored.
 
-    Lines about the framework are ignored without a note, since the profile decides about it.
+    Lines about the framework are ignored without a note, since the profile decides on it.
     """
     lines = []
     left = []
@@ -574,9 +589,9 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
-    """Return the lines for a profile's hardware, and a note on each replaced package.
+    """Replace packages that are for other hardware; also return a note on each replaced package.
 
-    A replacement may not have the pinned release, so later releases are accepted, too.
+    A replacement may not have the pinned release, so later releases are accepted as well.
     """
     result = []
     notes = []
@@ -594,7 +609,7 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
 
 
 def instead_of(name: str, profile: Profile) -> str:
-    """Return the replacement of a package on a profile's hardware; empty if there is none.
+    """Return what replaces a package on a profile's hardware; empty if it is left out there.
 
     Return the package itself if it needs no replacement.
     """

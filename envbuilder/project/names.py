@@ -1,4 +1,4 @@
-"""Recognize packages by other names: conda's names, module names and misspelled names.
+"""Recognize packages under other names: conda's names, module names and misspelled names.
 
 The tables and their sources are in `profiles/names/`.
 """
@@ -17,12 +17,12 @@ from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import table
 
 _SHORTEST = 4
-"""Minimum length of names that are compared, since short names are all similar."""
+"""Minimum length of the names that are compared, since all short names are similar."""
 
 _GENERIC = frozenset(
     {"azure", "common", "config", "data", "dataset", "google", "google-cloud", "tools", "utils"}
 )
-"""Modules of many repositories or packages that have the same names as popular packages."""
+"""Modules in many repositories or packages that have the same name as a popular package."""
 
 WITH_FRAMEWORK = frozenset(
     {
@@ -63,7 +63,7 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that are needed only on some targets, or on none."""
+    """Packages that only some targets need, or none."""
 
     where: str
     why: str
@@ -71,7 +71,7 @@ class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
-    """Module names, and other common names, of packages on the package index."""
+    """Names of modules, and other common names, for packages on the package index."""
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Requirement]
@@ -82,14 +82,14 @@ _conda = cache(partial(table, "conda.yaml", _Conda))
 
 
 def _listed(file: str) -> list[str]:
-    """Return the lines of a table of names, without comments."""
+    """Return the lines in a table of names, without its comments."""
     text = files.read_text(resources.profiles_dir() / "names" / file)
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 @cache
 def _python_of_conda() -> Mapping[str, str]:
-    """Return conda's Python packages → their names on the index, joined by commas."""
+    """Return conda's Python packages → their names on the index, separated by commas."""
     rows = (line.partition(" ") for line in _listed("conda-python.txt"))
     return {name: others or name for name, _, others in rows}
 
@@ -115,20 +115,20 @@ def _popular_names() -> frozenset[str]:
 
 
 def distribution_of(name: str) -> str:
-    """Return a conda package's name on the index; empty if it is not a Python package.
+    """Return the name on the index of a conda package; empty if it is not a Python package.
 
-    The name is also empty for a conda package that contains several packages with other names: the
-    user must choose one.
+    The name is also empty for a conda package that contains several packages with other names,
+    because the user must choose one of them.
     """
     held = distributions_of(name)
     return held[0] if len(held) == 1 else ""
 
 
 def distributions_of(name: str) -> tuple[str, ...]:
-    """Return the packages of the index that a conda package contains, according to a table.
+    """Return the index packages that a conda package contains, according to a table.
 
-    An equal name proves nothing: a conda program may have the same name as an unrelated package on
-    the index.
+    An equal name proves nothing, since a conda program may have the same name as an unrelated
+    package on the index.
     """
     names = _conda()
     if frameworks.is_conda_runtime(name):
@@ -147,7 +147,7 @@ def debian_package(name: str) -> str:
 
 
 def is_conda_library(name: str) -> bool:
-    """Return whether a conda package is listed only because another package needs it."""
+    """Return whether a conda package is only ever listed because another package needs it."""
     names = _conda()
     if name in names.libraries:
         return True
@@ -159,12 +159,12 @@ def is_conda_library(name: str) -> bool:
 
 
 def alias_of(name: str) -> str:
-    """Return the package that a name refers to, which is usually the name itself."""
+    """Return the package that a name refers to, which usually is the package of that name."""
     return _imports().meant.get(name, name)
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return the marker of a package that only few targets need, and a note on it.
+    """Return the marker for a package that only few targets need, and a note about it.
 
     Both are empty for all other packages.
     """
@@ -175,7 +175,7 @@ def needed_where(name: str) -> tuple[str, str]:
 
 
 def of_modules() -> Mapping[str, str]:
-    """Return modules (normalised names) → their packages, if the two names differ."""
+    """Return modules (normalised names) → their packages, where the two names differ."""
     return {**_imports().meant, **_imports().modules}
 
 
@@ -183,7 +183,7 @@ def of_modules() -> Mapping[str, str]:
 def known_modules() -> Mapping[str, str]:
     """Return modules (normalised names) → their packages, according to the tables.
 
-    Names that repositories often use for their own modules are left out.
+    Names that repositories often use for their own modules are omitted.
     """
     return {**{name: name for name in sorted(_popular_names() - _GENERIC)}, **of_modules()}
 
@@ -194,7 +194,7 @@ def distribution_of_module(name: str) -> str:
 
 
 def mistaken(name: str) -> str:
-    """Return the package that a user more likely meant by a name; empty if there is none."""
+    """Return the package that a user more likely meant by this name; empty if there is none."""
     if is_popular(name):
         return ""
     similar = (known for known in _popular_names() if _nearly(name, known))
@@ -202,7 +202,7 @@ def mistaken(name: str) -> str:
 
 
 def _nearly(name: str, other: str) -> bool:
-    """Return whether two names differ only by one letter, two swapped letters, or dashes."""
+    """Return whether two names differ only in one letter, two swapped letters, or dashes."""
     shorter, longer = sorted((name, other), key=len)
     if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
         return name.replace("-", "") == other.replace("-", "")
@@ -215,7 +215,7 @@ def _nearly(name: str, other: str) -> bool:
 
 
 def nearest(name: str) -> str:
-    """Return a similar package for a name that no index has; empty if there is none."""
+    """Return a package with a similar name, for a name that no index has; empty if none."""
     known = of_modules().get(name) or distribution_of(name)
     return known if known and known != name else mistaken(name)
 

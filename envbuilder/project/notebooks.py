@@ -13,7 +13,7 @@ from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.lines import read_text
 
 _LARGEST = 32 << 20
-"""Maximum size of a notebook in bytes; its outputs may contain pictures."""
+"""Maximum size in bytes of a notebook, whose outputs may contain pictures."""
 _IMPORT = re.compile(
     r"(?am)^import +([A-Za-z_]\w*(?:\.[A-Za-z_]\w*| as [A-Za-z_]\w*| *, *[A-Za-z_]\w*)*)"
     r"|^from +([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*) +import\b"
@@ -30,7 +30,7 @@ class _Notebook(Struct):
 
 
 def code(project: Path, file: str) -> str:
-    """Return the text of all code cells. Raise `InvalidError` if the file is not a notebook."""
+    """Return the text of all code cells; raise `InvalidError` if the file is not a notebook."""
     try:
         notebook = decoding.from_json(read_text(project, file, _LARGEST), _Notebook)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -39,7 +39,7 @@ def code(project: Path, file: str) -> str:
 
 
 def imports(project: Path, file: str) -> str:
-    """Return the import statements of a notebook as a program: other lines may not be Python."""
+    """Return only the import statements in a notebook, since other lines may not be Python."""
     return "\n".join(
         f"import {name[1] or name[2]}" for name in _IMPORT.finditer(code(project, file))
     )

@@ -1,8 +1,8 @@
 """The project itself as a package: its name, the folders of its modules, and its commands.
 
-The values come from pyproject.toml, setup.cfg and setup.py, none of which is run. From setup.py,
-only literals in its syntax tree are used. If several files state the same value, the first file in
-this order counts.
+The values come from pyproject.toml, setup.cfg and setup.py; no code in these files is run. From
+setup.py, only literals in its syntax tree are used. If several files state the same value, the
+first file in this order is used.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 FOLDER = ".envbuilder/project"
-"""Folder in the project for its metadata as a package. The commands are in its subfolder `bin`."""
+"""Folder in the project for its package metadata. Its subfolder `bin` contains the commands."""
 _OBJECT = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
 _COMMAND = r"[A-Za-z0-9_][\w.-]{0,98}"
 _VERSION = r"[0-9][0-9A-Za-z.!+-]{0,60}"
 UNKNOWN = "0+unknown"
-"""The version of a package whose files do not state a version."""
+"""The version of a package if none of its files states one."""
 _MOST = 1000
 """Maximum number of commands, and of characters in a path, in an untrusted pyproject.toml."""
 _NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
-"""Keys below `[tool]` that are false for a project that is not installed itself."""
+"""Keys below `[tool]` that are false if the project itself is not installed."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
-    """A project's metadata as a package."""
+    """The package metadata of a project."""
 
     name: str
     version: str = UNKNOWN
@@ -48,16 +48,16 @@ class Package(Struct, frozen=True, kw_only=True):
     """Command → MODULE:OBJECT."""
     notes: tuple[str, ...] = ()
     is_installed: bool = True
-    """Whether the project's own tools install the project, and not only its requirements."""
+    """Whether the project's own tools install the project itself, and not just its requirements."""
 
     @property
     def programs(self) -> list[tuple[str, ...]]:
-        """The arguments of `python` that start each command."""
+        """The `python` arguments that start each command."""
         return [("-m", target.partition(":")[0]) for target in self.commands.values()]
 
     @property
     def texts(self) -> dict[str, str]:
-        """Path relative to the project → the text of a file that makes it an installed package."""
+        """Path in the project → the text of a file that makes it an installed package."""
         info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
         entries = "".join(f"{name} = {target}\n" for name, target in self.commands.items())
         texts = {
@@ -74,7 +74,10 @@ class Package(Struct, frozen=True, kw_only=True):
         return texts
 
     def modules(self, project: Path) -> tuple[str, ...]:
-        """Return the paths with its modules: folders and, at the top level, packages and files."""
+        """Return the paths of the project's modules.
+
+        These are folders and, at the top level, the packages and files in it.
+        """
         below = tuple(folder for folder in self.folders if folder != ".")
         if "." not in self.folders:
             return below
@@ -83,11 +86,11 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class _Stated(Struct, kw_only=True):
-    """The values that one file states, as written."""
+    """The values that one file states, as they are written there."""
 
     name: Any
     version: Any
-    """A string, or a table that refers to the place of the version."""
+    """A string, or a table that says where the version is stated."""
     folders: list[Any]
     commands: list[str]
     is_installed: bool = True
@@ -95,13 +98,13 @@ class _Stated(Struct, kw_only=True):
 
 
 def of(settings: Settings) -> Package:
-    """Return the project as a package to install. Raise `InvalidError` like `read`."""
+    """Return the project as a package to install; raise the errors of `read`."""
     assert settings.project is not None, "it has a definition"
     return read(settings.project)
 
 
 def read(project: Path) -> Package:
-    """Return a project's metadata. Raise `InvalidError` if its files define no package."""
+    """Read a project's package metadata; raise `InvalidError` if its files define no package."""
     values = list[_Stated]()
     for file, reader in _READERS.items():
         if (project / file).is_file() and (value := reader(project)):
@@ -161,7 +164,10 @@ def _is_module(path: Path) -> bool:
 
 
 def _usual_folder(project: Path) -> str:
-    """Return `src` if it has modules and is no package itself, else `.`, as build backends do."""
+    """Return `src` if it contains modules and is not a package itself, else `.`.
+
+    Build backends choose the folder in the same way.
+    """
     source = project / "src"
     holds = source.is_dir() and any(map(_is_module, source.iterdir()))
     return "src" if holds and not (source / "__init__.py").exists() else "."
@@ -175,7 +181,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
-    """Return a version, perhaps read from a module or a text file; empty if it is unknown."""
+    """Return a version, which may have to be read from a module or text file; empty if unknown."""
     if isinstance(value, str):
         return value if re.fullmatch(_VERSION, value) else ""
     places = mapping(value)
@@ -201,14 +207,14 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
 
 
 def _table(data: Any, *keys: str) -> Any:
-    """Return the value at a path of keys, or an empty table if there is none."""
+    """Return the value at a path of keys in nested tables, or an empty table if there is none."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return {} if data is None else data
 
 
 def _pyproject(project: Path) -> _Stated | None:
-    """Return the values in pyproject.toml, or None if it defines no package."""
+    """Return the values in pyproject.toml; None if the file defines no package."""
     data = parse_toml(read_text(project, "pyproject.toml"), "pyproject.toml")
     metadata = mapping(data.get("project"))
     tool = mapping(data.get("tool"))
@@ -247,7 +253,7 @@ def _pyproject(project: Path) -> _Stated | None:
 
 
 def _setup_cfg(project: Path) -> _Stated | None:
-    """Return the values in setup.cfg, or None if it defines no package."""
+    """Return the values in setup.cfg; None if the file defines no package."""
     from envbuilder.project.setup_files import cfg_sections  # most projects have none
 
     sections = cfg_sections(project, "setup.cfg")
@@ -267,7 +273,7 @@ def _setup_cfg(project: Path) -> _Stated | None:
 
 
 def _setup_py(project: Path) -> _Stated | None:
-    """Return the literal arguments of the call of `setup` in setup.py, or None if there is none."""
+    """Return the literal arguments in setup.py's call of `setup`; None if there is no call."""
     from envbuilder.project.setup_files import FileReference, Text, read_python, text_of
 
     try:
@@ -300,4 +306,4 @@ def _list(value: Any) -> list[Any]:
 
 _READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}
 FILES = tuple(_READERS)
-"""The files with a package's metadata. For each value, the first file that states it counts."""
+"""The files that may state package metadata. For each value, the first that states it is used."""

@@ -1,9 +1,9 @@
 """Choose a project's framework release, which is the same for all profiles if possible.
 
-The project determines the release and its Python, and the hardware determines the build. Without
-limits, a project gets the release with which most profiles were verified. With limits
-(`torch==2.4.1`), it gets the newest release within them that the most profiles have. A locked
-release stays as long as it fits.
+The project determines the release and its Python version, and the hardware determines the build. A
+project without limits gets the release with which most profiles were verified. A project with
+limits (`torch==2.4.1`) gets the newest release within them that is available on the most profiles.
+A locked release is kept as long as it fits.
 """
 
 from __future__ import annotations
@@ -37,30 +37,34 @@ if TYPE_CHECKING:
     Offered = Callable[[Build], Collection[str]]
 
 OLDEST_PYTHON = 8
-"""The minor version of the oldest Python that a project may use."""
+"""The minor version of the oldest Python 3 that a project may use."""
 _PYTHONS = [f"3.{minor}" for minor in range(OLDEST_PYTHON, 16)]
 TARGETS = tuple(itertools.product(types.PLATFORMS, _PYTHONS))
-"""All targets that profiles can have, as platform and Python. A requirement that applies to none of
-them is ignored."""
+"""All targets that profiles can have, as pairs of a platform and a Python version.
+
+A requirement that applies to none of them is ignored.
+"""
 _LOCAL = re.compile(r"\+[a-z0-9.]+")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """A project's limits on the release of its framework, and on Python."""
+    """A project's limits on the release of its framework and on the Python version."""
 
     framework: types.Framework
     lines: tuple[Line, ...]
     """Requirements on the framework and its companions, as written in files."""
     pythons: tuple[Line, ...]
     preferred: str = ""
-    """The release in another tool's lock; other releases are possible, too."""
+    """The release in another tool's lock. It is preferred, but other releases are possible."""
     required: Line | None = None
-    """The release that other packages need; `where` names these packages. A profile that has no
-    such release ignores it."""
+    """The release that other packages need; `where` names these packages.
+
+    A profile that does not have this release ignores it.
+    """
     stated: tuple[str, ...] = ()
-    """The project's own limits, sorted, as a lock records them."""
+    """The project's own limits, sorted, in the form in which a lock records them."""
     packages: str = ""
-    """Digest of all requirements of the project."""
+    """Digest of all of the project's requirements."""
     by_packages: bool = False
     """Whether packages also limit the release or the Python version."""
 
@@ -83,7 +87,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return self.obstacle(chosen) is None
 
     def obstacle(self, chosen: Chosen) -> Line | None:
-        """Return the first limit that rules a release out, or None if all limits allow it."""
+        """Return the first limit that excludes a release; None if all limits allow it."""
         names = FRAMEWORKS[self.framework].names
         for line in self.every:
             marker, specifier = _parsed(line)
@@ -96,7 +100,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None
 
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
-        """Return why a profile cannot have a release, also with its Pythons; empty if it can."""
+        """Return why a profile cannot use a release with any of its Pythons; empty if it can."""
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"
         if pythons(profile, self.pythons, chosen):
@@ -105,7 +109,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
-    """Return whether a marker is true on any platform and Python of a release's builds."""
+    """Return whether a marker is true for any platform and Python of a release's builds."""
     for build in chosen.builds:
         if any(applies(marker, build.platform, python) for python in build.pythons):
             return True
@@ -114,7 +118,7 @@ def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
 
 @cache
 def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
-    """Return a line's marker and the releases that the line allows."""
+    """Return a line's marker, and the specifier of the releases that the line allows."""
     need = parse(line.text, line.where)
     return need.marker, without_build(need.specifier)
 
@@ -122,10 +126,10 @@ def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
 def _goes_with(
     framework: types.Framework, release: str, name: str, specifier: SpecifierSet
 ) -> bool:
-    """Return whether a companion's requested version fits a release.
+    """Return whether the version that is requested of a companion fits a release.
 
-    For a release, the table has one version of the companion, a range of versions, or neither. If
-    it has neither, versions that belong to other releases do not fit.
+    For each release, the table has one version of the companion, a range of versions, or neither.
+    If it has neither, versions that belong to other releases do not fit.
     """
     from packaging.version import Version
 
@@ -155,14 +159,14 @@ def _goes_with(
 
 
 def without_build(specifier: SpecifierSet) -> SpecifierSet:
-    """Return the limits on a release without the build: the hardware determines `+cu124`."""
+    """Remove the build, such as `+cu124`, from limits on a release: the hardware determines it."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
 
 
 def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
-    """Return the releases of a profile, newest first, and pinned releases that no table lists."""
+    """Return the releases of a profile, newest first, including pinned releases in no table."""
     every = profile.choices()
     for line in limits.every:
         pinned = pin(line.text, FRAMEWORKS[limits.framework].names).partition("+")[0]
@@ -173,7 +177,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Python versions for which every limit allows some patch release."""
+    """Return the Python versions that have a patch release that all limits allow."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
@@ -189,9 +193,9 @@ def _fits(version: str, limit: Line) -> bool:
 
 
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
-    """Return the release in another tool's lock; empty if it has none.
+    """Return the release in another tool's lock; empty if the lock has none.
 
-    If the lock has several releases, return the release for the most targets.
+    If the lock has several releases, return the one that applies to the most targets.
     """
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
 
@@ -208,7 +212,7 @@ class _Lock(Struct):
 
 
 def locked(path: Path, *, usable: bool = False) -> Decided | None:
-    """Return the decision in a lock, or None if the lock cannot be read.
+    """Return the decision that a lock records; None if the lock cannot be read.
 
     With `usable`, also return None if nothing can be built from the lock.
     """
@@ -222,18 +226,21 @@ def locked(path: Path, *, usable: bool = False) -> Decided | None:
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The release and the Python of a project on a profile."""
+    """The release and the Python versions that a project uses on a profile."""
 
     chosen: Chosen
     python: str
     packages: str = ""
-    """Digest of all requirements if the packages required this decision, else empty."""
+    """Digest of all requirements if the packages made this decision necessary; otherwise empty."""
     why: str = ""
-    """Why the release differs from the release on other profiles; empty if it does not."""
+    """Why the release differs from the release on other profiles; empty if it does not differ."""
 
 
 def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | None:
-    """Return a lock's decision if its reasons still hold and the profile allows it, else None."""
+    """Return the decision in a lock if its reasons still hold and the profile allows it.
+
+    Otherwise, return None.
+    """
     if lock is None or lock.limits != limits.stated or lock.packages not in {"", limits.packages}:
         return None
     chosen = profile.choices(lock.release).get(lock.release)
@@ -245,14 +252,14 @@ def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | 
 
 
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
-    """Return the Pythons that files allow for a release on a profile, oldest first."""
+    """Return the Python versions that files allow for a release on a profile, oldest first."""
     usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
     possible = (v for v in chosen.pythons if v in usual and _minor(v) >= OLDEST_PYTHON)
     return allowed(possible, limits)
 
 
 def distance(python: str, other: str) -> int:
-    """Return the number of minor versions between two Pythons."""
+    """Return the number of minor versions between two Python versions."""
     return abs(_minor(python) - _minor(other))
 
 
@@ -261,7 +268,7 @@ def _minor(python: str) -> int:
 
 
 def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
-    """Return the release in builds for the CUDA version of some packages.
+    """Return the release in builds for the CUDA version that some packages were built for.
 
     Return `chosen` unchanged if the release has no such builds.
     """
@@ -272,10 +279,10 @@ def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Cho
 
 
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
-    """Return the base image of each Python that can have one.
+    """Return the base image for each Python version that can have one.
 
-    A Python without its own image gets the profile's usual base image and the lock's interpreter.
-    With `managed`, this applies to every Python. A profile with pinned wheels has only the Pythons
+    A Python without an image of its own gets the profile's usual base image and the interpreter in
+    the lock. With `managed`, every Python does. A profile with pinned wheels has only the Pythons
     that it lists.
     """
     others = profile.builds and not profile.debian_base
@@ -293,7 +300,7 @@ def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[st
 
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:
-    """Return the error for a profile without any release that the project allows."""
+    """Return the error for a profile that has no release that the project allows."""
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
@@ -319,10 +326,10 @@ def decide(
     locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
-    """Return the release and the Python of each profile, by the profile's name.
+    """Decide on the release and the Python of each profile; return them by the profile's name.
 
-    Profiles without an allowed release are left out. All profiles must have builds. `locked`
-    returns the decision in a profile's lock, which stays as long as it fits. `offered` returns the
+    Profiles without an allowed release are omitted. All profiles must have builds. `locked` returns
+    the decision in a profile's lock, which is kept as long as it fits. `offered` returns the
     Pythons for which the hash of a build's wheel is available.
     """
     decided = dict[str, Decision]()
@@ -366,11 +373,11 @@ class _Options(Struct, frozen=True):
         return tuple(python for python in self.allowed[release] if python in have)
 
     def pythons(self, chosen: Chosen) -> tuple[str, ...]:
-        """Return the Pythons with available wheels, or all allowed Pythons if there are none."""
+        """Return the Pythons with available wheels, or all allowed ones if there are none."""
         return self.available(chosen.release) or self.allowed[chosen.release]
 
     def best(self, common: str) -> Chosen:
-        """Return the common release, else the profile's own, else the nearest available release."""
+        """Return the common release, else the profile's own, else the nearest one available."""
         older = itertools.dropwhile(
             lambda release: release != common, releases.table_of(self.profile.framework)
         )
@@ -401,8 +408,8 @@ def _common(
 ) -> str:
     """Return the release that all profiles should have in common.
 
-    This is the most frequent release in the locks, else the first preferred release that a profile
-    has, else the release that is available on the most profiles.
+    This is the release in the most locks, else the first preferred release that a profile has, else
+    the release that is available on the most profiles.
     """
     from packaging.version import Version
 
@@ -428,8 +435,8 @@ def _python(
 ) -> str:
     """Return the Python that all profiles should have in common.
 
-    This is the most frequent Python in the locks, else the Python that the most profiles allow.
-    Among several such Pythons, one with base images on the most profiles is preferred.
+    This is the Python in the most locks, else the Python that the most profiles allow. Of several
+    such Pythons, the one with base images on the most profiles is preferred.
     """
     locked = Counter(decision.python for decision in standing.values()).most_common(1)
     if locked:
@@ -445,10 +452,10 @@ def _python(
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
-    """Return the Pythons of an environment: the default and, if needed, one for images.
+    """Return the Pythons of an environment: the default one and, if needed, another one for images.
 
-    If images are impossible with the default Python, the newest allowed Python with a base image is
-    added.
+    If images are impossible with the default Python, the newest allowed Python that has a base
+    image is added.
     """
     for_images = [python for python in allowed if python in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:

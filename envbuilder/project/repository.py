@@ -1,6 +1,7 @@
-"""Search a repository's files and its README without running anything in it.
+"""Search a repository's files and its README without running anything in the repository.
 
-All content is untrusted: links out of the repository are not followed, and everything has a limit.
+All content is untrusted: links that lead out of the repository are not followed, and everything has
+a limit.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ _DEEPEST = 6
 _MOST_TEXTS = 8
 _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
-"""Limits on reading an untrusted repository: entries and levels of its tree, texts of each kind,
-commands in a text, and characters in a line."""
+"""Limits on reading an untrusted repository.
+
+They apply to the entries and levels of its tree, texts of each kind, commands in a text, and
+characters in a line.
+"""
 _KEPT = re.compile(r".+\.(py|ipynb|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
-"""Pattern of code and texts that are read in addition to files with requirements."""
+"""Pattern of code and texts that are read in addition to files that list requirements."""
 _SKIPPED = re.compile(r"\..*|.*\.egg-info|node_modules|__pycache__|site-packages|envbuilder\.lock")
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
@@ -47,8 +51,8 @@ _SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh|.*\.ipynb")
 def files(folder: Path) -> Iterator[str]:
     """Yield the relevant files of a repository, the top level first, sorted by name.
 
-    Hidden folders, virtual environments, links to folders, and names that are invalid in a
-    project's file are left out.
+    Hidden folders, virtual environments, links to folders, and names that a project's file may not
+    contain are skipped.
     """
     folders = deque([("", 0)])
     seen = 0
@@ -85,9 +89,9 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def last_commit(folder: Path) -> date | None:
-    """Return the day of a clone's last commit, or None if there is no clone or git fails.
+    """Return the day of a clone's last commit; None if there is no clone or git fails.
 
-    `git cat-file` runs no hook, pager or program from the repository's own configuration.
+    `git cat-file` runs no hook, pager or program that the repository's configuration names.
     """
     printed = git(folder, "--no-replace-objects", "cat-file", "commit", "HEAD") or ""
     committer = re.search(r"^committer .*> ([0-9]{1,12}) ", printed, re.MULTILINE)
@@ -100,41 +104,46 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """The packages that commands in texts install, in order, with their places.
+    """The packages that commands in a repository's texts install, in order, with their places.
 
-    The commands may be untested.
+    The commands may never have been tested.
     """
 
     files: dict[str, str] = {}
-    """Files that the commands install from → the place that names them."""
+    """Files from which the commands install → the place that names the file."""
     itself: str = ""
     """The place of the command that installs the repository itself; empty if there is none."""
     chosen: dict[str, str] = {}
-    """Extras and groups that the README installs with the repository, or an option that means all
-    of them → the place."""
+    """Extras and groups that the README installs with the repository → the place.
+
+    An option that means all extras or groups may take their place.
+    """
     recipe: dict[str, str] = {}
-    """Other packages of the README's own recipe → the place. They are lines for pip, or conda
-    packages with the prefix `CONDA`."""
+    """Other packages in the README's own recipe → the place.
+
+    They are lines for pip, or conda packages with the prefix `CONDA`.
+    """
     names: set[str] = set()
-    """The normalised names of the repository. If its origin is unknown, they include an empty
-    name."""
+    """The normalised names of the repository, including an empty one if its origin is unknown."""
     requirements: dict[str, str] = {}
     """Requirements in all texts → the place."""
     system: dict[str, str] = {}
     """Debian packages → the place."""
     programs: list[tuple[str, ...]] = []
-    """Programs that the commands start with Python, as arguments of `python`."""
+    """Programs that the commands run with Python, each as the arguments of `python`."""
 
     @property
     def by_readme(self) -> bool:
-        """Whether a README, and not only an image's recipe, installs the repository itself."""
+        """Whether a README, and not only a recipe for an image, installs the repository itself."""
         return bool(_README.fullmatch(PurePosixPath(self.itself.partition(":")[0]).name))
 
 
 CONDA = "conda::"
 BASE = "'s base image"
-"""Suffix of a requirement's place if a base image names the framework's release. It is only a hint,
-not a list."""
+"""Suffix of a requirement's place if a base image names the framework's release.
+
+Such a release is only a hint and no substitute for a list.
+"""
 _START = re.compile(
     r"(?:^[\s$>#!%*+.)\-\d]*(?:RUN\s+)?|`+\s*|&&\s*|;\s*|\|\|\s*)(?:sudo\s+|-\S+\s+|[A-Z_]+=\S+\s+)*"
 )
@@ -166,7 +175,7 @@ _SETTING = (
     r"--(resolution|prerelease|(no|only)-binary|cache-dir|timeout|retries|proxy|cert"
     r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
 )
-"""Options of pip, uv and conda that take a value."""
+"""Options of pip, uv and conda that are followed by a value."""
 _OPTION = re.compile(
     rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-(?!-all-(?:extras|groups))\S*)"
 )
@@ -188,8 +197,10 @@ _PACKAGE = {
         r".*\b(pytorch|tensorflow)(?::|\S*?[:_-](?:pth|pytorch_))([0-9]\.[0-9]+(\.[0-9]+)?)(?![0-9.]).*"
     ),
 }
-"""Kind of command → the pattern of a package in it. For base images, the pattern matches only tags
-with a framework's release, like NVIDIA's."""
+"""Kind of command → pattern of a package in such a command.
+
+For base images, the pattern only matches tags that contain a framework's release, like NVIDIA's.
+"""
 _CLONED = re.compile(
     r"((?:https?://|ssh://|git@)\S+?/([^/\s]+?)(?:\.git)?/?)(?:\s+(\w\S*))?(?:\s|\Z)"
 )
@@ -206,14 +217,16 @@ _OTHER_PART = re.compile(
     r"(?i)contribut|\bdevelop(er|ment)|\btest(s|ing)?\b|troubleshoot|\bfaq\b|docker|windows|\bdocs?\b"
 )
 _ON_CONDITION = re.compile(r"(?i)\b(if|in case) (you|your|there|it)\b")
-"""Patterns that distinguish the recipe from other commands: headings of the recipe's section
-(`_INSTALLING`), words in headings and lines that are not for everybody (`_ASIDE`), headings of
-other sections (`_OTHER_PART`), and words in lines about packages for some users
-(`_ON_CONDITION`)."""
+"""Patterns that distinguish the recipe from other commands.
+
+They match headings of the recipe's section (`_INSTALLING`), words in headings and lines that are
+not for everybody (`_ASIDE`), headings of other sections (`_OTHER_PART`), and words in lines about
+packages that only some users need (`_ON_CONDITION`).
+"""
 
 
 def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
-    """Return the packages that READMEs, Dockerfiles, scripts and notebooks install."""
+    """Return what the READMEs, Dockerfiles, scripts and notebooks of a repository install."""
     taker = _Taker(folder)
     own = code.without_projects(files, ())
     upper = sorted((f.count("/"), f) for f in own if f.count("/") < 2)
@@ -231,7 +244,7 @@ def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
 
 
 class _Command(NamedTuple):
-    """A command in a text that installs or starts something."""
+    """A command in a text that installs or runs something."""
 
     kind: str
     arguments: str
@@ -239,7 +252,7 @@ class _Command(NamedTuple):
     section: str
     """The headings above the command, one per line."""
     beside: str
-    """The line of the command, and the text above it."""
+    """The line that contains the command, and the text above it."""
 
 
 def _commands(text: str, file: str) -> Iterator[_Command]:
@@ -279,7 +292,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Taker:
-    """Collects the packages that commands install, one command at a time."""
+    """Collector of the packages that commands install, which takes one command at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.hints = InstallHints()
@@ -290,19 +303,19 @@ class _Taker:
             names.append(package.read(folder).name)
         self.hints.names.update(map(canonical, names))
         self._clones: dict[str, str] = {}
-        """Folders into which commands clone other repositories → the URLs of these repositories."""
+        """Folders into which commands clone other repositories → the repositories' URLs."""
         self._inside = "."
-        """The current folder of the commands."""
+        """The folder in which the commands currently run."""
         self._command = _Command("", "", "", "", "")
         self._is_recipe = False
         """Whether the current command is part of the README's recipe."""
         self._installs_itself = False
         """Whether a command of the recipe has installed the repository itself."""
         self._environments = set[str]()
-        """Names of the recipe's conda environments. A second environment has its own recipe."""
+        """Names of the recipe's conda environments. A second one belongs to another recipe."""
 
     def take(self, command: _Command, *, is_recipe: bool) -> None:
-        """Process a command; `is_recipe` says whether it is in a README's recipe."""
+        """Process a command; `is_recipe` says whether it is part of a README's recipe."""
         kind, arguments, _, section, beside = command
         if section != self._command.section:
             self._inside = "."
@@ -330,7 +343,7 @@ class _Taker:
             self._install(kind, arguments, words)
 
     def _follow(self, script: str) -> None:
-        """Process the commands of a script that the recipe runs, but not scripts that it runs."""
+        """Process the commands in a script that the recipe runs, but not in nested scripts."""
         section = self._command.section
         if not self._is_recipe:
             return
@@ -342,9 +355,9 @@ class _Taker:
                     self.take(command._replace(section=section), is_recipe=True)
 
     def _clone(self, text: str) -> None:
-        """Record a clone of another repository.
+        """Record that a command clones another repository.
 
-        If the origin of this repository is unknown, the first clone is this repository.
+        If the origin of this repository is unknown, the first clone is taken to be this repository.
         """
         if url := _CLONED.search(text):
             is_own = not self.hints.names.isdisjoint(("", canonical(url[2])))
@@ -355,13 +368,13 @@ class _Taker:
                 self._clones[path] = "@".join([f"git+{url[1]}", *branch])
 
     def _clone_of(self, path: str) -> str:
-        """Return the folder of the clone that contains a path; empty if there is none."""
+        """Return the folder of the clone that contains this path; empty if there is none."""
         return next((clone for clone in self._clones if f"{path}/".startswith(f"{clone}/")), "")
 
     def _path(self, text: str) -> str:
-        """Return the path that a command names.
+        """Return the path that a command names, relative to the repository.
 
-        It is relative to the command's folder or, if missing there, to the top level.
+        It is looked up in the command's folder, then at the top level.
         """
         path = posixpath.normpath(posixpath.join(self._inside, text))
         is_there = self._clone_of(path) or exists(self._folder, path)
@@ -405,7 +418,7 @@ class _Taker:
             self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
-        """Add a package from a folder, which may be the repository itself with extras."""
+        """Add the package in a folder, which may be the repository itself with extras."""
         folder, bracket, extras = text.partition("[")
         path = self._path(folder)
         if clone := self._clone_of(path):
@@ -417,7 +430,7 @@ class _Taker:
             self._take_itself(extras)
 
     def _take_itself(self, extras: str) -> None:
-        """Record that a command installs the repository itself, by its folder or its name."""
+        """Record that a command installs the repository itself, given by its folder or its name."""
         self.hints.itself = self.hints.itself or self._command.where
         # What comes later is an alternative, or for some.
         if self._is_recipe and not self._installs_itself:
@@ -426,6 +439,6 @@ class _Taker:
                 self.hints.chosen[name] = self._command.where
 
     def _note(self, text: str) -> None:
-        """Add a part of the recipe, unless it is for some users only."""
+        """Add a line to the recipe, unless only some users need it."""
         if self._is_recipe and not _ON_CONDITION.search(self._command.beside):
             self.hints.recipe.setdefault(text, self._command.where)

@@ -1,8 +1,8 @@
-"""Read requirements.txt in pip's format, and lines of that format in other files.
+"""Read requirements.txt in pip's format, and lines in that format in other files.
 
 Only requirements and constraints are used. Options for the sources of packages are ignored with a
-note, since profiles and the machine decide about sources. Hashes are dropped, since the lock has
-its own.
+note, since profiles and the machine determine the sources. Hashes are dropped, since the lock has
+its own hashes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEEPEST = 10
-"""Maximum depth of files that include other files."""
+"""Maximum depth to which files may include other files."""
 _COMMENT = r"(^|\s)#.*\Z"
 _COMMAND = r"(?:python[\d.]*\s+-m\s+)?pip3?\s+install\s+(?:(?:-[UIq]|--upgrade)\s+)*"
 _VARIABLE = r"\$\{[A-Za-z0-9_]+\}"
@@ -58,7 +58,7 @@ _INDEXES = frozenset(
     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
 )
 _PUBLIC = r"https://pypi(\.python)?\.org(/simple)?/?\Z"
-"""Pattern of the public index, which every list uses by default."""
+"""Pattern of the public index's URL, which every list uses by default."""
 _WITHOUT_EFFECT = {
     "--require-hashes": "",
     "--pre": "a pre-release is used if a line names one, such as name>=2.0rc1",
@@ -69,13 +69,13 @@ _WITHOUT_EFFECT = {
     "--use-feature": "it only concerns pip",
     "--use-pep517": "it only concerns pip",
 }
-"""Options → the reason why they are ignored; empty for options that hold for every lock anyway."""
+"""Options → why they are ignored; empty for options that apply to every lock anyway."""
 _EGG_VERSION = r"-[0-9]+\.[0-9][\w.]*\Z"
 """Pattern of a suffix that old versions of pip needed, as in egg=shapely-1.7.1dev."""
 
 
 def read_requirements_txt(project: Path, file: str) -> Listed:
-    """Return the requirements in a file; `file` is its path relative to the project.
+    """Read the requirements in a file; `file` is its path relative to the project.
 
     Raise `InvalidError` if the file is invalid.
     """
@@ -85,14 +85,14 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
-    """Return the requirements in lines of another file; `lines` are pairs of a place and a text."""
+    """Read requirements in lines of another file; each item of `lines` is a place and a text."""
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
     return reader.listed()
 
 
 def read_cog(project: Path, file: str) -> Listed:
-    """Return the requirements in a cog.yaml. Raise `InvalidError` if it is invalid."""
+    """Read the requirements in a cog.yaml; raise `InvalidError` if the file is invalid."""
     where = escaped(file)
     text = read_text(project, file)
     build = mapping(decoding.parse_yaml(text, where).get("build"))
@@ -118,7 +118,7 @@ def read_cog(project: Path, file: str) -> Listed:
 
 
 class _Reader:
-    """Collects requirements from lines, and reads each included file once."""
+    """Collector of requirements from lines, which reads each included file once."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
@@ -209,9 +209,9 @@ class _Reader:
             self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
-        """Return a package that only its location names, and a note.
+        """Return a package that only its location identifies, and a note.
 
-        Return None instead of a package if the location is the project itself.
+        The package is None if the location is the project itself.
         """
         location, marker = split_marker(text)
         location = re.sub(r"\A(git\+)?git@", "git+ssh://git@", location)
@@ -251,10 +251,10 @@ class _Reader:
         return required, other or note
 
     def _existing(self, file: str, path: str) -> str:
-        """Return a local path in `file` as a path relative to the project.
+        """Return a local path that `file` names as a path relative to the project.
 
-        pip starts at the current folder, uv at the folder of the file. The first path that exists
-        is used.
+        pip resolves paths from the current folder, uv from the folder of the file. The first path
+        that exists is used.
         """
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         for candidate in (posixpath.normpath(path), beside):
@@ -264,7 +264,7 @@ class _Reader:
         return posixpath.normpath(path)
 
     def _name(self, path: str) -> str:
-        """Return the name of the package in a folder from its files, else the folder's name."""
+        """Return the package name that a folder's files state, or else the folder's name."""
         for name, pattern in _STATED.items():
             try:
                 text = read_text(self._project, f"{path}/{name}")
@@ -287,11 +287,11 @@ _STATED = {
     "setup.cfg": re.compile(r"^name\s*=\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
     "setup.py": re.compile(r"\bname\s*=\s*[\"']([A-Za-z0-9][\w.-]*)[\"']"),
 }
-"""File of a package → the pattern of the package's name in that file."""
+"""File that defines a package → pattern of the package's name in that file."""
 
 
 def _repository(location: str) -> str:
-    """Return the name of a URL's repository or archive, or an empty string if it has none."""
+    """Return the name of the repository or archive in a URL; empty if there is none."""
     path = url_path(location)
     if archive := re.match(r"/[^/]+/([^/]+)/(archive|tarball|zipball)/", path):
         return types.canonical(archive[1])
@@ -302,7 +302,7 @@ def _repository(location: str) -> str:
 
 
 def logical(text: str) -> Iterator[tuple[int, str]]:
-    r"""Yield numbered lines; join a line that ends in `\` with the next line, as pip does."""
+    r"""Yield numbered lines, joining a line that ends in `\` with the next line, as pip does."""
     start = ""
     first = 0
     for number, content in enumerate(text.splitlines(), 1):

@@ -18,9 +18,9 @@ _BLOCK = re.compile(r"(?m)^# /// script\s*\n((?:#(?:[ \r].*)?\n)+?)# ///\s*$")
 
 
 def _stated(project: Path, file: str) -> str:
-    """Return the metadata block of a script as a pyproject.toml with the same line numbers.
+    """Return a script's metadata block as a pyproject.toml with the same line numbers.
 
-    Raise `InvalidError` if the script has no such block.
+    Raise `InvalidError` if the script has no metadata block.
     """
     text = read_text(project, file)
     block = _BLOCK.search(text)
@@ -34,22 +34,22 @@ def _stated(project: Path, file: str) -> str:
 
 
 def has_list(project: Path, file: str) -> bool:
-    """Return whether a file is a script with its own requirements."""
+    """Return whether a file is a script that states its own requirements."""
     with suppress(InvalidError):
         return file.endswith(".py") and bool(_stated(project, file))
     return False
 
 
 def read_script(project: Path, file: str) -> Listed:
-    """Return the requirements in a script's metadata. Raise `InvalidError` if they are invalid."""
+    """Read the requirements in a script's metadata; raise `InvalidError` if they are invalid."""
     text = _stated(project, file)
     return read_pyproject(pyproject(text, file), project, file, text, (), ())
 
 
 def of_script(settings: Settings, path: Path) -> Settings:
-    """Return settings in which a script with its own requirements is a project of its own.
+    """Return settings that treat a script with its own requirements as a project of its own.
 
-    The settings stay unchanged for any other program, and inside a project.
+    For any other program, and inside a project, return the settings unchanged.
     """
     folder = path.absolute().parent
     if settings.definition is not None or not has_list(folder, path.name):
