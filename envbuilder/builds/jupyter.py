@@ -218,7 +218,7 @@ def read_connection(path: Path) -> Connection:
         content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
         connection = decoding.convert(content, _Read)
     except (OSError, ValueError) as error:  # msgspec's is a ValueError, too
-        raise InvalidError(f"{path}: not a connection file of a kernel here: {error}") from error
+        raise InvalidError(f"{path}: not a connection file of a local kernel: {error}") from error
     numbers = (
         connection.shell_port,
         connection.iopub_port,
@@ -227,7 +227,7 @@ def read_connection(path: Path) -> Connection:
         connection.hb_port,
     )
     if len(set(numbers)) != len(numbers):
-        raise InvalidError(f"{path}: not a connection file of a kernel here: a port appears twice")
+        raise InvalidError(f"{path}: not a connection file of a local kernel: a port appears twice")
     return Connection(
         ports=tuple(Port(host=LOOPBACK, outside=number, inside=number) for number in numbers),
         text=msgspec.json.encode({**content, "ip": "0.0.0.0"}).decode(),  # noqa: S104

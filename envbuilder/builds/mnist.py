@@ -68,7 +68,7 @@ def from_folder(folder: Path) -> Dataset:
             actual = _raw_sha256(path)
         if actual != expected:
             raise InvalidError(
-                f"{path}: truncated or changed file of MNIST: expected sha256 {expected} of the"
+                f"{path}: truncated or changed MNIST file: expected sha256 {expected} for the"
                 f" unpacked file, found {actual}",
                 hint,
             )

@@ -451,7 +451,7 @@ def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
     limits = build.lock.decision.limits if build.lock.decision else ()
     if not limits or names.isdisjoint(FRAMEWORKS[build.profile.framework].names):
         return ()
-    return (Hint(f"These entries of {PROJECT_FILE} determined its release: {', '.join(limits)}."),)
+    return (Hint(f"Entries of {PROJECT_FILE} set the framework's release: {', '.join(limits)}."),)
 
 
 def makers(build: Planned) -> dict[str, str]:

@@ -673,7 +673,7 @@ def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     for member in manifest.of_kind("file"):
         file = locked.get(member.sha256)
         if file is None or file.size not in {None, member.size}:
-            raise InvalidError(f"no lock in the bundle lists its {member.path}", _UNTRUSTED)
+            raise InvalidError(f"no lock in the bundle lists {member.path}", _UNTRUSTED)
 
 
 def _needed(manifest: Manifest, folder: Path) -> tuple[set[str], dict[str, File]]:

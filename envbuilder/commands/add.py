@@ -79,7 +79,7 @@ def read_project(settings: Settings) -> tuple[str, Path]:
     """Return the text and path of the project file. Raise `InvalidError` outside of a project."""
     if settings.project is None:
         raise InvalidError(
-            f"there is no {PROJECT_FILE} in this folder or a folder above",
+            f"there is no {PROJECT_FILE} in this folder or any folder above it",
             Hint("Write one", ("init",)),
         )
     path = settings.project / PROJECT_FILE

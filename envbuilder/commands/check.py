@@ -96,7 +96,7 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
     """Print whether the lock of each named profile is fresh; return the exit code."""
     if settings.definition is not None:
         raise InvalidError(
-            "in a project, check takes no profiles, because it checks all locks together",
+            "inside a project, 'check' takes no profiles, because it checks all locks together",
             Hint("Run", ("check",)),
         )
     folders = search_path(settings.project, settings.config_dir)

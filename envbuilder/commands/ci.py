@@ -615,8 +615,7 @@ def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]
         name = key.partition("@")[0]
         if name not in available:
             raise InvalidError(
-                f"--runner {key}: neither a selected profile nor its accelerator has the name"
-                f" {name}",
+                f"--runner {key}: no selected profile has the name or the accelerator {name}",
                 suggestion(name, sorted(available)),
             )
 

@@ -344,7 +344,7 @@ def require_image(backend: str | None) -> None:
             continue
         option = max(parameter.opts, key=len)
         raise InvalidError(
-            f"{option} applies only to images, but the backend {backend} makes none",
+            f"{option} applies only to images, but the {backend} backend makes none",
             f"Add --backend docker, or remove {option}."
             + (_FOLDERS_AS_THEY_ARE if option == "--volume" else ""),
         )

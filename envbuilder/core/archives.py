@@ -317,7 +317,7 @@ def members(
             raise failure(f"/{name} appears twice")
         names.add(name)
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-            raise failure(f"/{name} is neither a file nor a folder nor a link")
+            raise failure(f"/{name} is not a file, folder or link")
         if member.islnk() and member_path(member.linkname, failure) not in names:
             raise failure(f"/{name} is a link to {member.linkname!r}, which does not precede it")
         if member.issym() and (not member.linkname or not member.linkname.isprintable()):

@@ -524,7 +524,7 @@ def decode_lock(
     if number != schema:
         raise InvalidError(
             f"{path}: {name} schema {str(number)[:20]} is not supported (supported: {schema})",
-            Hint("Use a newer envbuilder, or make a new one", command),
+            Hint("Use a newer envbuilder, or make a new lock", command),
         )
     # PROFILE.json, or in a project ENVIRONMENT.PROFILE.json.
     if data.get("profile") not in path.name.split(".")[:2]:

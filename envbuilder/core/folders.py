@@ -68,7 +68,7 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
                 continue
             left -= status.st_size
             if left < 0:
-                raise InvalidError(f"{what}: has more than {LARGEST >> 30} GiB")
+                raise InvalidError(f"{what}: is larger than {LARGEST >> 30} GiB")
             info.size = status.st_size
             info.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
             with (folder / path).open("rb") as content:

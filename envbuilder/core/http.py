@@ -474,7 +474,7 @@ def _growing(
         response.raise_for_status()
         if continued and not have:
             raise requests.ConnectionError(
-                "the server sent only a part of the file, which was not requested"
+                "the server sent a part, although the whole file was requested"
             )
         have = have if continued else 0
         left = (limit if size is None else size) - have

@@ -274,7 +274,7 @@ def plan(
             "Add profiles: to the same file, or use --profile.",
         )
     if not promises and not left_out:
-        raise InvalidError("the scheduler lists no node", "To list the nodes, run: sinfo")
+        raise InvalidError("the scheduler lists no nodes", "To list the nodes, run: sinfo")
     return Plan(
         run=run,
         quick=request.quick,

@@ -306,7 +306,7 @@ class _Search(Struct):
         if not answer.final:
             raise _RejectedError(f"is a pre-release of {answer.version}")
         if answer.bits != 64 or _spelled(answer.machine) != self._machine:
-            raise _RejectedError(f"is {answer.version} for {answer.machine}, {answer.bits} bits")
+            raise _RejectedError(f"is {answer.version} for {answer.machine} ({answer.bits}-bit)")
         return Interpreter(
             path=Path(answer.executable),
             version=answer.version,
@@ -325,7 +325,7 @@ class _Search(Struct):
                 continue
             if answer.prefix == answer.base_prefix and answer.version == inside.version:
                 return answer
-        raise _RejectedError(f"is in a venv whose base in {inside.base_prefix} cannot be run")
+        raise _RejectedError(f"is in a venv whose Python in {inside.base_prefix} cannot be run")
 
     def _answer(self, path: Path) -> Answer:
         answer = self._answers.get(path)

@@ -155,12 +155,12 @@ def parse_model(text: str) -> Model:
     for count in (parameters, active):
         if not PARAMETERS_MIN <= count <= PARAMETERS_MAX:
             raise InvalidError(
-                f"{_quoted(text)}: {count:,} parameters are out of range",
+                f"{_quoted(text)}: a parameter count of {count:,} is out of range",
                 "Write a number between 1M and 100T.",
             )
     if active > parameters:
         raise InvalidError(
-            f"{_quoted(text)}: more active parameters than total ones",
+            f"{_quoted(text)}: more active than total parameters",
             "Write the total first, then the active ones, as in 30B-A3B.",
         )
     return Model(text=text, parameters=parameters, active=active)

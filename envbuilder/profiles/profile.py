@@ -605,7 +605,7 @@ def _check(profile: Profile, where: str) -> None:
     if profile.python.default not in profile.python.supported:
         raise InvalidError(f"{where}: python.default: must be one of python.supported")
     if profile.makes_images and not profile.image_pythons:
-        raise InvalidError(f"{where}: base: the backend docker needs a base image")
+        raise InvalidError(f"{where}: base: the docker backend needs a base image")
     for key, bases in (("base", profile.base), ("debian_base", profile.debian_base)):
         stray = sorted(set(bases) - set(profile.python.supported))
         if stray:

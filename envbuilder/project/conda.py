@@ -100,7 +100,7 @@ def parse(text: str, where: str) -> Spec:
     if match is None or len(text) > LONGEST:
         raise InvalidError(
             f"{subject} is not a conda package",
-            "Write a name and perhaps versions, such as numpy=1.26 or numpy>=1.26,<2.",
+            "Write a name and optional versions, such as numpy=1.26 or numpy>=1.26,<2.",
         )
     versions, build = _versions_and_build(match["rest"], subject)
     return Spec(match["name"].lower(), versions, match["channel"] or "", build)
@@ -430,7 +430,7 @@ class _Reader:
             elif item is not None:
                 raise InvalidError(
                     f"{where}: {shown(str(item))}: expected a package, or pip: with a list",
-                    "Write a name and perhaps versions, such as numpy=1.26.",
+                    "Write a name and optional versions, such as numpy=1.26.",
                 )
 
     def _take_pip(self, number: int, items: Any) -> None:

@@ -227,7 +227,7 @@ def parse(text: str, where: str) -> Requirement:
     except ValueError as error:
         raise InvalidError(
             f"{where}: {escaped(text, SHOWN)}: not a requirement: {escaped(str(error), SHOWN)}",
-            "Write a name and perhaps versions, such as rich>=13 (PEP 508).",
+            "Write a name and optional versions, such as rich>=13 (PEP 508).",
         ) from error
 
 
@@ -253,7 +253,7 @@ def _requirement(text: str) -> Requirement:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not re.match(_SAFE, _normalised(requirement)):
-        raise ValueError("it contains a character that requirements do not have")
+        raise ValueError("it contains a character that is not allowed in requirements")
     return requirement
 
 
@@ -302,7 +302,7 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
     if re.match(_URL, location) and not location.lower().startswith("file:"):
         kind = "a version control repository" if re.match(_VCS, location) else "a URL"
     raise InvalidError(
-        f"{where}: {escaped(text, SHOWN)}: {kind}, but only packages of an index may be listed"
+        f"{where}: {escaped(text, SHOWN)}: {kind}, but only packages from an index may be listed"
         " here",
         "Name a released version instead, or move the line to a requirements.txt, and list that"
         " file under requirements_from:.",

@@ -305,7 +305,7 @@ def layer_members(tar: Path, folder: Path) -> Iterator[Member]:
                     shutil.copyfileobj(stream, out)
                 yield replace(member, source=files[path])
             else:
-                raise BuildError(f"/{path}: neither a file nor a folder nor a link")
+                raise BuildError(f"/{path}: not a file, folder or link")
 
 
 def _clean_path(name: str) -> str:

@@ -284,7 +284,7 @@ def member(root: str, path: str, prefix: str) -> Member:
         return Member(
             path=member_name, kind="link", mode=0o777, target=str(Path(source_path).readlink())
         )
-    raise BuildError(f"{source_path}: neither a file nor a folder nor a link")
+    raise BuildError(f"{source_path}: not a file, folder or link")
 
 
 def tree(root: Path, prefix: str) -> Iterator[Member]:

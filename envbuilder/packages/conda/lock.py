@@ -449,9 +449,9 @@ def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ..
         url = urls[name]
         if urlsplit(url).scheme == "file":
             raise InvalidError(
-                f"the channel '{name}' is a folder of this machine, which files for other"
-                " machines cannot name",
-                f"Serve it over http, and set its URL in {indexes.variable(name)}.",
+                f"the channel '{name}' is a folder on this machine, so files for other"
+                " machines cannot refer to it",
+                f"Serve it over HTTP, and set {indexes.variable(name)} to its URL.",
             )
         result.append(Channel(name=name, url=public(url).rstrip("/"), private=not is_public(url)))
     return tuple(result)

@@ -134,7 +134,7 @@ def read(prefix: Path) -> list[Installed]:
         except (OSError, ValueError, RecursionError) as error:
             raise BuildError(f"{path}: cannot be read: {error}") from error
         if not isinstance(data, dict):
-            raise BuildError(f"{path} is not the record of a package")
+            raise BuildError(f"{path} is not a package record")
         records.append(Installed(path.name, data))
     return records
 
@@ -326,8 +326,8 @@ def _require_contained(package: Package, path: Path, prefix: str) -> None:
         longest = len(entry.prefix_placeholder.placeholder.encode())
         if len(os.fsencode(prefix)) > longest:
             raise BuildError(
-                f"{package.file}: cannot be installed in {prefix}: {relative} only allows a path"
-                f" of {longest} bytes",
+                f"{package.file}: cannot be installed in {prefix}: {relative} limits this"
+                f" path to {longest} bytes",
                 "Set ENVBUILDER_DATA_DIR to a folder with a shorter path.",
             )
 

@@ -181,7 +181,7 @@ class _Solver(NamedTuple):
             requested = clipped(", ".join(self.profile.conda.packages), 300)
             having = ", ".join(f"{name} {text}" for name, text in sorted(virtual.items()))
             raise UnsolvableError(
-                reason("no choice of packages satisfies the requests", proof=str(error)),
+                reason("no combination of packages satisfies the requests", proof=str(error)),
                 f"The {who} requests {requested}, for machines with {having or 'anything'}"
                 " (conda.virtual_packages). If a package is on PyPI, list it under pip: instead.",
             ) from error

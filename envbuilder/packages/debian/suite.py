@@ -128,7 +128,7 @@ def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
         *whole, rest = _EMPTY_LINES.split(rest + piece)
         yield from whole
         if len(rest) > _STANZA:
-            raise ValueError(f"a package with more than {_STANZA} bytes")
+            raise ValueError(f"the entry of a package has more than {_STANZA} bytes")
     yield rest
 
 

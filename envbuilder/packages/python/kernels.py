@@ -208,13 +208,13 @@ def _fatbin(stream: _Forward) -> tuple[str, int]:
     while left > 0:
         kind, version, header, length, arch, flags = _ENTRY.unpack(stream.take(_ENTRY.size))
         if version != 0x101 or header < _ENTRY.size or not 10 <= arch < 1000:
-            raise ValueError("no entry of a fat binary")
+            raise ValueError("not an entry of a fat binary")
         stream.skip(header - _ENTRY.size + length)
         left -= header + length
         if kind in _KINDS:
             targets.add(f"{_KINDS[kind]}_{arch}{_VARIANTS[flags >> 20 & 3]}")
     if left:
-        raise ValueError("entries that do not fill a fat binary")
+        raise ValueError("the entries do not fill the fat binary")
     return " ".join(sorted(targets)), size
 
 
@@ -225,7 +225,7 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
     for _ in range(count):
         _, size, length = struct.unpack("<QQQ", stream.take(24))
         if length > _LONGEST_TARGET or size > _LARGEST:
-            raise ValueError("no table of a bundle")
+            raise ValueError("not the table of a bundle")
         if match := _TARGET.fullmatch(stream.take(length)):
             sizes[match[1].decode()] += size
     return " ".join(sorted(sizes)), sizes.total()
@@ -237,7 +237,7 @@ def _compressed(stream: _Forward) -> tuple[str, int]:
 
     header = _HEADER.match(stream.preview(32))
     if header is None:
-        raise ValueError("no compressed bundle")
+        raise ValueError("not a compressed bundle")
     content = stream.preview(_PREVIEW)[header.start(1) :]
     try:
         with zstandard.ZstdDecompressor().stream_reader(content) as unpacked:

@@ -341,7 +341,7 @@ def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> s
     (record,) = wheel_conflicts.records(members) or [""]
     stem, dash, version_in_name = record.removesuffix(f"{_INFO}RECORD").partition("-")
     if not dash or types.canonical(stem) != name or Version(version_in_name) != version:
-        raise ValueError(f"unexpected place of its metadata: {shown(record)}")
+        raise ValueError(f"its metadata is in an unexpected place: {shown(record)}")
     return record.removesuffix("RECORD")
 
 

@@ -136,7 +136,7 @@ def newest(
     if best is None:
         versions = sorted({version for version, _ in every})
         raise InvalidError(
-            f"{name}{specifier}: no source of such a release"
+            f"{name}{specifier}: no source of a matching release"
             f"{f' from before {as_of}' if as_of else ''} fits Python {' or '.join(pythons)}",
             f"Sources exist for: {', '.join(map(str, versions[-20:])) or 'no release'}.",
         )

@@ -273,7 +273,7 @@ class WheelBuilder:
             else:
                 return BuiltWheel(plan=plan, wheel=wheel)
             if plan.with_framework:
-                raise FrameworkError(f"{name}: its build needs the framework")
+                raise FrameworkError(f"{name}: it cannot be built without the framework")
         raise failure or BuildError(f"{name}: its build keeps requesting further requirements")
 
     def built(
@@ -508,8 +508,8 @@ class SourceLocker:
         parsed = source.located(location)
         if not self.allows(name) and parsed.kind != "wheel":
             raise InvalidError(
-                f"{name}: there is no wheel, and building it is not allowed, because that runs"
-                " its own code",
+                f"{name}: there is no wheel, and building it is not allowed, because a build"
+                " runs the package's own code",
                 f"To allow it, write build_from_source: [{name}] into envbuilder.yaml.",
             )
         earlier = (f for f in self._earlier if f.name == name and parsed.stays(f.recipe))
@@ -637,8 +637,8 @@ class SourceLocker:
         metadata = metadata or likely
         if metadata is None:
             raise BuildError(
-                f"{name}: its build needs the framework, and its source does not declare its"
-                " requirements",
+                f"{name}: it cannot be built without the framework, and its source does not"
+                " declare its requirements",
                 "Use a release from the package index, whose source declares them.",
             )
         return metadata, plan, None, ""

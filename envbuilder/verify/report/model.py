@@ -286,7 +286,7 @@ def check(data: Any) -> Report:
             other = "an earlier"
         raise VerifyError(
             f"the report of {other} envbuilder has schema {schema}, expected {SCHEMA}",
-            "Verify again with this one.",
+            "Verify again with this envbuilder.",
         )
     measured = _typed(data, Report, "the payload's report")
     if measured.status != "failed":

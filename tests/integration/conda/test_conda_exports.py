@@ -75,7 +75,7 @@ def test_a_mirror_is_not_exported_and_a_folder_is_refused(
 ) -> None:
     folder = {"ENVBUILDER_INDEX_LAB": conda_channel.as_uri()}
     done = exited(2, cli("render", "--profile", "lab", "--target", "conda", environment=folder))
-    assert "'lab' is a folder of this machine" in done.stderr
+    assert "'lab' is a folder on this machine" in done.stderr
     assert "ENVBUILDER_INDEX_LAB" in done.stderr
     assert done.stdout == ""
     shipped = {"ENVBUILDER_INDEX_CONDA_FORGE": served.url}

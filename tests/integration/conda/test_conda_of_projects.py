@@ -66,7 +66,7 @@ def test_a_package_that_one_platform_lacks(run: Run, tmp_path: Path) -> None:
     assert [*locked(tmp_path)] == ["linux/amd64"]
     for platform in ("linux/arm64", "macos/arm64"):
         assert (
-            f"not for {platform} 3.11: no choice of packages satisfies the requests:\n"
+            f"not for {platform} 3.11: no combination of packages satisfies the requests:\n"
             in done.stdout
         )
     assert "No candidates were found for placed" in done.stdout

@@ -198,7 +198,7 @@ def test_data_that_are_not_mnist_are_refused(
     (data / stem).write_bytes(change((mnist_dir / stem).read_bytes()))
     found = bench.verify(bench.overlay, "--data", data)
     assert (found.code, found.report) == (2, {})
-    assert f"{data / stem}: truncated or changed file of MNIST" in found.stderr
+    assert f"{data / stem}: truncated or changed MNIST file" in found.stderr
 
 
 @soak

@@ -185,7 +185,7 @@ def test_the_kernel_gets_all_else_and_listens_in_its_container(path: Path) -> No
 )
 def test_what_no_container_can_have_is_refused(path: Path, changed: dict[str, Any]) -> None:
     path.write_text(json.dumps({**STATED, **changed}))
-    with pytest.raises(InvalidError, match="not a connection file of a kernel here"):
+    with pytest.raises(InvalidError, match="not a connection file of a local kernel"):
         jupyter.read_connection(path)
 
 

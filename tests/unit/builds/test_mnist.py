@@ -366,8 +366,8 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (LABELS, RAW[LABELS][:-1], "truncated or changed file of MNIST"),
-        (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "truncated or changed file of MNIST"),
+        (LABELS, RAW[LABELS][:-1], "truncated or changed MNIST file"),
+        (f"{LABELS}.gz", gzip.compress(b"changed", mtime=0), "truncated or changed MNIST file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-5], "not a complete gzip file"),
         (f"{LABELS}.gz", RAW[LABELS], "not a complete gzip file"),
         (f"{LABELS}.gz", PACKED[f"{LABELS}.gz"][:-8] + bytes(8), "not a complete gzip file"),

@@ -141,7 +141,7 @@ LOCK_OF_OTHER = b'{"schema": 1, "profile": "other"}'
         ),
         ("locks/other.json", LOCK_OF_OTHER, "lock", "locks/other.json does not belong to any"),
         ("locks/tiny.conda.json", b"garbage", "lock", "not a lock"),
-        (f"files/{sha(b'more')}", b"more", "file", "no lock in the bundle lists its files/"),
+        (f"files/{sha(b'more')}", b"more", "file", "no lock in the bundle lists files/"),
         (f"bases/{'a' * 64}-linux-amd64.json", b"{}", "base", "bases/"),
     ],
 )

@@ -253,7 +253,7 @@ def test_files_have_the_size_that_their_lock_states(
     resized = tuple(
         replace(m, size=m.size + 1) if m.sha256 == sha(WHEEL) else m for m in manifest.members
     )
-    with pytest.raises(InvalidError, match=f"no lock in the bundle lists its files/{sha(WHEEL)}"):
+    with pytest.raises(InvalidError, match=f"no lock in the bundle lists files/{sha(WHEEL)}"):
         contents.check(made_of((), members=resized), texts_of(*parts))
 
 

@@ -341,7 +341,7 @@ def test_what_is_there_already_is_no_change_and_is_locked(envbuilder: Command) -
         (("add", "torch==2.6"), 'framework_version: "2.6"'),
         (("add", "einop"), "envbuilder add --exact einop"),
         (("add", "-e", "."), "No such option"),
-        (("add", "a @ file:///a"), "a local path, but only packages of an index"),
+        (("add", "a @ file:///a"), "a local path, but only packages from an index"),
         (("add", "--environment", "gpu", "a"), "has no environment 'gpu'"),
         (("remove", "leav"), "It lists: leaf."),
         (("remove", "lab"), "envbuilder remove --environment notebooks lab"),

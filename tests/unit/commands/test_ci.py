@@ -130,7 +130,7 @@ def test_shipped_profiles(
         (["--runner", "cuda@arm=x"], "does not have the form cuda=LABEL"),
         (
             ["--runner", "cudda=x"],
-            "neither a selected profile nor its accelerator has the name cudda",
+            "no selected profile has the name or the accelerator cudda",
         ),
         (["--runner", "cuda=a\nb"], "does not have the form cuda=LABEL"),
     ],

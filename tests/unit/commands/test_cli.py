@@ -305,7 +305,7 @@ def test_what_is_for_images_is_refused_without_one(
     code = 125 if command in cli.PASSES_CODE_THROUGH else 2
     shown = envbuilder(command, "--backend", backend, option, *rest, code=code).err
     name = option.partition("=")[0]
-    assert f"{name} applies only to images, but the backend {backend} makes none" in shown
+    assert f"{name} applies only to images, but the {backend} backend makes none" in shown
     assert "Add --backend docker" in shown
     assert ("see all folders at their usual paths" in shown) == (name == "--volume")
 

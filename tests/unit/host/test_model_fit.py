@@ -51,9 +51,9 @@ def test_sizes_of_models(text: str, parameters: int, active: int) -> None:
     [
         *((text, "is not the size", "350M") for text in ("", "70", "7,5B", "\uff17B")),
         ("8x7B", "is not the size", "47B-A13B"),
-        ("0.9M", "900,000 parameters are out of range", "1M"),
+        ("0.9M", "a parameter count of 900,000 is out of range", "1M"),
         ("100.000001T", "out of range", "100T"),
-        ("7B-A0.5M", "500,000 parameters are out of range", "1M"),
+        ("7B-A0.5M", "a parameter count of 500,000 is out of range", "1M"),
         ("3B-A30B", "more active parameters", "30B-A3B"),
     ],
 )

@@ -338,7 +338,7 @@ GIVEN_UP = {
     "closes at once": "connection reset",
     "closes early": r"the connection broke off after \d+ of \d+ bytes",
     "another range": "the server does not continue the download where it broke off",
-    "a range not requested": "the server sent only a part of the file, which was not requested",
+    "a range not requested": "the server sent a part, although the whole file was requested",
     "no ranges, closes early": r"the connection broke off after 2048 of 4096 bytes",
     "a redirect to itself": "too many redirects",
     "a redirect with an endless body": "too many redirects",

@@ -183,7 +183,7 @@ def test_extends_in_a_circle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("[venv]", "[venv, docker]"), "base: the backend docker needs a base image"),
+        (("[venv]", "[venv, docker]"), "base: the docker backend needs a base image"),
         (('default: "3.11"', 'default: "3.12"'), r"python\.default"),
         (("torch==2.13.0]", "torch=2.13]"), "requirements"),
         (("accelerator: cpu", "accelerator: tpu"), "accelerator: 'tpu' is not one of cuda"),

@@ -170,7 +170,7 @@ def test_packages_are_removed_by_any_spelling_of_their_names(
         (
             TEXT,
             "a @ https://host/a.whl",
-            "a URL, but only packages of an index",
+            "a URL, but only packages from an index",
             "requirements.txt",
         ),
         (

@@ -140,7 +140,7 @@ def test_what_lines_add_to_a_profile(
             "cpu",
             "rich @ https://example.org/rich.whl",
             "",
-            "a URL, but only packages of an index",
+            "a URL, but only packages from an index",
         ),
         *(
             ("cpu", line, "", "not a requirement")

@@ -107,7 +107,7 @@ def test_a_mirror_of_a_shipped_channel_is_the_own_business(
 
 
 def test_a_folder_of_this_machine_is_refused() -> None:
-    with pytest.raises(InvalidError, match="'lab' is a folder of this machine"):
+    with pytest.raises(InvalidError, match="'lab' is a folder on this machine"):
         rendered("conda", {**URLS, "lab": "file:///srv/lab"})
 
 

@@ -82,7 +82,7 @@ def lay(prefix: Path, name: str, content: str | bytes) -> Path:
         (b"{", ": cannot be read: Expecting"),
         (b"[" * 200_000, ": cannot be read: "),
         (b"[" + b"{}," * 5_000_000 + b"{}]", ": cannot be read: "),
-        (b"[]", " is not the record of a package"),
+        (b"[]", " is not a package record"),
     ],
     ids=["cut", "deep", "many", "a list"],
 )

@@ -96,7 +96,7 @@ def test_the_newest_release_that_fits(
     if file:
         assert newest() == file
         return
-    with pytest.raises(InvalidError, match="no source of such a release") as caught:
+    with pytest.raises(InvalidError, match="no source of a matching release") as caught:
         newest()
     assert "1.0, 1.5, 1.6, 2.0" in caught.value.hint
 

@@ -42,7 +42,7 @@ def test_an_older_report_is_called_older_and_not_damaged(tmp_path: Path) -> None
     assert caught.value.message == (
         f"{path}: the report of an earlier envbuilder has schema 1, expected 2"
     )
-    assert caught.value.hint == "Verify again with this one."
+    assert caught.value.hint == "Verify again with this envbuilder."
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
