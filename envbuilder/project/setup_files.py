@@ -1,7 +1,7 @@
-"""Read setup.cfg, and setup.py from its syntax tree, without running any code of a project.
+"""Read setup.cfg, and setup.py from its syntax tree, without running any of a project's code.
 
 From setup.py, only literals and the requirements files that it reads are used. The user must write
-down any value that it computes.
+down any requirement that setup.py computes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from envbuilder.project.tables import (
 )
 
 _LARGEST = 256 << 10
-"""Maximum size of a setup.py in bytes; the parser needs a hundred times as much memory."""
+"""Maximum size in bytes of a setup.py. The parser needs a hundred times as much memory."""
 
 
 class ComputedError(InvalidError):
-    """A value in setup.py cannot be read without running the file."""
+    """A value in setup.py can only be found by running the file."""
 
 
 class _Stated(Struct):
     """The values that a file states about a package.
 
-    Each list has lines for pip, as pairs of a place and a line.
+    Each list contains lines for pip, as pairs of a place and a line.
     """
 
     requires: list[tuple[str, str]] | None = None
@@ -54,10 +54,10 @@ class _Stated(Struct):
 
 
 def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements in a setup.cfg or setup.py, including the chosen extras.
+    """Read the requirements in a setup.cfg or setup.py, including those of the chosen extras.
 
-    Values that setup.py does not state are read from the setup.cfg beside it. Raise `InvalidError`
-    if a value cannot be read.
+    Values that setup.py does not state are read from the setup.cfg in the same folder. Raise
+    `InvalidError` if a value cannot be read.
     """
     chosen_names("group", groups, (), file)
     is_python = file.endswith(".py")
@@ -79,9 +79,9 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
 
 
 def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Return the requirements of a pyproject.toml, including those in other files.
+    """Read the requirements of the project in a pyproject.toml, including those in other files.
 
-    The other files are the requirements files that it names, else setup.py or setup.cfg. Raise
+    The other files are the requirements files that it names, or else setup.py or setup.cfg. Raise
     `InvalidError` if a file is invalid.
     """
     text = read_text(project, file)
@@ -107,7 +107,7 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield lines for pip that include the requirements files of a pyproject.toml, with places."""
+    """Yield a line for pip, and its place, for each requirements file in a pyproject.toml."""
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
     hook = mapping(hooks.get("requirements_txt"))
@@ -127,7 +127,7 @@ def _dynamic_lines(
 
 
 def _setup_beside(project: Path, file: str) -> str:
-    """Return the setup.py or setup.cfg beside a pyproject.toml; empty if there is none."""
+    """Return the setup.py or setup.cfg next to a pyproject.toml; empty if there is none."""
     for name in ("setup.py", "setup.cfg"):
         path = posixpath.join(posixpath.dirname(file), name)
         if (project / path).is_file():
@@ -139,7 +139,7 @@ def _setup_beside(project: Path, file: str) -> str:
 
 
 def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
-    """Return the sections of a setup.cfg; hyphens in keys become underscores.
+    """Read the sections of a setup.cfg; replace hyphens in keys by underscores.
 
     Raise `InvalidError` if the file cannot be read.
     """
@@ -184,52 +184,55 @@ def _cfg_lines(value: str, file: str, key: str) -> list[tuple[str, str]]:
 # statement of any other kind sets becomes unknown, and what it may add to a list or dict is.
 
 _MOST_STEPS = 200_000
-"""Maximum number of expressions that are evaluated in an untrusted setup.py. The expressions of a
-function count for each call."""
+"""Maximum number of expressions that are evaluated in an untrusted setup.py.
+
+The expressions in a function count once for each call.
+"""
 _LONGEST = 20_000
-"""Maximum number of items in a list, or of characters in a text, that an untrusted setup.py
-builds."""
+"""Maximum number of items in a list, or of characters in a text, that a setup.py may build."""
 REST = "**"
-"""Key for the unknown remaining items of a dict."""
+"""Key that stands for all further items of a dict, which are unknown."""
 
 
 class Unknown(Struct, frozen=True):
-    """A value that is only known after running the file."""
+    """A value that can only be found by running the file."""
 
     line: int
 
 
 class Text(Struct, frozen=True):
-    """A text in the file, and its line number."""
+    """A text in the file, and the number of its line."""
 
     text: str
     line: int
 
 
 class FileReference(Struct, frozen=True):
-    """The content of a file, and the number of the line that reads it."""
+    """The content of a file, and the number of the line that reads the file."""
 
     path: str
     line: int
 
 
 Names = dict[str, Any]
-"""Name → its value: a `Text`, `FileReference` or `Unknown`, a function, or a list or dict of
-values."""
+"""Name → its value.
+
+A value is a `Text`, `FileReference` or `Unknown`, a function, or a list or dict of values.
+"""
 
 
 class StaticReader:
-    """Evaluates the statements of a Python file in order, without running anything."""
+    """Evaluator of the statements in a Python file, in order, which never runs any of them."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.names: Names = {"__file__": Text(posixpath.basename(file), 1)}
         self.setup: Names | None = None
-        """The arguments of the call of `setup`; None if there is no such call."""
+        """The arguments of the call of `setup`; None if the file does not call it."""
         self._steps = 0
 
     def refuse(self, line: int, what: str) -> NoReturn:
-        """Raise `ComputedError` for a value that cannot be read without running the file."""
+        """Raise `ComputedError` for a value that can only be found by running the file."""
         raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
             "Write the requirements under requirements: in envbuilder.yaml, or list another file"
@@ -237,13 +240,13 @@ class StaticReader:
         )
 
     def _step(self, count: int) -> None:
-        """Count the evaluated expressions. Raise `ComputedError` if there are too many."""
+        """Count evaluated expressions; raise `ComputedError` if there are too many."""
         self._steps += count
         if self._steps > _MOST_STEPS:
             self.refuse(1, "the file computes too much to be evaluated")
 
     def read(self, body: Iterable[ast.stmt]) -> None:
-        """Read the statements, and store the values that they assign in `names`."""
+        """Evaluate the statements, and store the values that they assign in `names`."""
         for statement in body:
             match statement:
                 case ast.ClassDef() | ast.Return():
@@ -278,7 +281,7 @@ class StaticReader:
                     _forget(statement, self.names)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression, which is `Unknown` if it cannot be evaluated."""
+        """Return the value of an expression; it is `Unknown` if it cannot be evaluated."""
         self._step(1)
         value: Any = Unknown(node.lineno)
         match node:
@@ -334,7 +337,7 @@ class StaticReader:
         return self._table(keys, [keyword.value for keyword in call.keywords])
 
     def _result(self, call: ast.Call) -> Any:
-        """Return the result of a call, which is `Unknown` if it cannot be evaluated."""
+        """Return the result of a function call; it is `Unknown` if it cannot be evaluated."""
         name = _name(call.func)
         if isinstance(call.func, ast.Name) and isinstance(
             function := self.names.get(name), ast.FunctionDef
@@ -360,7 +363,7 @@ class StaticReader:
     ) -> FileReference | Unknown:
         """Return the only file that a function reads, or `Unknown` if it also lists packages.
 
-        The path comes from the arguments of the call, else from the function's defaults or body.
+        The path comes from the arguments of the call, or else from the function's defaults or body.
         """
         nodes = [*ast.walk(function)]
         self._step(len(nodes) + len(self.names))
@@ -378,10 +381,9 @@ class StaticReader:
 
 
 _OPENING = frozenset({"open", "read_text", "parse_requirements"})
-"""Functions that read the file in their first argument, and methods of a path that read its
-file."""
+"""Functions that read the file that their first argument or their path object names."""
 _COPYING = frozenset({"list", "tuple", "set", "sorted", "map", "filter"})
-"""Functions that return the lines of their last argument almost unchanged."""
+"""Functions that return the lines in their last argument almost unchanged."""
 _JOINING = frozenset(
     {
         "abspath",
@@ -397,23 +399,23 @@ _JOINING = frozenset(
         "str",
     }
 )
-"""Functions that build a path from other paths. All paths are relative to the file's own folder."""
+"""Functions that build a path from other paths, all relative to the folder of the file itself."""
 
 
 def _name(node: ast.expr) -> str:
-    """Return the last part of a dotted name, or an empty string for any other expression."""
+    """Return the last part of a dotted name; empty for any other expression."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
-    """Return the calls of functions with these names."""
+    """Return the nodes that call a function with one of these names."""
     return [each for each in nodes if isinstance(each, ast.Call) and _name(each.func) in names]
 
 
 def _forget(statement: ast.stmt, names: Names) -> None:
-    """Mark all values as unknown that a statement may assign, or append to lists and dicts."""
+    """Mark the values as unknown that a statement may assign, or to which it may append."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
@@ -428,7 +430,7 @@ def _forget(statement: ast.stmt, names: Names) -> None:
 
 
 def _lists_packages(node: ast.AST) -> bool:
-    """Return whether a node writes a list that may contain packages, or appends to one."""
+    """Return whether a node is a list that may contain packages, or appends to such a list."""
     items: list[ast.expr] = []
     if isinstance(node, ast.List):
         items = node.elts
@@ -446,7 +448,7 @@ def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
 
 
 def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
-    """Return the path that a path function builds from its arguments, or `Unknown`."""
+    """Return the path that a path function builds from its arguments; `Unknown` if unclear."""
     is_parent = name == "dirname"
     if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
         return Unknown(node.lineno)
@@ -471,12 +473,12 @@ def _item(held: Any, key: Any, node: ast.expr) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a `Text`, or an empty string for any other value."""
+    """Return the text in a `Text`; empty for any other value."""
     return value.text if isinstance(value, Text) else ""
 
 
 def read_python(project: Path, file: str) -> StaticReader:
-    """Read a Python file of a project. Raise `InvalidError` if it cannot be read."""
+    """Evaluate a Python file in a project; raise `InvalidError` if the file cannot be read."""
     text = read_text(project, file, _LARGEST)
     reader = StaticReader(file)
     try:
@@ -493,7 +495,7 @@ def read_python(project: Path, file: str) -> StaticReader:
 
 
 def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
-    """Return the values of a setup.py, with the requirements of the chosen extras only."""
+    """Return the values in a setup.py, with the requirements of the chosen extras only."""
     reader = read_python(project, file)
     keywords = reader.setup
     if keywords is None:
@@ -526,7 +528,7 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
 def _python_lines(
     reader: StaticReader, value: Any, key: str, notes: list[str]
 ) -> list[tuple[str, str]]:
-    """Return requirements as lines for pip with their places; add notes on unknown requirements."""
+    """Return requirements as lines for pip with places; append notes on unknown ones to `notes`."""
     items = as_list(value)
     if items and not any(isinstance(item, Text | FileReference) for item in items):
         reader.refuse(getattr(items[0], "line", 1), f"{key} is computed at run time")

@@ -1,4 +1,4 @@
-"""Collect the sources of a project's packages that are not from an index."""
+"""Collect the sources of a project's packages that do not come from an index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
-    """Return the sources that lines name, without duplicates.
+    """Return the sources that the lines name, without duplicates.
 
     Raise `InvalidError` if a package has two sources on the same target.
     """
@@ -48,7 +48,7 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
-    """Return a project's resolution with the digest of each source that is a folder."""
+    """Add to a project's resolution the digest of each source that is a folder."""
     sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
     return replace(resolution, sources=tuple(sources))
 

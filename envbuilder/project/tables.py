@@ -1,7 +1,7 @@
-"""Read TOML, and the dependencies, extras and dependency groups in pyproject.toml.
+"""Read TOML files, and the dependencies, extras and dependency groups in pyproject.toml.
 
 Extras are defined by PEP 621, dependency groups by PEP 735. The file is never passed to uv, which
-would run the build backend if metadata is dynamic.
+would run the build backend if some metadata is dynamic.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _MOST_PARTS = 12
-"""Maximum number of parts of a dotted key, since tomllib takes time quadratic in this number."""
+"""Maximum number of parts in a dotted key, since tomllib takes time quadratic in this number."""
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE)
 _TOML_PLACE = r" \(at (?:line (\d+), column \d+|end of document)\)\Z"
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
-    """Return the data of a TOML document; raise `InvalidError` with the line of an error."""
+    """Parse a TOML document; raise `InvalidError` with the line of the error if it is invalid."""
     import tomllib
 
     if key := _LONG_KEY.search(text):
@@ -69,7 +69,7 @@ def parse_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) -> NoReturn:
-    """Raise `InvalidError` for an extra or group that a file does not have."""
+    """Raise `InvalidError` for an extra or group that a file does not contain."""
     possible = ", ".join(escaped(name, 60) for name in sorted(available)[:20])
     raise InvalidError(
         f"{escaped(file)}: no {kind} {escaped(name, 60)}",
@@ -78,9 +78,9 @@ def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) 
 
 
 def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
-    """Return the normalised names of extras or groups.
+    """Return the normalised names of the chosen extras or groups.
 
-    Raise `InvalidError` if a name is not available.
+    Raise `InvalidError` if one of them is not available.
     """
     chosen = set(map(types.canonical, names))
     possible = set(map(types.canonical, available))
@@ -143,7 +143,7 @@ class _Tool(Struct, frozen=True):
 
 
 class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
-    """The tables of a pyproject.toml that envbuilder uses."""
+    """The tables in a pyproject.toml that envbuilder uses."""
 
     project: _Project | None = None
     dependency_groups: dict[str, tuple[str | _Include, ...]] = {}
@@ -156,18 +156,18 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def is_poetry(self) -> bool:
-        """Whether Poetry's own tables contain the requirements."""
+        """Whether the requirements are in Poetry's own tables."""
         return "dependencies" in self.tool.poetry and not self.about.dependencies
 
     @property
     def poetry_extras(self) -> dict[str, list[str]]:
-        """Extras in Poetry's tables → their packages; empty if [project] has dependencies."""
+        """Extra in Poetry's tables → its packages; empty if [project] has dependencies."""
         extras = mapping(self.tool.poetry.get("extras")) if self.is_poetry else {}
         return {types.canonical(name): texts_of(packages) for name, packages in extras.items()}
 
     @property
     def poetry_groups(self) -> dict[str, dict[str, Any]]:
-        """Groups in Poetry's tables → their packages."""
+        """Group in Poetry's tables → its packages."""
         groups = {}
         for name, group in mapping(self.tool.poetry.get("group")).items():
             groups[types.canonical(name)] = mapping(mapping(group).get("dependencies"))
@@ -187,7 +187,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def default_groups(self) -> tuple[str, ...]:
-        """The groups that uv or Poetry installs by default."""
+        """The groups that uv or Poetry would install by default."""
         of_uv = self.tool.uv.default_groups
         if isinstance(of_uv, str):  # "all"
             return self.groups
@@ -199,7 +199,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
         )
 
     def leaves_open(self, extras: Collection[str]) -> bool:
-        """Return whether another file has the requirements, or those of some of the extras."""
+        """Return whether the requirements, or those of some of the extras, are in another file."""
         if self.is_poetry:
             return False
         if self.project is None:
@@ -212,7 +212,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def pyproject(text: str, file: str) -> Pyproject:
-    """Parse a pyproject.toml. Raise `InvalidError` if it is invalid."""
+    """Parse a pyproject.toml; raise `InvalidError` if it is invalid."""
     return decode(parse_toml(text, file), Pyproject, escaped(file))
 
 
@@ -226,10 +226,10 @@ def read_pyproject(
     *,
     is_open: bool = False,
 ) -> Listed:
-    """Return a project's requirements with the chosen extras and groups.
+    """Read a project's requirements, including those of the chosen extras and groups.
 
-    `is_open` says that other files have the remaining requirements. Raise `InvalidError` if the
-    file is invalid or lacks requirements.
+    `is_open` says that the remaining requirements are in other files. Raise `InvalidError` if the
+    file is invalid or does not state the requirements.
     """
     if not is_open:
         _require_static(tables, file, extras, groups)
@@ -286,7 +286,7 @@ def _required(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield the requirements of a project, and notes; read each extra and group only once."""
+    """Yield a project's requirements, each with a note; read each extra and group only once."""
     folder = posixpath.dirname(file)
     members = texts_of(tables.tool.uv.workspace.get("members"))
     project = tables.about
@@ -334,7 +334,7 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return each quoted text → its line, as `:3`; empty if the text occurs repeatedly."""
+    """Return each quoted text → its line, as `:3`; empty if the text occurs more than once."""
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
         for double, single in re.findall(_QUOTED, content):
@@ -344,7 +344,7 @@ def _lines_of(text: str) -> dict[str, str]:
 
 
 def _is_for(source: dict[str, Any], kind: str, name: str) -> bool:
-    """Return whether a source applies to a list; `kind` and `name` identify its extra or group."""
+    """Return whether a source applies to the extra or group with this kind and name."""
     for key in ("extra", "group"):
         if key in source and (key, types.canonical(str(source[key]))) != (kind, name):
             return False
@@ -359,9 +359,9 @@ def _from_sources(
     folder: str,
     members: Sequence[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a requirement with each of its sources in `tool.uv.sources`, and notes.
+    """Yield a requirement once for each of its sources in `tool.uv.sources`, each with a note.
 
-    If none of the sources' markers is true, the package comes from an index.
+    Where none of the markers of these sources is true, the package comes from an index.
     """
     everywhere = False
     for table in tables:
@@ -414,11 +414,11 @@ _MARKERS = frozenset(
     {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
      "python_full_version", "implementation_name"}
 )  # fmt: skip
-"""Marker variables that Pipfile uses as keys."""
+"""Marker variables that may be keys in a Pipfile."""
 
 
 def specifier(constraint: str) -> str:
-    """Convert Poetry's constraint to PEP 440; if it has alternatives, use only the last one."""
+    """Convert a Poetry constraint to PEP 440; if it has alternatives, only use the last one."""
     last = re.split(r"\|\|?", constraint[:LONGEST])[-1]
     clauses = re.split(r",|(?<=[\w*])\s+(?=[\^~<>=!0-9])", last.strip())
     return ",".join(filter(None, map(_clause, clauses)))
@@ -447,9 +447,9 @@ def _clause(text: str) -> str:
 def translated(
     name: str, value: Any, where: str, folder: str = "", extra: str = ""
 ) -> Iterator[tuple[Line, str]]:
-    """Yield each case of a requirement in another tool's table, and a note.
+    """Yield each case of a requirement in another tool's table, with a note.
 
-    Relative paths start at `folder`; `extra` is an additional marker.
+    Relative paths are relative to `folder`; `extra` is an additional marker.
     """
     for case in value if isinstance(value, list) else [value]:
         table = {"version": case} if isinstance(case, str) else case
@@ -470,7 +470,7 @@ def translated(
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
-    """Yield the conditions on a requirement as markers."""
+    """Yield the conditions in a requirement's table as markers."""
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
@@ -484,17 +484,17 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the items of a list as texts, or an empty list for any other value."""
+    """Return the items of a list as texts; for any other value, an empty list."""
     return [*map(str, value)] if isinstance(value, list) else []
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list unchanged, or a list with the single value."""
+    """Return a list unchanged; for any other value, a list that contains it."""
     return value if isinstance(value, list) else [value]
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return a table unchanged, or an empty table for any other value."""
+    """Return a table unchanged; for any other value, an empty table."""
     return value if isinstance(value, dict) else {}
 
 
@@ -502,7 +502,7 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
 def lines_of_keys(text: str) -> dict[str, str]:
-    """Return each key of a TOML document → the first line that sets the key, as `:3`."""
+    """Return each key in a TOML document → the first line that sets the key, as `:3`."""
     lines: dict[str, str] = {}
     number = 1
     end = 0
@@ -514,20 +514,20 @@ def lines_of_keys(text: str) -> dict[str, str]:
 
 
 class RequirementTables(Struct):
-    """Collects requirements from the tables of a file."""
+    """Collector of requirements from the tables in a file."""
 
     file: str
     lines: dict[str, str] = {}
-    """Name of a package → its line, as `:3`."""
+    """Name of a package → the line that requires it, as `:3`."""
     marker: str = ""
-    """The marker that is added to each collected requirement."""
+    """Marker that is added to each requirement that is collected."""
     requirements: list[Line] = []
     pythons: list[Line] = []
     itself: list[str] | None = None
     notes: list[str] = []
 
     def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
-        """Add a table of requirements; add optional requirements only if they are in `only`."""
+        """Add the requirements in a table; skip optional requirements that are not in `only`."""
         folder = posixpath.dirname(self.file)
         for name, value in mapping(table).items():
             where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
@@ -550,7 +550,7 @@ class RequirementTables(Struct):
                 raise InvalidError(f"{where}: more than {MOST} requirements")
 
     def python(self, constraint: str, where: str) -> None:
-        """Add a file's limits on Python; ignore alternatives with a note."""
+        """Add a file's limits on the Python version; ignore alternatives with a note."""
         if "|" in constraint:
             self.notes.append(
                 Dropped(
@@ -562,7 +562,7 @@ class RequirementTables(Struct):
             self.pythons += python_versions(specifier(constraint), where)
 
     def listed(self) -> Listed:
-        """Return the collected requirements."""
+        """Return the requirements that have been collected."""
         return Listed(
             requirements=tuple(self.requirements),
             pythons=tuple(self.pythons),
@@ -574,7 +574,7 @@ class RequirementTables(Struct):
 def _of_poetry(
     tables: Pyproject, file: str, text: str, extras: Iterable[str], groups: Iterable[str]
 ) -> Listed:
-    """Return the requirements in Poetry's tables, with the chosen extras and groups.
+    """Read the requirements in Poetry's tables, including those of the chosen extras and groups.
 
     If [project] has the dependencies, only the limits on Python and the groups are used.
     """

@@ -1,7 +1,7 @@
-"""The profiles and locks of a command. In a project, these are the project's variants.
+"""The profiles and locks that a command uses; in a project, these are the project's variants.
 
-A variant is a profile like any other. The project's files determine the release of the framework
-and its companions. The hardware determines the build.
+A variant is a profile that is adapted to the project. The project's files determine the release of
+the framework and its companions, and the hardware determines the build.
 """
 
 from __future__ import annotations
@@ -41,25 +41,27 @@ if TYPE_CHECKING:
 
 
 class ReleaseOptions(NamedTuple):
-    """Options for choosing releases that no lock has yet."""
+    """Options for choosing releases that no lock has decided on yet."""
 
     offered: Offered = attrgetter("pythons")
-    """A function that returns the Pythons for which the hash of a build's wheel is available."""
+    """Function that returns the Pythons for which the hash of a build's wheel is available."""
     keep: Literal["all", "usable", "none"] = "all"
-    """The locks that keep their decisions as long as the reasons hold."""
+    """Which locks keep their decisions as long as the reasons for them hold."""
     upgraded: frozenset[str] = frozenset()
-    """Packages to upgrade. If a framework is among them, its release is decided again."""
+    """Packages to upgrade. If a framework is one of them, its release is chosen again."""
     pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
-    """Environment → the Python (`pythons`) and the release (`required`) that its packages need, and
-    which packages these are."""
+    """Environment → the Python (`pythons`) and the release (`required`) that its packages need.
+
+    Each also says which packages need it.
+    """
 
 
 ANY = ReleaseOptions()
 
 
 class ProjectProfiles:
-    """One environment of a project on each of the project's profiles."""
+    """An environment of a project, on each of the project's profiles."""
 
     def __init__(
         self,
@@ -75,9 +77,9 @@ class ProjectProfiles:
     ) -> None:
         """Store the inputs.
 
-        `has_folders` says whether the project's sources exist, unlike in a bundle. `loaded` has the
-        profiles that were already read from the folders, by name. `read` returns the requirements
-        in a file. By default, `forms.read` reads each file.
+        `has_folders` says whether the folders of the project's sources exist, which they do not in
+        a bundle. `loaded` contains the profiles that were already read from `folders`, by name.
+        `read` is the function that reads the requirements in a file, by default `forms.read`.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
         self.environment = environment
@@ -91,18 +93,18 @@ class ProjectProfiles:
         self._read = read
 
     def read_files(self) -> dict[str, str]:
-        """Return the SHA-256 of each file of the project that was read, by path."""
+        """Return the SHA-256 of each project file that was read, by path."""
         return {file: file_sha256(self._project / file) for file in self.contents.read_from}
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """Return the profiles that the project lists, else all profiles with different builds."""
+        """Return the profiles that the project lists, or else all profiles whose builds differ."""
         profiles = self._definition.profiles
         if profiles is not None:
             return tuple(sorted(profiles))
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
-        """Return whether a profile for older GPUs would have the usual profile's build."""
+        """Return whether a profile for older GPUs has no builds but the usual profile's."""
         gpu = variant_of(name)
         if gpu is None:
             return False
@@ -122,21 +124,22 @@ class ProjectProfiles:
         return [(c, self.limits.conflict_with(profile, c)) for c in profile.choices().values()]
 
     def unadapted(self, name: str) -> Profile:
-        """Return a profile without the project's changes; read its files only once."""
+        """Return a profile without the project's changes; its files are read only once."""
         if name not in self._profiles:
             self._profiles[name] = profile_files.load(name, self._folders)
         return self._profiles[name]
 
     def alias_of(self, name: str) -> str:
-        """Return the profile for a name of hardware; with JAX, `cuda` means `jax-cuda`."""
+        """Return the profile for a kind of hardware; with JAX, `cuda` means `jax-cuda`."""
         other = f"{self.framework[0]}-{name}"
         return other if other in profile_files.names(self._folders) else name
 
     def of(self, profile: Profile) -> Profile:
         """Return a profile adapted to the environment.
 
-        Raise `InvalidError` if the project does not list the profile, if the profile has another
-        framework than the project, or if a line of the project cannot be combined with the profile.
+        Raise `InvalidError` if the project does not list the profile, if the profile is for a
+        framework other than the project's, or if a line of the project cannot be combined with the
+        profile.
         """
         profiles = self._definition.profiles
         if profiles is not None and profile.name not in profiles:
@@ -169,9 +172,9 @@ class ProjectProfiles:
         return adapt(profile, self.contents)
 
     def decision(self, profile: Profile) -> Decision:
-        """Return the release and the Python for a profile with several builds.
+        """Return the release and the Python version for a profile that has several builds.
 
-        Raise `InvalidError` if the project allows none of its releases.
+        Raise `InvalidError` if the project allows none of the profile's releases.
         """
         if profile.name not in self._decided:
             stays = release.stays(profile, self.limits, self._locked(profile))
@@ -184,14 +187,14 @@ class ProjectProfiles:
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
-        """The release and the Python of each profile of the project, chosen together."""
+        """The release and the Python version of each of the project's profiles, chosen together."""
         names = self._definition.profiles or profile_files.names(self._folders)
         every = map(self.unadapted, names)
         profiles = [p for p in every if p.builds and p.framework == self.framework[0]]
         return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
     def _locked(self, profile: Profile) -> Decided | None:
-        """Return the decision in a profile's lock, or None if it should not be kept."""
+        """Return the decision in a profile's lock; None if it is not to be kept."""
         moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
         if moves or self._options.keep == "none":
             return None
@@ -199,7 +202,7 @@ class ProjectProfiles:
 
     @cached_property
     def limits(self) -> Limits:
-        """The project's limits on the release of its framework, and on Python."""
+        """The project's limits on the release of its framework and on the Python version."""
         name = self.framework[0]
         framework = FRAMEWORKS[name]
         contents = self.contents
@@ -242,7 +245,7 @@ class ProjectProfiles:
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework and the reason for it; the default has no reason."""
+        """The project's framework, and the reason for it, which is empty for the default."""
         return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
@@ -250,12 +253,12 @@ class ProjectProfiles:
         return self._project / LOCKS / f"{self.environment}.{name}.json"
 
     def require_readable(self) -> None:
-        """Raise `InvalidError` for errors in the project's files that affect all hardware."""
+        """Raise `InvalidError` if the project's files contain errors that affect all hardware."""
         self.contents  # noqa: B018 (read now, and kept)
 
     @cached_property
     def contents(self) -> Contents:
-        """The environment's requirements; its files are read at most once.
+        """Everything that the environment requires; the files are read at most once.
 
         If `framework_version` is set, the files do not determine the release.
         """
@@ -273,17 +276,17 @@ class ProjectProfiles:
 
 
 def library(settings: Settings) -> Library:
-    """Return the profiles of a project, a user, and envbuilder itself, in this order.
+    """Return the profiles of the project, of the user, and of envbuilder itself, in this order.
 
-    If the project defines environments, the profiles are variants for the environment in the
-    settings. Raise `InvalidError` if there is no such environment.
+    If the project defines environments, the profiles are variants for the environment that the
+    settings name. Raise `InvalidError` if there is no such environment.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     return Library(folders, settings.configuration.signatures.locks, of_project(settings))
 
 
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
-    """Return the project's variants of profiles, or None if no project defines environments.
+    """Return the project's variants of profiles; None if no project defines environments.
 
     Raise `InvalidError` for an environment or a listed profile that does not exist.
     """
@@ -313,11 +316,11 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 
 
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
-    """Return the framework of a project and the reason for it; the default has no reason.
+    """Return a project's framework, and the reason for it, which is empty for the default.
 
-    A required framework takes precedence over packages that use a framework. Raise `InvalidError`
-    if several frameworks are required and the project's file names none. If the file names a
-    framework, all others are ordinary packages.
+    A framework that is itself required takes precedence over packages that use a framework. Raise
+    `InvalidError` if several frameworks are required and the project's file names none. If the file
+    names a framework, all others are treated as ordinary packages.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} names it"
@@ -347,10 +350,10 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
 
 
 def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
-    """Return the profile with an environment's packages, Python, variables and system packages.
+    """Add an environment's packages, Python, variables and system packages to a profile.
 
-    `decision` has the release and the Python if the profile has builds to choose from. Raise
-    `InvalidError` if a line cannot be combined with the profile.
+    `decision` has the release and the Python version if the profile has builds to choose from.
+    Raise `InvalidError` if a line cannot be combined with the profile.
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
@@ -413,7 +416,7 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
 
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then the requirements that the lines add, each once.
+    """Yield the profile's requirements, then those that the lines add, each only once.
 
     NVIDIA's libraries that the framework's builds require are skipped. They are among the lines
     because `pip freeze` lists them.
@@ -434,7 +437,7 @@ def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line
 def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Requirement]:
     """Yield the requirements that a line adds to the profile's own build of the framework.
 
-    For a package that the profile pins, only the line's extras are left. Raise `InvalidError` if
+    For a package that the profile pins, only the line's extras are added. Raise `InvalidError` if
     the line needs another version of that package.
     """
     from packaging.requirements import Requirement
@@ -472,11 +475,11 @@ def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Req
 
 
 def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -> Iterator[str]:
-    """Yield the constraints, except on packages that each build of the framework pins.
+    """Yield the constraints, except those on packages that every build of the framework pins.
 
     A project's requirements on parts of the framework become constraints, since the profile
-    determines which parts there are. So do requirements on a compiler of kernels that has another
-    name on this hardware.
+    determines which parts there are. The same applies to requirements on a kernel compiler that has
+    another name on this hardware.
     """
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
@@ -495,11 +498,11 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
 
 
 def _indexes(profile: Profile) -> dict[str, str]:
-    """Return the index for the framework and each of its companions, by name.
+    """Return the index for the framework and for each of its companions, by name.
 
-    It is the index with the profile's build of the framework. PyPI's builds of PyTorch's companions
-    are for CUDA on Linux. They would be installed beside any torch of the same version, and fail
-    when they are imported.
+    This is the index that offers the profile's build of the framework. PyPI's builds of PyTorch's
+    companions are for CUDA on Linux. They could be installed next to any torch of the same version,
+    but would fail when they are imported.
     """
     framework = FRAMEWORKS[profile.framework]
     source = next((s for name, s in profile.indexes.items() if name in framework.names), None)
@@ -507,10 +510,10 @@ def _indexes(profile: Profile) -> dict[str, str]:
 
 
 def _python(profile: Profile, contents: Contents) -> Python:
-    """Return the Python of an environment, which the project and all its files allow.
+    """Return the Python versions of an environment, which the project and all its files allow.
 
-    If images are impossible with it, a second Python is added for images. Raise `InvalidError` if
-    no Python is allowed.
+    If images are impossible with the default version, a second one is added for images. Raise
+    `InvalidError` if no version is allowed.
     """
     allowed = release.allowed(profile.python.supported, contents.pythons)
     if not allowed:
@@ -526,7 +529,7 @@ def _python(profile: Profile, contents: Contents) -> Python:
 
 
 def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]:
-    """Return the backends that can hold the environment. Raise `InvalidError` if none can."""
+    """Return the backends that can provide the environment; raise `InvalidError` if none can."""
     objections = {backend: _objection(profile, contents, backend) for backend in profile.backends}
     possible = tuple(backend for backend, objection in objections.items() if not objection)
     if not possible:
@@ -539,7 +542,7 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 
 
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
-    """Return why a backend cannot hold the environment, or an empty string if it can."""
+    """Return why a backend cannot provide the environment; empty if it can."""
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
     if contents.conda and backend != "conda":
         from envbuilder.project import conda
