@@ -278,8 +278,8 @@ def odd(kind: bytes, name: str = "usr/odd", link: str = "", **pax: str) -> bytes
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (odd(tarfile.FIFOTYPE), "neither a file nor a folder"),
-        (odd(tarfile.CHRTYPE), "neither a file nor a folder"),
+        (odd(tarfile.FIFOTYPE), "not a file, folder or link"),
+        (odd(tarfile.CHRTYPE), "not a file, folder or link"),
         (odd(tarfile.LNKTYPE, link="etc/none"), "hard link to etc/none, which does not exist"),
         (odd(tarfile.REGTYPE, "../out"), "path outside"),
         (odd(tarfile.REGTYPE, **{"SCHILY.xattr.security.capability": "x"}), "capabilities"),
