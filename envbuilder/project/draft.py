@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from envbuilder.project.repository import InstallHints
 
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
-"""Packages that README commands install only in order to install other packages."""
+"""Packages that commands in texts install only in order to install other packages."""
 _MOST_MENTIONED = 5
 """Maximum number of further files, and of extras or groups, that the comments mention."""
 _MOST_READ = 30

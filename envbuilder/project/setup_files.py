@@ -1,7 +1,7 @@
 """Read setup.cfg, and setup.py from its syntax tree, without running any of a project's code.
 
 From setup.py, only literals and the requirements files that it reads are used. The user must write
-down any requirement that setup.py computes.
+down any value that setup.py computes.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _setup_beside(project: Path, file: str) -> str:
 
 
 def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
-    """Read the sections of a setup.cfg; replace hyphens in keys by underscores.
+    """Read the sections of a setup.cfg; replace hyphens in keys with underscores.
 
     Raise `InvalidError` if the file cannot be read.
     """
