@@ -150,7 +150,7 @@ def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
         name_part = matched[1] if matched.re.groups else None
         expected = mnist.SHA256.get(name_part or "") if member.kind == "dataset" else name_part
         if name_part is not None and expected != member.sha256:
-            yield f"{member.path} has another sha256 than its name"
+            yield f"{member.path} does not have the sha256 in its name"
         if member.kind in TEXTS and member.size > LARGEST_TEXT:
             yield f"{member.path} is too large: {member.size} bytes"
     for path in paths:

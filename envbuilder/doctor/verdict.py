@@ -107,7 +107,7 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
     verdict: Verdict = "right" if level in {"note", "warning"} else "unusable"
     texts = dict.fromkeys(finding.text for finding in decisive)
     proof = "; ".join(texts) or (
-        "no GPU of this machine can run it"
+        "no GPU on this machine can run it"
         if host.gpus
         else "it runs on the CPU, because this machine has no GPU"
     )

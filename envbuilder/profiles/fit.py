@@ -441,7 +441,7 @@ def missing_engine(host: Host) -> list[Finding]:
 
 def _platform(profile: Profile, host: Host, backend: str) -> list[Finding]:
     if backend not in profile.backends:
-        return [Finding("impossible", f"it does not support the backend {backend}", "backend")]
+        return [Finding("impossible", f"it does not support the {backend} backend", "backend")]
     native = not backends.makes_image(backend)
     platforms = [p for p in profile.platforms if native or p.startswith("linux/")]
     platform = host.platform if native else docker_platform(host)

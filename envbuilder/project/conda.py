@@ -296,7 +296,7 @@ class Packages:
         if _DEFAULTS in self._every and self._conda:
             yield lines.Dropped(
                 "left out: the channel defaults, which requires a licence from Anaconda. With the"
-                f" backend conda, its packages come from {_joined(channels) or 'conda-forge'}"
+                f" conda backend, its packages come from {_joined(channels) or 'conda-forge'}"
             )
 
 

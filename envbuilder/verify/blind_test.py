@@ -187,5 +187,5 @@ def _wrong_row(answer: Any, row: Any) -> str:
     if type(answer) is not int or not 0 <= answer < CLASSES:
         return "an answer names a class that does not exist"
     if row[answer] < max(row) - _APART:
-        return f"an answer names class {answer}, which is not the most probable one of its image"
+        return f"an answer names class {answer}, which is not the most probable one for its image"
     return ""

@@ -477,7 +477,7 @@ class _Record:
         values = self.numpy.frombuffer(content, "u1", offset=8)
         if values.max() > 1:
             raise _unproven(
-                f"the recorded step {number + 1} is damaged: a mask has other values than 0 and 1"
+                f"the recorded step {number + 1} is damaged: a mask has values other than 0 and 1"
             )
         rows, columns, channels = model.DROPPED[0]
         first = values[: sizes[0]]

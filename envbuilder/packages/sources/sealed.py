@@ -264,7 +264,7 @@ def _advice(words: str) -> str:
     if not process.which("cc") and ("cc" in words or "g++" in words):
         return "Install a compiler (Debian, Ubuntu: sudo apt install g++)."
     if "urlopen" in words or "resolution" in words or "unreachable" in words:
-        return "Use a release that has a wheel: the build needs the network, which it does not get."
+        return "Use a release that has a wheel: the build needs the network, but cannot use it."
     if "CUDA_HOME" in words:
         return (
             "The package only compiles for NVIDIA's GPUs. To leave it out, add it to exclude: in"

@@ -51,7 +51,7 @@ ROSETTA = "this is x86_64 Linux translated by Rosetta, which is slow"
         (LINUX, "venv", {}, []),
         (LINUX, "docker", {}, []),
         (LINUX, "conda", {"backends": ("venv",)}, [
-            ("impossible", "it does not support the backend conda"),
+            ("impossible", "it does not support the conda backend"),
         ]),
         (LINUX, "venv", {"platforms": ("linux/arm64", "macos/arm64")}, [
             ("impossible", "it is for linux/arm64 and macos/arm64, but this host is linux/amd64"),

@@ -105,7 +105,7 @@ def test_anacondas_own_channels_are_left_out(tmp_path: Path) -> None:
         assert texts(listed.conda) == ["numpy"]
         assert listed.notes[-1] == (
             "environment.yml: left out: the channel defaults, which requires a licence from"
-            f" Anaconda. With the backend conda, its packages come from {instead}."
+            f" Anaconda. With the conda backend, its packages come from {instead}."
         )
     lay(tmp_path, {"environment.yml": "channels: [defaults]\ndependencies: [python=3.12]\n"})
     assert len(read(tmp_path, "environment.yml").notes) == 1

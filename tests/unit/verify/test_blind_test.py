@@ -120,7 +120,7 @@ NOT_TEN = "the scores of an image are not ten log-probabilities"
         ),
         (
             lambda e: [answers([7] * COUNT) | {"scores": [scores(8)] * COUNT}],
-            "an answer names class 7, which is not the most probable one of its image",
+            "an answer names class 7, which is not the most probable one for its image",
         ),
         (
             lambda e: [{**e, "scores": [[0.0] * 10] * COUNT}],
