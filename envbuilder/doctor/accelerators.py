@@ -1,7 +1,7 @@
-"""Find the problems of this host's accelerators, or of the requested profile.
+"""Find the problems with this host's accelerators, or with the requested profile.
 
-Each finding code and each GPU obstacle has a fix of one sentence. A test checks that every obstacle
-in `host.Obstacle` and every finding code has its sentence.
+Each finding code and each GPU obstacle has a fix of one sentence. A test checks that there is a
+sentence for every obstacle in `host.Obstacle` and for every finding code.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ON_MACS = {
     "system-old": "Update macOS.",
 }
 _NOTHING = ("kernels", "platform", "unsupported")
-"""Codes of findings for which the only fix is another profile that fits."""
+"""Codes of findings that can only be fixed by using another profile that fits."""
 
 
 def problems(case: Case) -> list[Problem]:
-    """Return the problems of the requested profile, or by default of each vendor's best profile."""
+    """Return the requested profile's problems, or else those of each vendor's best profile."""
     look = _Look(case)
     if case.requested is not None:
         row = ACCELERATORS[case.requested.accelerator]
@@ -86,7 +86,7 @@ def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
 
 
 class _Look:
-    """The candidate profiles of a case, each judged once on its host."""
+    """The candidate profiles of a case, each of which is judged once on the case's host."""
 
     def __init__(self, case: Case) -> None:
         self.host = case.host
@@ -142,12 +142,12 @@ class _Look:
         return result
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
-        """Return the worst level and the number of lasting findings of a profile, as a sort key."""
+        """Return a profile's worst level and its number of lasting findings, as a sort key."""
         lasting = [f for f in self.findings[profile.name] if f.code in _LASTING]
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Return the problems of the simplest profile, for a host that no profile fits."""
+        """Return the problems of the simplest profile, for a host that fits no profile."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if plainest:
             return self.of_profile(min(plainest, key=self.level), requested=True)
@@ -190,7 +190,7 @@ class _Look:
         return problems
 
     def _idle(self, gpu: Gpu) -> Problem:
-        """Return the problem of an unusable GPU that the findings of no profile mention."""
+        """Return the problem of an unusable GPU that no profile's findings mention."""
         return Problem(
             severity="limits",
             code=gpu.obstacle or "gpu",
@@ -199,9 +199,10 @@ class _Look:
         )
 
     def _joined(self, gpu: Gpu | None) -> str:
-        """Return the advice to log in again if the user has already joined the node's group.
+        """Return advice to log in again if the user has already joined the device node's group.
 
-        A process keeps the groups it was started with. Return "" if the advice does not apply.
+        A process keeps the groups with which it was started. Return "" if the advice does not
+        apply.
         """
         if gpu and gpu.obstacle == "node-closed" and gpu.render_node_group in self.around.joined:
             user = self.around.user

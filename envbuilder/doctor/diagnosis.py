@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
-"""Free space in bytes that is required if a lock does not state sizes. Most profiles need more."""
+"""Free space, in bytes, that is required if a lock does not state sizes. Most profiles need more.
+"""
 _SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
-"""The size of shared memory in bytes that Docker gives without --shm-size (docs.docker.com, docker
-run)."""
+"""The size in bytes of the shared memory that Docker provides without --shm-size (docs.docker.com,
+docker run)."""
 
 
 def diagnose(case: Case) -> tuple[Problem, ...]:
@@ -254,6 +255,6 @@ CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     _shared_memory,
     _shadowing,
 ]
-"""All checks. To add one, write a function in this module and add it to this list. If it must know
-more about this machine than programs and variables, add a field to `Around` and let
-`surroundings.look` fill it."""
+"""All checks. To add a check, write a function in this module and add it to this list. If it must
+know more about this machine than programs and variables, add a field to `Around` and let
+`surroundings.look` fill that field."""

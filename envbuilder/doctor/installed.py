@@ -1,7 +1,7 @@
 """Read the Python environment in use on this machine, whichever tool created it.
 
-Only its files are read; no program of the environment runs. The files are untrusted, so each is
-read up to a limit. A file that cannot be read counts as missing.
+Only the environment's files are read; none of its programs is run. The files are untrusted, so each
+is read up to a limit. A file that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Variables that contain the folder of the active environment."""
 _LIMIT = 256 << 10
-"""Maximum number of bytes to read of a file. The requirements in METADATA come before its
+"""Maximum number of bytes to read from a file. The requirements in METADATA come before its
 description."""
 _MOST = 20_000
 """Maximum number of names to read in a folder."""
@@ -40,7 +40,7 @@ _SITES = (
     "{0}/local/lib/python{1}/dist-packages",
     "{0}/lib/python3/dist-packages",
 )
-"""Folders of packages below a prefix. The last two are Debian's."""
+"""Package folders below a prefix. The last two are Debian's."""
 _INFO = re.compile(r"([A-Za-z0-9][\w.]*)-([^-]{1,100})(?:-py3[^-]*)?\.(?:dist|egg)-info")
 _CODE = re.compile(r"^__version__\b[^=\n]*=\s*['\"]([^'\"\n]{1,80})", re.MULTILINE)
 _RUNTIME = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([0-9]+)\.?([0-9]*)", re.MULTILINE)
@@ -54,25 +54,25 @@ class Package(Struct, frozen=True, kw_only=True):
     name: str
     """The normalised name."""
     version: str
-    """The version stated by the package's code or, by default, by its METADATA. A PyTorch version
-    includes its build: "2.5.1+cu124"."""
+    """The version stated by the package's code or, if the code states none, by METADATA. A PyTorch
+    version includes its build: "2.5.1+cu124"."""
     metadata: str
     """The version stated by METADATA."""
     site: str
-    """The folder of packages that contains it."""
+    """The package folder that contains the distribution."""
     installer: str
     requires: list[str]
 
     @property
     def release(self) -> str:
-        """The version without its build and without conda-forge's build number."""
+        """The version without its build and without conda-forge's build number (".post")."""
         return self.version.partition("+")[0].partition(".post")[0]
 
     @property
     def build(self) -> str:
-        """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names none.
+        """The build, such as "cu126", "rocm6.3" or "cpu", or "" if the version names no build.
 
-        A source build names none, whatever its local version is.
+        A build from source has none, whatever its local version is.
         """
         local = self.version.partition("+")[2]
         return local if _LOCAL.fullmatch(local) else ""
@@ -91,9 +91,9 @@ class Place(Struct, frozen=True, kw_only=True):
     """How the environment was found: an option, a variable, the folder `.venv`, or PATH."""
     prefix: str
     version: str
-    """The version of its Python (X.Y), or "" if unknown."""
+    """The version of the environment's Python (X.Y), or "" if unknown."""
     tool: str
-    """The tool that manages its packages."""
+    """The tool that manages the environment's packages."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -101,31 +101,34 @@ class Installed(Struct, frozen=True, kw_only=True):
 
     place: Place
     lost: str
-    """The missing file that the link to its Python points to, or "" if its Python exists."""
+    """The missing file to which the link to the environment's Python points, or "" if that Python
+    exists."""
     packages: dict[str, Package]
     others: list[Package]
-    """Framework packages that are hidden by another copy earlier on the environment's path."""
+    """Framework packages that are hidden by another copy, which comes earlier on the environment's
+    path."""
 
     @property
     def frameworks(self) -> dict[types.Framework, Package]:
-        """Each installed framework, with the distribution that is the framework itself."""
+        """The installed distribution of each framework: the framework itself, no companion."""
         named = {of_name(name): package for name, package in self.packages.items()}
         return {key: package for key, package in named.items() if key}
 
     def is_of_conda(self, package: Package) -> bool:
         """Return whether a distribution came from a conda channel.
 
-        pip and uv write their names into the INSTALLER file of what they install.
+        pip and uv write their own names into the INSTALLER file of each distribution that they
+        install.
         """
         return self.place.tool in {"conda", "pixi"} and package.installer in {"", "conda"}
 
 
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
-    """Return the environment of `executable` or, by default, the one in use.
+    """Return the environment of `executable` or, if it is None, the environment in use.
 
-    Return None if there is none. The environment in use is the active one, else the `.venv` of this
-    folder, else the one that PATH names. `ours` is the prefix of envbuilder's own Python, which is
-    skipped on PATH. Raises `InvalidError` if `executable` is not an interpreter.
+    The environment in use is the active one, else the `.venv` in this folder, else the one that
+    PATH names. Return None if there is none. `ours` is the prefix of envbuilder's own Python, which
+    is skipped on PATH. Raises `InvalidError` if `executable` is not an interpreter.
     """
     named = [(f"{environ[name]}/bin/python", name) for name in filter(environ.get, ACTIVE)]
     if environ.get("PWD"):
@@ -178,7 +181,7 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
 def _sites(
     prefix: str, version: str, config: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, None]:
-    """Return the folders of packages in the order in which Python searches them."""
+    """Return the package folders in the order in which Python searches them."""
     user = f"{environ.get('HOME')}/.local"
     roots = [prefix] if config else [user, prefix]
     if config.get("include-system-site-packages") == "true":
@@ -190,7 +193,7 @@ def _sites(
 
 
 def _packages(reader: Reader, site: str) -> Iterator[Package]:
-    """Yield the distributions installed in a folder of packages."""
+    """Yield the distributions that are installed in a package folder."""
     for folder in reader.folder(site, _MOST):
         if match := _INFO.fullmatch(folder):
             name = types.canonical(match[1])
@@ -208,9 +211,9 @@ def _packages(reader: Reader, site: str) -> Iterator[Package]:
 
 
 def _stated(code: str, version: str) -> str:
-    """Return the version in a framework's version.py, including the build if the file states one.
+    """Return the version in the text of a framework's version.py, with its build if stated there.
 
-    Without a version in `code`, return `version`.
+    If `code` contains no version, return `version`.
     """
     if match := _CODE.search(code):
         version = match[1]
@@ -254,8 +257,8 @@ def lacking(
 ) -> list[str]:
     """Return the shared libraries that a framework needs but that are not installed anywhere.
 
-    `system` contains the names of libraries that the loader knows. Libraries that come with drivers
-    are ignored, because they are not part of environments.
+    `system` contains the names of the libraries that the system's loader knows. Libraries that come
+    with drivers are ignored, because they are not part of environments.
     """
     site = Path(env.frameworks[key].site)
     needs = {}

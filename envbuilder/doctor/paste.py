@@ -61,11 +61,12 @@ END
 »pixi add --pypi{needs}""",
     "envbuilder": Hint("", ("build",)).command_line(),
 }
-"""Tool → its commands. The parts in «» add an index other than the default one."""
+"""For each tool, its installation commands. The parts in «» add an index other than the default
+one."""
 _INDEX = re.compile("«(.*?)»", re.DOTALL)
 _INSTEAD = {"conda": "pip", "pixi": "pixi of PyPI"}
-"""Tool → the tool to use instead for builds that conda-forge lacks. conda-forge has PyTorch's CUDA
-builds."""
+"""For each tool, the one to use instead for builds that conda-forge lacks. conda-forge has
+PyTorch's CUDA builds."""
 _AGAIN = {"pip": " --force-reinstall", "uv": " --reinstall"}
 _REMOVE = {
     "pip": "{python} -m pip uninstall -y",
@@ -74,7 +75,7 @@ _REMOVE = {
     "pdm": "pdm remove",
     "poetry": "poetry remove",
 }
-"""Tool → the command that removes packages."""
+"""For each tool, the command that removes packages."""
 _EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
 
 
@@ -88,7 +89,8 @@ def lines(
 ) -> str:
     """Return the commands that install this build in an environment.
 
-    `url` returns the URL of an index by the index's name. `again` reinstalls a damaged build.
+    `url` returns the URL of an index, given the index's name. With `again`, the commands reinstall
+    a damaged build.
     """
     package = env.frameworks[key]
     is_cuda = build.build.startswith("cu")

@@ -32,7 +32,7 @@ class Around(Struct, frozen=True, kw_only=True):
     joined: frozenset[str] = frozenset()
     """Groups that the user has joined, but that are not yet active in this session."""
     has: Callable[[str], object] = lambda program: False
-    """Return whether a program is installed."""
+    """A function that returns whether a program is installed."""
     variables: Mapping[str, str] = {}
     """The environment variables of this process."""
     shadowing: tuple[str, ...] = ()
@@ -44,13 +44,13 @@ class Around(Struct, frozen=True, kw_only=True):
     closed: tuple[str, ...] = ()
     """Folders of envbuilder that this user cannot write to."""
     shared_store: str = ""
-    """Why the shared store cannot be used. Empty if it can be, or if there is none."""
+    """Why the shared store cannot be used. Empty if it can be used, or if there is none."""
     altered: tuple[str, ...] = ()
-    """Sentences about changes in environments to files that other environments share."""
+    """Sentences about environments in which files shared with other environments were changed."""
     backends: tuple[str, ...] = ()
     """The backends of the requested profile."""
     python: str = ""
-    """Why no interpreter is suitable. Empty if one is, or if none was searched for."""
+    """Why no interpreter is suitable. Empty if one is suitable, or if none was searched for."""
     python_fix: str = ""
     engine: str = ""
     """Why the container engine cannot be used. Empty if it can be, or if there is none."""
@@ -67,7 +67,8 @@ class Case(Struct, frozen=True, kw_only=True):
     requested: Profile | None = None
     """The profile to diagnose, or None to diagnose the profiles that fit best."""
     advice: Callable[[Profile, Host], str] = lambda profile, host: ""
-    """Return a sentence on a release that would work better on a host than the profile's, or ""."""
+    """A function that returns a sentence about a release that would work better on a host than the
+    profile's release, or ""."""
 
 
 def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:
@@ -98,7 +99,7 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
 
 
 def _user(*, root: bool) -> str:
-    """Return the user's name, under sudo the caller's. Return "" for a uid without a name."""
+    """Return the user's name, or the caller's under sudo. Return "" for a uid without a name."""
     import pwd
 
     # Only for sudo to root: `sudo -u other` also sets the variable.
@@ -160,7 +161,7 @@ def _engine(host: Host) -> tuple[str, str]:
 def _rooms(
     profile: Profile | None, lock: Lock | None, host: Host, settings: Settings
 ) -> tuple[Disk, ...]:
-    """Return the disks of the store and the environments, and the space the lock's files need."""
+    """Return the disks of the store and of the environments, and the space the lock needs."""
     files = _files(profile, lock, host)
     environment = Room(folder=str(settings.envs_dir), bytes=unpacked(files))
     return disks((download_room(files, settings), environment))

@@ -40,7 +40,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "right": ("right", "green"),
     "none": ("no framework", "cyan"),
 }
-"""Verdict → its words and its style on a screen, worst first."""
+"""For each verdict, worst first, its words and its style on a screen."""
 _SLOW = frozenset({"kernels-partly", "kernels-ptx"})
 
 
@@ -66,15 +66,15 @@ class Around(NamedTuple):
     """What affects the verdict besides the environment and the host."""
 
     url: Callable[[str], str]
-    """Return the URL of an index by its symbolic name."""
+    """A function that returns the URL of an index, given the index's symbolic name."""
     system: bytes = b""
     """The names of the libraries that this machine's loader knows. Empty if the host is another
-    one."""
+    machine."""
     environ: Mapping[str, str] = {}
 
 
 def judge(env: Installed, host: Host, around: Around) -> Judgement:
-    """Return the verdict on the framework of an environment that has the most severe problem."""
+    """Return the verdict on the environment's framework that has the most severe problem."""
     judged = [_judged(env, key, host, around) for key in env.frameworks]
     if env.lost:
         proof = f"the Python that it was made from no longer exists: {env.lost}"
@@ -150,7 +150,10 @@ def _judged(env: Installed, key: types.Framework, host: Host, around: Around) ->
 
 
 def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Host) -> str:
-    """Return the accelerator that the framework uses, or should try if its build is unknown."""
+    """Return the accelerator that the framework uses.
+
+    If the framework's build is unknown, return the accelerator that it should try.
+    """
     if findings:
         return row.name
     rows = (of_vendor(gpu.vendor) for gpu in host.gpus)
@@ -158,9 +161,9 @@ def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Hos
 
 
 def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
-    """Return the build of a framework, its name, and what it needs.
+    """Return the build of a framework, the name of the build, and what it needs.
 
-    The build is None if no table has it. The name is "" if it is unknown.
+    The build is None if no table lists it. The name is "" if it is unknown.
     """
     package = env.frameworks[key]
     versions = {name: each.version for name, each in env.packages.items()}
@@ -254,7 +257,7 @@ def _title(key: types.Framework, release: str, build: str) -> str:
 
 
 def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
-    """Yield the requirements that apply to the environment, without invalid ones and extras."""
+    """Yield the requirements that apply to the environment, skipping invalid ones and extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     version = env.place.version

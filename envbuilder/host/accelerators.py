@@ -1,7 +1,7 @@
-"""The table of accelerators; each row is at the end of its vendor's module in `host/gpus/`.
+"""The table of accelerators. Each row is defined at the end of its vendor's module in `host/gpus/`.
 
 The first accelerator that fits is chosen. The CPU, which every host has, comes last. The payload
-imports nothing from envbuilder, and has rows of the same names in
+imports nothing from envbuilder, so it has rows of the same names in
 `payload/machine/accelerators.py`.
 """
 
@@ -19,7 +19,7 @@ ACCELERATORS = {row.name: row for row in (nvidia.CUDA, amd.ROCM, intel.XPU, appl
 
 
 def of_vendor(vendor: str) -> Accelerator | None:
-    """Return the row for a vendor's GPUs; None if no profile supports them."""
+    """Return the row for a vendor's GPUs, or None if no profile supports that vendor."""
     for row in ACCELERATORS.values():
         if row.vendor == vendor:
             return row
@@ -27,5 +27,5 @@ def of_vendor(vendor: str) -> Accelerator | None:
 
 
 def of_gpus() -> tuple[Accelerator, ...]:
-    """Return the rows for GPUs, without the CPU's row."""
+    """Return the rows for GPUs, which are all rows except the CPU's."""
     return tuple(row for row in ACCELERATORS.values() if row.vendor)

@@ -1,7 +1,7 @@
-"""Identify the CPU, and decide how much of it and of the memory this process may use.
+"""Identify the CPU, and decide how much CPU and memory this process may use.
 
 `payload.machine.threads` locates the limits of this process's cgroup, so that an image's entrypoint
-finds the same limits. Limits of groups above a container's namespace are never visible.
+finds the same limits. Limits of cgroups above a container's namespace are never visible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _LIMITS = {
     ("memory", 2): ("memory.max",),
 }
 _CPUINFO_LIMIT = 4 << 20
-"""Maximum size in bytes of /proc/cpuinfo, from a kernel or a recorded tree. 512 CPUs take 1 MB."""
+"""Maximum number of bytes to read of /proc/cpuinfo, from a kernel or a recorded tree. 512 CPUs take
+1 MB."""
 _DESCRIPTION_LIMIT = 1 << 16
 """Number of bytes at the start of /proc/cpuinfo that contain the description of the first CPU."""
 _CPUS = "sys/devices/system/cpu"
@@ -43,7 +44,7 @@ _GIVEAWAYS = (
 
 
 def read_limits(reader: Reader) -> None:
-    """Read the cgroups of this process, where they are mounted, and their limits."""
+    """Read this process's cgroups, where they are mounted, and which limits they set."""
     cgroups = reader.file(_CGROUP)
     mounts = reader.file(_MOUNTS)
     for controller in ("cpu", "memory"):
@@ -64,7 +65,7 @@ def memory_limit(snapshot: Snapshot) -> int | None:
 
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
-    """Return the path of a file with limits that exists but cannot be read, and why; else None."""
+    """Return the path of a limit file that exists but cannot be read, and the reason, or None."""
     names = set[str]().union(*_LIMITS.values())
     for path, reason in snapshot.unreadable.items():
         if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
@@ -73,26 +74,26 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
-    """Yield the `controller` limits of this process's cgroup and its parents, as text."""
+    """Yield the `controller` limits of this process's cgroup and of its parents, as text."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
     for folder, version in threads.cgroup_folders(cgroups, snapshot.text(_MOUNTS), controller):
         yield " ".join(snapshot.text(f"{folder}/{name}") for name in _LIMITS[controller, version])
 
 
 class _Processor(Struct, frozen=True):
-    """One logical CPU of `/proc/cpuinfo`."""
+    """One logical CPU listed in `/proc/cpuinfo`."""
 
     number: int
     socket: int | None
     core: int | None
     cores: int | None
-    """Number of cores of the CPU's socket."""
+    """Number of cores in the CPU's socket."""
     part: tuple[int | None, int | None]
     """Implementer and part number of a 64-bit ARM core."""
 
 
 def read(reader: Reader) -> None:
-    """Read the CPU's description and caches, the CPUs that this process may use, and its quota."""
+    """Read the CPU's description and caches, the CPUs this process may use, and its quota."""
     reader.file("proc/sys/kernel/arch")
     reader.file("proc/self/status")
     read_limits(reader)
@@ -200,7 +201,7 @@ def _first(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """Return all CPUs in `/proc/cpuinfo`; ignore an unterminated last line, which may be cut."""
+    """Parse all CPUs in `/proc/cpuinfo`; ignore an unterminated last line, which may be cut off."""
     processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
         number = integer(_field(block, "processor"))
@@ -217,7 +218,10 @@ def _processors(text: str) -> tuple[_Processor, ...]:
 
 
 def _field(block: str, key: str) -> str | None:
-    """Return one field of a block. With 256 CPUs, this is faster than parsing all fields."""
+    """Return the value of one field in a block of `/proc/cpuinfo`, or None if it is missing.
+
+    With 256 CPUs, this is faster than parsing all fields.
+    """
     line = f"\n{block}".partition(f"\n{key}")[2].partition("\n")[0]
     rest, separator, value = line.partition(":")
     if separator and not rest.strip():
@@ -226,7 +230,7 @@ def _field(block: str, key: str) -> str | None:
 
 
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
-    """Return the names of all kinds of cores: some machines have big and small cores."""
+    """Return the names of all kinds of cores, since some machines have big and small cores."""
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
     return " + ".join(filter(None, names)) or None
@@ -244,7 +248,8 @@ def _cores(
     """Return how many of the given CPUs each physical core has; empty if any core is unknown.
 
     In AMD's sockets with two dies, the cores of both dies have the same numbers, so /proc/cpuinfo
-    shows only half of the cores. /sys is right (Magny-Cours: 12 cores, numbered 0 to 5 twice).
+    shows only half of the cores, while /sys shows all (Magny-Cours: 12 cores, numbered 0 to 5
+    twice).
     """
     shared: dict[int, frozenset[int]] = {}
     for siblings in _siblings(snapshot, cpus):
@@ -301,7 +306,10 @@ def _sockets(
 
 
 def _nodes(snapshot: Snapshot) -> int | None:
-    """Return the number of NUMA nodes with CPUs; others hold only a GPU's or CXL card's memory."""
+    """Return the number of NUMA nodes with CPUs, or None if it is unknown.
+
+    Nodes without CPUs hold only the memory of a GPU or a CXL card.
+    """
     with_cpus = cpu_list(snapshot.text(f"{_NODES}/has_cpu"))
     if with_cpus is None:
         with_cpus = _numbers("node", snapshot.names(_NODES))
@@ -309,7 +317,7 @@ def _nodes(snapshot: Snapshot) -> int | None:
 
 
 def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
-    """Return the total size of all level-3 caches in bytes; None if one could not be read."""
+    """Return the total size of all level-3 caches in bytes, or None if one could not be read."""
     total = 0
     counted: set[int] = set()
     for cpu in sorted(everything):
@@ -330,7 +338,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 
 
 def _size(text: str | None) -> int | None:
-    """Return a cache's size, such as "32768K", in bytes; None if it cannot be parsed."""
+    """Parse a cache's size, such as "32768K", into bytes; return None if that is not possible."""
     word = (text or "").strip()
     amount = integer(word[:-1])
     unit = _UNITS.get(word[-1:])
@@ -340,6 +348,6 @@ def _size(text: str | None) -> int | None:
 
 
 def _numbers(stem: str, names: Iterable[str]) -> frozenset[int]:
-    """Return the numbers in names such as cpu0 and cpu12."""
+    """Return the numbers at the end of names such as cpu0 and cpu12."""
     found = (integer(n.removeprefix(stem)) for n in names if n.startswith(stem))
     return frozenset(n for n in found if n is not None and n < threads.MOST_CPUS)

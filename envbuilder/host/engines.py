@@ -1,4 +1,4 @@
-"""Find the container engines that answer, and the installed programs that give containers a GPU.
+"""Find the container engines that respond, and the installed programs that give containers a GPU.
 
 Engines are queried over their Unix sockets. `engines.json` in a recorded tree has the form that
 `ask` returns. It maps each socket, relative to the root, to {"Version", "Components", "Info"} (the
@@ -27,7 +27,7 @@ from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
-"""Sockets of the system-wide engine; on most systems, both paths lead to the same socket."""
+"""Sockets of the system-wide Docker engine; on most systems, both paths lead to the same socket."""
 _PODMAN = "run/podman/podman.sock"
 _SESSION = ("docker.sock", "podman/podman.sock")
 # Docker Desktop on macOS and on Linux, Colima, OrbStack.
@@ -38,23 +38,25 @@ _HOME = (
     ".orbstack/run/docker.sock",
 )
 NAMED = "DOCKER_HOST"
-"""Key used instead of a socket's path if this variable does not name a Unix socket."""
+"""Key used instead of a socket's path if the variable DOCKER_HOST does not name a Unix socket."""
 HIDDEN = "its folder is closed to this user"
 """Error for a socket that may or may not exist."""
 _SECONDS = 0.3
 _FULL_SECONDS = 2.0
-"""Limits on the wait for an answer on a socket, in seconds: the usual one, and with `full`."""
+"""Time to wait for an answer on a socket, in seconds: the usual limit, and the limit with `full`.
+"""
 _LIMIT = 1 << 16
 _INFO_LIMIT = 1 << 20
-"""Limits on the answers to /version and /info, in bytes. The program at the socket is untrusted."""
+"""Maximum sizes of the answers to /version and /info, in bytes. The program at the socket is
+untrusted."""
 _MOST_ANSWERS = 32
-"""Maximum number of sockets in a recorded tree, which is untrusted."""
+"""Maximum number of sockets that are read from a recorded tree, which is untrusted."""
 _OK = re.compile(rb"HTTP/1\.[01] 200\b")
 _ANSWERS = "engines.json"
 _FULL = "full.json"
 _BUILDX_VERSION = "docker buildx version"
 _MOST = 32
-"""Maximum number of an engine's runtimes."""
+"""Maximum number of an engine's runtimes that are read."""
 # Where the docker client searches for plugins; in /opt/homebrew only if configured.
 _PLUGIN_FOLDERS = (
     "usr/local/lib/docker/cli-plugins",
@@ -77,25 +79,28 @@ _VERSION = re.compile(r"v?([0-9]{1,6}\.[0-9A-Za-z.+~-]{1,40})\Z", re.ASCII)
 
 
 class Component(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """A component of an engine."""
+    """One component of an engine, as /version lists it."""
 
     name: str = ""
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
-    """A runtime that an engine can start containers with."""
+    """A runtime with which an engine can start containers."""
 
     path: str = ""
 
 
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The used fields of the response to /info (moby, api/types/system/info.go)."""
+    """The fields of the response to /info that are used (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The used fields of /version, with `info` if requested, or `error` if there was no answer."""
+    """The fields of the response to /version that are used.
+
+    `info` is the response to /info, if it was requested. `error` says why there was no answer.
+    """
 
     version: str = ""
     components: tuple[Component, ...] | None = None
@@ -132,9 +137,9 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
 
 
 def parse(text: str | None) -> dict[str, Answer]:
-    """Return the recorded answers by socket; empty if `text` as a whole is damaged.
+    """Parse the recorded answers, by socket; return nothing if `text` as a whole is damaged.
 
-    For a single damaged answer, `error` says why.
+    If a single answer is damaged, its `error` says why.
     """
     try:
         recorded = decoding.from_json(text or "{}", dict[str, Any])
@@ -150,7 +155,7 @@ def parse(text: str | None) -> dict[str, Answer]:
 
 
 def _places(session: str, home: str, docker_host: str) -> Iterator[str]:
-    """Yield the paths, relative to the root, of sockets where engines may listen."""
+    """Yield the paths, relative to the root, of the sockets on which engines may listen."""
     yield from (*DOCKERS, _PODMAN)
     for folder, names in ((session, _SESSION), (home, _HOME)):
         if folder:
@@ -209,9 +214,9 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
 
 
 def read(reader: Reader, *, full: bool) -> None:
-    """Read engines, plugins and runtimes.
+    """Read which engines, plugins and runtimes there are.
 
-    On the live machine, query each socket; with `full`, request more and run buildx. For a recorded
+    On the live machine, query each socket; with `full`, request more and run buildx. In a recorded
     tree, only read files.
     """
     plugins: tuple[str, ...] = _PLUGIN_FOLDERS
@@ -231,7 +236,7 @@ def read(reader: Reader, *, full: bool) -> None:
 
 
 def decide(snapshot: Snapshot) -> Containers:
-    """Return the engines, plugins and runtimes in a snapshot."""
+    """Return the engines, plugins and runtimes that a snapshot shows."""
     answers = _recorded(snapshot.files)
     version = _buildx_version(snapshot)
     return Containers(

@@ -20,8 +20,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     """`image`: an image for a container engine. `prefix`: a folder on this machine, whose
     environment uses the machine's C library, drivers and operating system."""
     automatic: bool = True
-    """Whether the backend may be used without being requested. conda may not, unless it is a
-    profile's only backend: it needs its own lock, and none is shipped."""
+    """Whether the backend may be used without being requested. conda may not be, unless it is a
+    profile's only backend: it needs its own lock, and envbuilder ships none."""
 
 
 _TABLE = (
@@ -30,7 +30,7 @@ _TABLE = (
     Backend(name="conda", makes="prefix", automatic=False),
 )
 BACKENDS = {backend.name: backend for backend in _TABLE}
-"""Name → backend, in order of preference."""
+"""The backends by name, in order of preference."""
 IMAGE: types.Backend = "docker"
 """The backend to use if an image is requested without naming a backend."""
 EXTERNAL: types.Backend = "venv"

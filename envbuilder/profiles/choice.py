@@ -44,7 +44,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     reason: str
     fits: tuple[Fit, ...]
     judged: Mapping[str, tuple[BackendFit, ...]]
-    """Profile → its fit with each backend."""
+    """For each profile, its fit with each backend."""
 
 
 def choose(
@@ -89,11 +89,11 @@ def require_host(
     locked: bool = True,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return how a profile fits this host. Raise `HostError` if the host cannot run it.
+    """Return how a profile fits this host. Raise `HostError` if the host cannot run the profile.
 
     The error's hint names another profile that fits; other profiles are read only for this hint.
     `locked` means that the wheels from the profile's lock will be used. `judged` is the result of
-    `fit.judge_backends` for this lock, if the caller has it.
+    `fit.judge_backends` for this lock, if the caller already has it.
     """
     lock = library.lock(profile.name) if locked else None
     fit = judge(
@@ -171,7 +171,7 @@ def choose_best(
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
-    """Yield the usual profile for each kind of GPU on this host for which no profile fits."""
+    """Yield the usual profile for each kind of GPU on this host that no profile fits."""
     fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
     for row in filter(None, map(of_vendor, dict.fromkeys(gpu.vendor for gpu in host.gpus))):
         usual = [p for p in profiles if p.accelerator == row.name and not p.opt_in]
@@ -180,7 +180,7 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
-    """Return how to make the chosen profile work, or better profiles that only lack an engine."""
+    """Return how to make the chosen profile work, or which better profiles lack only an engine."""
     better = []
     for candidate in choice.fits:
         if candidate.profile == choice.profile:
@@ -193,7 +193,7 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
 
 
 def _require_lock(fit: Fit, lock: Lock | None) -> Fit:
-    """Return the fit of a profile, changed to `no` if the profile has no usable lock."""
+    """Return the fit of a profile, with its verdict changed to `no` if there is no usable lock."""
     if lock is not None and lock.state != "unlocked":
         return fit
     reasons = [f"it has no lock: run `envbuilder lock --profile {fit.profile}`"]
@@ -257,9 +257,10 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
 
 
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
-    """Return the main obstacle for each vendor of GPUs on this host.
+    """Return the main obstacle for each GPU vendor on this host.
 
-    It is the first reason against that vendor's profile with the fewest reasons.
+    For each vendor, take the profile with the fewest reasons against it; the first of those reasons
+    is the main obstacle.
     """
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
@@ -273,9 +274,9 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
 
 
 def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> Hint:
-    """Return a hint that names a profile to use instead.
+    """Return a hint that names another profile to use.
 
-    If it uses the CPU instead of a GPU, the hint says so.
+    If that profile uses the CPU instead of a GPU, the hint says so.
     """
     see = "To see what was found"
     detect = ("detect",)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Offers = Iterable[tuple[releases.Chosen, str]]
-    """A profile's releases, newest first, each with the reason why the project cannot use it, or
-    ""."""
+    """A profile's releases, newest first. Each comes with the reason why the project cannot use it,
+    or with "" if the project can."""
 
 _NONE: Packages = {}
 Verdict = Literal["fits", "warnings", "no"]
@@ -57,8 +57,8 @@ _WORKS: tuple[Level, ...] = ("note", "warning")
 _NEWEST_DRIVER = "9999"
 """A version newer than any driver, used to find out whether a newer driver would help."""
 OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
-"""Codes of findings that concern a framework's build. Another release may not have these problems.
-"""
+"""Codes of findings that concern a framework's build. Another release of the framework may not have
+these problems."""
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
-    """Return the reason why the profile works only in an image here, or "" if that is not so.
+    """Return the reason why the profile works only in an image here, or "" if that is not the case.
 
     The text is meant to follow "image only: ".
     """
@@ -213,7 +213,7 @@ def only_image(every: tuple[BackendFit, ...]) -> str:
 
 
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
-    """Return how to use a profile that works here only in an image, in one or two sentences.
+    """Return how to use a profile that works only in an image here, in one or two sentences.
 
     Return "" if the profile works natively, or does not work at all.
     """
@@ -232,7 +232,7 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
-    """Return the image's fit and the native fit if only the image works, else None."""
+    """Return the image's fit and the native fit if only the image works, otherwise None."""
     image = best_of(every, images=True)
     native = best_of(every, images=False)
     if image and native and image.works and not native.works:
@@ -264,7 +264,7 @@ def findings(
     lock: Lock | None = None,
     packages: Packages = _NONE,
 ) -> tuple[Finding, ...]:
-    """Return all findings about a profile on a host with one backend.
+    """Return all findings about a profile with one backend on a host.
 
     `packages` is the device code in the profile's packages, as far as it has been read.
     """
@@ -316,11 +316,11 @@ def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
 
 
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
-    """Return a sentence on a release that would work better than the locked one, and how to get it.
+    """Return a sentence that names a release that would work better, and says how to get it.
 
     `offers` are the profile's releases, newest first, each with the reason why the project cannot
     use it, or "". If no release works on the host, the sentence names the oldest sufficient driver.
-    Return "" if no release is better, or if the locked release is unknown.
+    Return "" if no release is better than the locked one, or if the locked release is unknown.
     """
     limits = {}
     usual = set[releases.Build]()
@@ -341,10 +341,11 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     present = age.get(current.release if current else profile.release or "", -1)
 
     def cost(build: releases.Build) -> tuple[int, ...]:
-        """Return a sort key: allowed builds come before builds that the project rules out.
+        """Return a sort key that puts allowed builds before builds that the project rules out.
 
-        Among allowed builds, prefer the profile's own, then the present release, then newer
-        releases. Among the others, prefer the nearest release, and a newer release to an older one.
+        Allowed builds are sorted with the profile's own first, then the present release, then newer
+        releases. Among the others, the nearest release comes first, and a newer release before an
+        older one.
         """
         rank = age[build.release]
         if limits[build.release]:
@@ -381,10 +382,10 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
 def _best(
     profile: Profile, host: Host, among: Container[str]
 ) -> tuple[Level, list[releases.Build]]:
-    """Return the best level among builds of the given releases, and the builds that reach it.
+    """Return the best level among the builds of the given releases, and the builds that reach it.
 
-    The builds are ordered newest first. Where tables list kernels, builds with unknown kernels are
-    skipped: they may or may not work, and advice needs a source.
+    The builds are ordered newest first. Where the tables list kernels, builds with unknown kernels
+    are skipped: they may or may not work, and advice needs a source.
     """
     has_kernels = ACCELERATORS[profile.accelerator].states_kernels
     rated = {
@@ -510,7 +511,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    """Return the findings about missing required CPU flags, or else about desirable ones."""
+    """Return the findings about missing CPU flags that are required or, if none is, desirable."""
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")
     desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")

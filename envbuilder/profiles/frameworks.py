@@ -1,4 +1,4 @@
-"""The frameworks that profiles can have, one row each. The payload has its own table.
+"""The table of frameworks that profiles can use. The payload has its own table.
 
 The hardware determines the build of a framework; the project chooses its release. The rows contain
 all differences between frameworks, except those in the payload.
@@ -19,7 +19,7 @@ DEFAULT: types.Framework = "torch"
 
 
 _BUILD_EXTRA = r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0-9-]*"
-"""Pattern for normalised extras that select a framework's build for some hardware."""
+"""Pattern for normalised extras that select a framework's build for a kind of hardware."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
@@ -32,23 +32,24 @@ class Framework(Struct, frozen=True, kw_only=True):
     """Other distributions that belong to the framework's builds. An environment contains only those
     of its profile."""
     companions: frozenset[str] = frozenset()
-    """Distributions with a build for each kind of hardware that a project may list as well."""
+    """Distributions that have a build for each kind of hardware, and that a project may list as
+    well."""
     libraries: str
-    """Pattern for runtime libraries of which the framework's builds require exact versions."""
+    """Pattern for the runtime libraries whose exact versions the framework's builds require."""
     kernel_compilers: dict[str, frozenset[str]] = {}
-    """Accelerator → the names of the framework's kernel compiler for it."""
+    """For each accelerator, the names of the framework's kernel compiler for it."""
     used_by: str = ""
-    """Pattern for distributions whose use shows that a project uses the framework."""
+    """Pattern for distributions that only projects with this framework use."""
     conda: dict[str, str]
-    """Name in conda channels → name on PyPI, for the framework's conda packages."""
+    """For each of the framework's conda packages, its name on PyPI."""
     conda_cores: frozenset[str] = frozenset()
     """Conda packages that contain the framework's code, but that projects do not list themselves.
     """
     conda_libraries: str
-    """Pattern for conda packages that select a build of the framework or contain libraries of its
-    wheels."""
+    """Pattern for conda packages that select a build of the framework or contain libraries that are
+    part of its wheels."""
     extensions: dict[str, str] = {}
-    """Value of `expects.extension` → the distribution that provides the extension."""
+    """For each value of `expects.extension`, the distribution that provides the extension."""
     index_hosts: tuple[str, ...] = ()
     """Hosts of indexes that contain only the framework's builds."""
 
@@ -67,7 +68,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return frozenset().union(*self.kernel_compilers.values()) - here
 
     def is_library(self, name: str) -> bool:
-        """Return whether a distribution is a runtime library of the framework's builds."""
+        """Return whether a distribution is a runtime library that the framework's builds use."""
         # Compiled at the first use, and kept by `re`: patterns are a tenth of the start-up's time.
         return bool(re.fullmatch(self.libraries, name))
 
@@ -167,7 +168,7 @@ def first_profile(framework: types.Framework, accelerator: types.Accelerator) ->
 
 
 def of_build(name: str) -> Framework | None:
-    """Return the framework to whose builds a distribution (normalised) belongs, or None."""
+    """Return the framework to whose builds a (normalised) distribution belongs, or None."""
     for row in FRAMEWORKS.values():
         if name in row.builds:
             return row
@@ -175,7 +176,7 @@ def of_build(name: str) -> Framework | None:
 
 
 def of_conda(name: str) -> str | None:
-    """Return the distribution for a framework's conda package, or None for other packages."""
+    """Return the name on PyPI for a framework's conda package, or None for other packages."""
     for row in FRAMEWORKS.values():
         if name in row.conda:
             return row.conda[name]
@@ -183,7 +184,7 @@ def of_conda(name: str) -> str | None:
 
 
 def of_name(name: str) -> types.Framework | None:
-    """Return the framework that a distribution (normalised) is, or None if it is none."""
+    """Return the framework that a (normalised) distribution is, or None if it is not one."""
     for key, row in FRAMEWORKS.items():
         if name in row.names:
             return key
@@ -191,7 +192,10 @@ def of_name(name: str) -> types.Framework | None:
 
 
 def of_user(name: str) -> types.Framework | None:
-    """Return the framework that a distribution (normalised) belongs to or uses, or None."""
+    """Return the framework to which a (normalised) distribution belongs, or that it uses.
+
+    Return None if there is none.
+    """
     for key, row in FRAMEWORKS.items():
         if name in row.builds or (row.used_by and re.fullmatch(row.used_by, name)):
             return key
@@ -199,12 +203,12 @@ def of_user(name: str) -> types.Framework | None:
 
 
 def is_build_extra(extra: str) -> bool:
-    """Return whether an extra (normalised) selects a framework's build for some hardware."""
+    """Return whether a (normalised) extra selects a framework's build for a kind of hardware."""
     return bool(re.fullmatch(_BUILD_EXTRA, extra))
 
 
 def is_runtime(name: str) -> bool:
-    """Return whether a distribution (normalised) is a runtime library of any framework."""
+    """Return whether a (normalised) distribution is a runtime library of any framework."""
     return any(row.is_library(name) for row in FRAMEWORKS.values())
 
 

@@ -32,7 +32,7 @@ class Variants(Protocol):
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework and the reason for it. The reason is "" for the default."""
+        """The project's framework and the reason for it, which is "" for the default framework."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
@@ -41,7 +41,7 @@ class Variants(Protocol):
         """Return a profile's releases, each with the reason why the project cannot use it."""
 
     def alias_of(self, name: str) -> str:
-        """Return the profile that a hardware name means, for example `jax-cuda` for `cuda`."""
+        """Return the profile that a hardware name stands for, for example `jax-cuda` for `cuda`."""
 
     def unadapted(self, name: str) -> Profile:
         """Return a profile without the project's changes."""
@@ -50,7 +50,7 @@ class Variants(Protocol):
         """Return the project's variant of a profile. Raises `InvalidError` if it has none."""
 
     def lock_path(self, name: str) -> Path:
-        """Return the path of a variant's lock, whether or not the file exists."""
+        """Return the path at which a variant's lock belongs, whether or not the file exists."""
 
 
 class Library:
@@ -88,11 +88,11 @@ class Library:
         return self._profiles[name]
 
     def named(self, name: str) -> Profile:
-        """Return the profile that a user names. The name may be that of the hardware alone."""
+        """Return the profile that a user names, perhaps by the name of the hardware alone."""
         return self.profile(self._variants.alias_of(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the profiles to choose from, sorted."""
+        """Return the sorted names of the profiles to choose from."""
         if self._variants:
             return self._variants.names(self.folders)
         return names(self.folders)
@@ -118,7 +118,7 @@ class Library:
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework to choose a profile for, and the reason, which is "" for the default."""
+        """The framework for which to choose a profile, and the reason, "" for the default one."""
         if self._variants:
             return self._variants.framework
         return (DEFAULT, "")
@@ -132,10 +132,10 @@ class Library:
         return tuple(profile for profile in self.profiles() if profile.framework == wanted)
 
     def on_packages(self, name: str, python: str) -> str | None:
-        """Return the name of a profile's variant whose base is made of locked Debian packages.
+        """Return the name of a profile's variant whose base consists of locked Debian packages.
 
-        Return None if there is none for this Python version. Profiles that cannot be read are
-        skipped.
+        Return None if there is no such variant for this Python version. Profiles that cannot be
+        read are skipped.
         """
         for other in names(self.folders):
             with contextlib.suppress(InvalidError):
@@ -145,16 +145,16 @@ class Library:
         return None
 
     def lock_places(self, name: str) -> tuple[Path, ...]:
-        """Return the possible paths of a profile's lock. The first existing file is used."""
+        """Return the paths at which a profile's lock may be. The first file that exists is used."""
         if self._variants:
             return (self._variants.lock_path(name),)
         return tuple(folder / "locks" / f"{name}.json" for folder in self.folders)
 
     def lock(self, name: str) -> Lock | None:
-        """Return a profile's lock for judging hosts, or None if no readable lock exists.
+        """Return a profile's lock for judging hosts, or None if there is no readable lock.
 
         If a project's variant has no readable lock, return the original profile's lock; if their
-        releases differ, return it without files.
+        releases differ, return that lock without its files.
         """
         lock = self._read(name)
         if self._variants and (lock is None or isinstance(lock, InvalidError)):
@@ -169,7 +169,7 @@ class Library:
         return lock
 
     def advice(self, profile: Profile, host: Host) -> str:
-        """Return a sentence on a release that would work better on a host, or "" if none would."""
+        """Return a sentence about a release that would suit a host better, or "" if none would."""
         from envbuilder.profiles import fit
 
         offers: fit.Offers = [(chosen, "") for chosen in profile.choices().values()]
@@ -182,10 +182,10 @@ class Library:
         return {profile.name: self.lock(profile.name) for profile in chosen}
 
     def usable_lock(self, profile: Profile) -> Lock:
-        """Return a profile's lock, checked for use.
+        """Return a profile's lock after checking that it can be used.
 
-        Raises `InvalidError` if the lock is damaged, missing, stale or unlocked, `SignatureError`
-        if a required signature is missing or not accepted.
+        Raises `InvalidError` if the lock is damaged, missing, stale or unlocked, and
+        `SignatureError` if a required signature is missing or not accepted.
         """
         lock = self._read(profile.name)
         hidden = None if self._variants else hidden_lock(profile, self.folders)
@@ -266,7 +266,7 @@ def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, L
 
 
 def hidden_lock(profile: Profile, folders: Sequence[Path]) -> ShadowedLock | None:
-    """Return the shipped lock of a profile if another lock is used instead, else None."""
+    """Return a profile's shipped lock if another lock is used instead of it, otherwise None."""
     instead = profile_lock.path_for(profile.name, folders)
     if instead is None or instead.is_relative_to(folders[-1]):
         return None

@@ -1,7 +1,7 @@
 """Locks: one JSON file per profile that lists the exact files of its environments.
 
-A lock identifies each file by its sha256 and a symbolic source, never by the URL of a package
-index, so that the lock works with any mirror.
+A lock identifies each file by its sha256 and a symbolic source, never by a URL on a package index,
+so that the lock works with any mirror.
 
 The module is long because each key is described where it is read.
 """
@@ -132,7 +132,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def problem(files: Iterable[File]) -> str:
-    """Return the first problem with the files of one target, or "" if there is none."""
+    """Return the first problem with a target's files, or "" if there is none."""
     seen: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
@@ -236,7 +236,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     that the profile lists itself are not included."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
-        """Return the files of one kind that are installed on the base, in the lock's order."""
+        """Return the files of one kind that are installed onto the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
     @property
@@ -257,7 +257,7 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
         return None
 
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
-        """Return the files to fetch, including the interpreter if it is used.
+        """Return the files to download, including the interpreter if it is used.
 
         Images use the interpreter if their base needs it. With `managed`, every environment uses
         it.
@@ -272,9 +272,9 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 _TREE = " │├└╰─▶×:"
-"""Characters that resolvers use to draw trees."""
+"""Characters with which resolvers draw trees."""
 _LONGEST_PROOF = 2000
-"""Maximum number of characters kept of a resolver's output."""
+"""Maximum number of characters of a resolver's output that are kept."""
 _PROOF_WIDTH = 100
 
 
@@ -309,7 +309,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
-    """Return a reason made from untrusted text. `proof` is the output of a resolver."""
+    """Return a reason made from untrusted text. `proof` is a resolver's output."""
     words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
     return Reason(
         text=one_line(text),
@@ -378,8 +378,8 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     def tool(self, platform: types.Platform | None) -> File:
         """Return the locked uv that runs on a platform.
 
-        Raises `ToolError` if no lock can have a uv for the platform, `InvalidError` if only this
-        lock lacks one.
+        Raises `ToolError` if no lock can contain uv for the platform, and `InvalidError` if only
+        this lock lacks it.
         """
         if platform is None:
             raise ToolError(
@@ -423,7 +423,7 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def changed(profile: Profile, lock: Lock) -> str:
-    """Return the name of a changed input of the lock, or "" if nothing changed since it was made.
+    """Return the name of an input that changed since the lock was made, or "" if none did.
 
     The name is "the profile", or the location of a source.
     """
@@ -465,9 +465,10 @@ def parse(read: bytes, path: Path) -> Lock:
 
 
 def content(path: Path, command: tuple[str, ...]) -> bytes:
-    """Return the bytes of a lock of any kind. Raises `InvalidError` if the file cannot be read.
+    """Return the contents of a lock file of any kind, as bytes.
 
-    `command` is the envbuilder command that creates the lock; the error's hint names it.
+    Raises `InvalidError` if the file cannot be read. `command` is the envbuilder command that
+    creates the lock; the error's hint names this command.
     """
     try:
         return files.read(path, decoding.LARGEST)
@@ -523,7 +524,7 @@ def _interpreter(target: Target) -> str:
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
-    """Raise `InvalidError` unless the tools are the same uv version for every platform."""
+    """Raise `InvalidError` unless every platform has the same version of uv."""
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
@@ -562,7 +563,7 @@ OTHER_PYTHON = "To use another Python, set python: in envbuilder.yaml or in a pr
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:
-    """Return the target for a platform and Python. Raises `InvalidError` if the lock has none."""
+    """Return the target for a platform and Python. Raises `InvalidError` if the lock lacks it."""
     if target := target_of(lock, platform, python):
         return target
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
@@ -589,7 +590,7 @@ def first(lock: Lock | None, platform: str | None) -> Target | None:
 
 
 def pythons(lock: Lock, platform: str | None, default: str) -> list[str]:
-    """Return the Python versions that a lock covers on a platform, the default version first."""
+    """Return the Python versions that a lock covers on a platform, starting with the default."""
     versions = [t.python for t in lock.targets if t.platform == platform]
     return sorted(versions, key=lambda python: python != default)
 
@@ -610,8 +611,8 @@ def nothing(profile: Profile) -> Lock:
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
     """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked.
 
-    With `of_project`, raise `UnlockedError` for a missing or stale lock, which `envbuilder lock`
-    can make. The locks of a project are made together.
+    With `of_project`, a missing or stale lock raises `UnlockedError` instead, because `envbuilder
+    lock` can make it. The locks of a project are made together.
     """
     hint = Hint("Run", ("lock",) if of_project else ("lock", "--profile", profile.name))
     outdated = UnlockedError if of_project else InvalidError

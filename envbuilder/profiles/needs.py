@@ -52,7 +52,7 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
 
 
 def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
-    """Return the versions in a wheel's platform tags. The host needs only one of them."""
+    """Return the versions in a wheel's platform tags. The host must satisfy only one of them."""
     return [(int(major), int(minor)) for major, minor in pattern.findall(name.rpartition("-")[2])]
 
 
@@ -70,7 +70,7 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
 
 
 def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
-    """Return the major and minor version of the CUDA runtime among packages; empty without one."""
+    """Return the major and minor version of the packages' CUDA runtime, or "" for both."""
     for name, version in versions.items():
         if name.startswith("nvidia-cuda-runtime"):
             major, _, rest = version.partition(".")
@@ -81,10 +81,11 @@ def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
 def build_of(
     framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
 ) -> releases.Build | None:
-    """Return the build of a framework that is among packages, or None if it is unknown.
+    """Return the build of a framework that the packages contain, or None if it is unknown.
 
-    The CUDA version of a build is that of the CUDA runtime in the same environment. Without a CUDA
-    runtime, JAX and TensorFlow either use no GPU or use the system's libraries, which are unknown.
+    `versions` holds the packages. The CUDA version of a build is that of the CUDA runtime in the
+    same environment. Without a CUDA runtime, JAX and TensorFlow either use no GPU or use the
+    system's libraries, which are unknown.
     """
     major, minor = cuda_runtime(versions)
     distributions: dict[types.Framework, dict[str, str]] = {
@@ -109,9 +110,9 @@ def of_packages(
     *,
     wsl: bool,
 ) -> Needs:
-    """Return the kernels in a framework's build among packages, and the driver that it needs.
+    """Return the kernels in the framework build that the packages contain, and the driver it needs.
 
-    If the build is unknown, only the driver is known: the oldest one that its CUDA runtime
+    If the build is unknown, only the driver is known: it is the oldest one that the CUDA runtime
     supports. The version of cuDNN determines which GPUs are only partly supported.
     """
     build = build_of(framework, versions, platform)
@@ -131,7 +132,7 @@ def of_packages(
 
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _SEEN = ("unsupported", "unlisted", "no-instances")
-"""Obstacles of GPUs that are unusable, but that frameworks still see."""
+"""Obstacles of GPUs that are unusable, but that frameworks nevertheless see."""
 
 
 def needs(
@@ -169,8 +170,8 @@ def needs(
 def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
     """Return the findings about the GPUs that a profile needs.
 
-    Only the GPUs that work best count. The others are hidden from the framework with environment
-    variables, if it would use them. If no GPU works, the findings are about the most capable one.
+    Only the GPUs that work best count. If the framework would use the other GPUs, environment
+    variables hide them from it. If no GPU works, the findings are about the most capable one.
     """
     row = ACCELERATORS[profile.accelerator]
     if row.vendor is None:
@@ -206,7 +207,7 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
 
 
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
-    """Return a finding about GPUs that the framework would use although others work better."""
+    """Return a finding about GPUs that the framework would use although other GPUs work better."""
     # Those that it does not see need not be hidden: no driver, no node, another container's.
     others = [
         gpu
@@ -233,14 +234,14 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
 
 
 _LITTLE = 0.05
-"""Share of a package's device code below which the code is assumed to belong to a bundled library.
-"""
+"""If a smaller share than this of a package's device code runs on a GPU, that share is assumed to
+belong to a bundled library, and the package not to support the GPU."""
 _MOST_SHOWN = 12
 """Maximum number of targets in a message. The wheel's author is untrusted and may list many."""
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
-    """Return a warning for each package that has device code, but hardly any for one of these GPUs.
+    """Return a warning for each package whose device code hardly supports one of these GPUs.
 
     GPUs of unknown architecture are skipped.
     """
@@ -274,7 +275,7 @@ def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
 
 
 def _of_row(code: Mapping[str, int], row: Accelerator) -> dict[str, int]:
-    """Return the device code that is for one vendor's GPUs."""
+    """Return the part of the device code that is for the GPUs of the vendor in `row`."""
     if not row.code:
         return {}
     return {names: size for names, size in code.items() if re.match(row.code, names)}

@@ -39,7 +39,7 @@ class Build(Struct, frozen=True, kw_only=True):
     platform: types.Platform
     index: types.Source
     """The symbolic name of the index that offers the build. `default` is PyPI, where versions have
-    no suffix."""
+    no suffix that names the build."""
     pythons: tuple[str, ...]
     kernels: tuple[str, ...]
     """The GPUs for which the build contains kernels: SM versions, gfx targets or Intel's families.
@@ -57,7 +57,7 @@ class Build(Struct, frozen=True, kw_only=True):
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
-        """Return the build's needs on a host. Unverified kernels count as unknown."""
+        """Return what the build needs from a host. Unverified kernels count as unknown."""
         needs = Needs(ptx=self.ptx, driver=self.windows_driver if wsl else self.driver)
         if self.certainty != "unverified":
             needs = structs.replace(needs, kernels=self.kernels, partly=self.partly)
@@ -91,7 +91,7 @@ def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
 
 @cache
 def every(framework: types.Framework) -> tuple[Build, ...]:
-    """Return all builds of a framework, newest release first. Empty if there is no table."""
+    """Return all builds of a framework, newest release first, or nothing if there is no table."""
     first, lines = _table(framework)
     return _builds(first, reversed(lines))
 
@@ -107,8 +107,8 @@ def of_version(
 ) -> Build | None:
     """Return the build of a framework version, such as "2.13.0+cu126", or None if no table has it.
 
-    If the version has no suffix, return the build named `build` or, by default, PyPI's. If several
-    builds match, return the first.
+    If the version has no suffix, return the build named `build` or, if `build` is empty, PyPI's
+    build. If several builds match, return the first.
     """
     release, _, local = version.partition("+")
     first, lines = _table(framework)
@@ -193,10 +193,10 @@ class Release(Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     """Requirements that the release's wheels do not declare, such as "numpy<2"."""
     companions: dict[str, str] = {}
-    """Distribution → the version that goes with this release, for torchvision and torchaudio."""
+    """For torchvision and torchaudio, the version that goes with this release."""
 
     def range_of(self, name: str) -> SpecifierSet | None:
-        """Return the versions of a distribution that the constraints allow; None if unlimited."""
+        """Return the versions of a distribution that the constraints allow, or None if all are."""
         from packaging.requirements import Requirement
 
         for need in map(Requirement, self.constraints):
@@ -224,14 +224,14 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 
 
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release on a given day, but never one older than the tested releases."""
+    """Return the newest release on a given day, but none older than the oldest tested one."""
     rows = table_of(framework)
     limit = max(day, rows[OLDEST[framework]].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
 
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
-    """Return the last day for choosing packages, but never before the framework's release.
+    """Return the last day whose package releases may be used, never before the framework's release.
 
     Return None if `wished` is None.
     """
@@ -284,11 +284,12 @@ def choices(
     platforms: tuple[types.Platform, ...],
     release: str = "",
 ) -> dict[str, Chosen]:
-    """Return each release with its builds for a profile, newest release first.
+    """Return each release with the builds that a profile would use, newest release first.
 
-    A build on PyPI is preferred, because its hashes can be read everywhere. Otherwise the order of
-    `builds` decides. Platforms without such a build are left out. If `release` is given, return
-    only that release, even if it is newer than all releases in the tables.
+    A build on PyPI is preferred, because its hashes can be read everywhere. Otherwise, the first
+    build in the order of `builds` is used. Platforms without such a build are left out. If
+    `release` is given, return only that release, even if it is newer than all releases in the
+    tables.
     """
     first, lines = _table(framework)
     prefix = f"{release}," if release else ""
@@ -319,7 +320,7 @@ def _kind(build: Build) -> str:
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:
-    """Return a sentence saying that no table has the release, or "" if one does."""
+    """Return a sentence saying that no table lists the release, or "" if one does."""
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title
@@ -327,9 +328,9 @@ def unknown(framework: types.Framework, release: str | None) -> str:
 
 
 def _like(older: Chosen, release: str) -> Chosen:
-    """Return a release that no table has, assuming builds with the same names as an older release.
+    """Return a release that no table lists, assuming the build names of an older release.
 
-    A build on PyPI may be for another CUDA version, so it is only called "cuda".
+    A build on PyPI may be for another CUDA version, so such a build is only called "cuda".
     """
     nothing: dict[str, Any] = {
         "kernels": (),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.releases import Build
 
 ADD = "add_requirements"
-"""The key that adds to the inherited requirements."""
+"""The key whose requirements are added to the inherited ones."""
 _REPLACE = "requirements"
 _PACKAGES = (
     f"List packages from PyPI under '{ADD}', which adds to the extended profile's list, or under"
@@ -52,7 +52,7 @@ HINTS = {
         _PACKAGES,
     ),
 }
-"""Common wrong key → what to write instead."""
+"""For each key that users often write by mistake, what to write instead."""
 
 
 _SYSTEMS: dict[types.Platform, tuple[str, str]] = {
@@ -72,9 +72,9 @@ SAME = (
     ),
     ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
-"""Groups of packages that install the same modules, the most complete one first. It replaces the
-others, as the packages' authors advise. The README of opencv-python says: "select only one". NCCL
-has the CUDA runtime linked in."""
+"""Groups of packages that install the same modules, the most complete package first. That package
+replaces the others, as the packages' authors advise. The README of opencv-python says: "select only
+one". NCCL has the CUDA runtime linked in."""
 
 
 class _Hardware(Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,9 +97,9 @@ _hardware = cache(partial(table, "hardware.yaml", _Hardware))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
-    """Return the package to install instead of another one on some hardware, or "" for none.
+    """Return the package to install on some hardware instead of another package, or "" for none.
 
-    This is the package itself, unless it needs other hardware.
+    Unless the package needs other hardware, this is the package itself.
     """
     hardware = _hardware()
     if accelerator == "mps":
@@ -117,7 +117,7 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 def strangers() -> frozenset[str]:
     """Return names that belong to unrelated packages on the public index.
 
-    Projects that use these names mean something else.
+    Projects that use one of these names mean another package.
     """
     return frozenset(_hardware().strangers)
 
@@ -138,7 +138,7 @@ class _Lists(Struct, frozen=True, kw_only=True):
 
 
 def distribution(requirement: str) -> str:
-    """Return the normalised name of the distribution in a requirement."""
+    """Return the normalised name of the distribution that a requirement names."""
     return types.canonical(re.split(r"[^A-Za-z0-9._-]", requirement)[0])
 
 
@@ -164,7 +164,7 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
     """Return whether a marker holds on a platform with a Python version. None always holds.
 
-    `extra` is the requested extra of the package that has the requirement.
+    `extra` is the extra with which the package that has the requirement was requested.
     """
     if marker is None:
         return True
@@ -258,7 +258,7 @@ def _require_complete(
 
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """Yield sets of distributions of which verification needs at least one from wheels."""
+    """Yield sets of distributions. Verification needs a wheel of at least one from each set."""
     framework = FRAMEWORKS.get(data.get("framework", inherited.get("framework", DEFAULT)))
     if framework is None:  # which decoding the profile reports
         return
@@ -276,7 +276,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """Return the strings in a list of requirements. Decoding checks their types later."""
+    """Return the strings in a list of requirements. Decoding checks the list's types later."""
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
 

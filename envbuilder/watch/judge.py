@@ -1,4 +1,4 @@
-"""Judge a watched command: whether its work was on the device, and what time was lost. Pure.
+"""Judge a watched command: whether its work was on the device, and how much time was lost. Pure.
 
 The statements in a signed report follow from this judgement: what ran on which device, and what the
 report does not prove.
@@ -28,21 +28,20 @@ from envbuilder.watch.training import (
 )
 
 FEWER_STEPS = 0.5
-"""Least fraction of the busiest rank's steps that a rank must take. Ranks that train together take
-the same number of steps, apart from uneven ends."""
+"""Smallest fraction of the busiest rank's steps that every rank must take. Ranks that train
+together take the same number of steps, apart from uneven ends."""
 LONG_TRAINING = 20.0
-"""Least duration of a training, in seconds, for which means measured from outside are meaningful.
-"""
+"""Shortest training, in seconds, for which means that are measured from outside are meaningful."""
 THROTTLED = 0.05
 OTHERS = 0.25
-"""Least share of the CPUs' time that other programs must have used to be reported."""
+"""Smallest share of the CPUs' time used by other programs that is reported."""
 
 
 Rule = Callable[[Run], Iterator[Finding]]
 
 
 def judged(watched: Watched) -> Watched:
-    """Return the report with its verdict and its findings, largest loss first."""
+    """Return the report with its verdict and its findings added; the largest loss comes first."""
     run = _run(watched)
     findings: list[Finding] = []
     for rule in RULES:
@@ -56,9 +55,10 @@ def judged(watched: Watched) -> Watched:
 
 
 def _run(watched: Watched) -> Run:
-    """Return a watched command in the form that rules judge.
+    """Return a watched command in the form that the rules judge.
 
-    Its trainings are added up by their weights: their work, or else their times.
+    Its trainings are added up, weighted by their work if it is known, and by their times if it is
+    not.
     """
     requested = clipped(watched.requested, NAME)
     weighed = _weighed(watched)
@@ -99,8 +99,8 @@ def _run(watched: Watched) -> Run:
 def _weighed(watched: Watched) -> list[tuple[Observed, float]]:
     """Return the processes that trained, each with its weight.
 
-    The weight is the matrix work of all steps, estimated from the sampled ones. If no work of some
-    process was seen, as with compiled code, the weights are seconds instead.
+    The weight is the matrix work of all steps, estimated from the sampled steps. If no work was
+    seen for some process, as with compiled code, all weights are seconds of training instead.
     """
     trained = training(watched)
     weights = []
@@ -124,7 +124,7 @@ def _lasted(trained: Sequence[Observed]) -> float:
 
 
 def _at_once(trained: Sequence[Observed]) -> int:
-    """Return the mean number of processes that took steps at the same time, at least 1."""
+    """Return the mean number of processes that took steps at the same time; it is at least 1."""
     seconds = sum(process.training_seconds for process in trained)
     return max(round(seconds / (_lasted(trained) or math.inf)), 1)
 
@@ -136,9 +136,9 @@ def training(watched: Watched) -> tuple[Observed, ...]:
 
 
 def another_environment(watched: Watched) -> str:
-    """Return the environment that trained, or was to train, if it is not the profile's.
+    """Return the environment that trained, or was to train, if it is not the profile's environment.
 
-    Empty if it is the profile's.
+    Return an empty string if it is the profile's.
     """
     for process in training(watched) or watched.processes:
         if process.environment:
@@ -157,10 +157,11 @@ def environment(watched: Watched) -> str:
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:
-    """Return the speed of the training and its unit; None if it is not known.
+    """Return the speed of the training and the speed's unit, or None if the speed is not known.
 
-    The speed is a number per second over all processes together: processes that trained at the same
-    time add up, and processes that trained in turn share the total time.
+    Tokens or samples are counted over all processes together: the speeds of processes that trained
+    at the same time add up, and processes that trained in turn share the total time. If neither was
+    seen, the speed is the highest number of steps per second of any process.
     """
     trained = [p for p in training(watched) if p.training_seconds > 0]
     seconds = _lasted(trained)
@@ -173,7 +174,7 @@ def speed(watched: Watched) -> tuple[float, str] | None:
 
 
 def device(watched: Watched) -> str:
-    """Return the device that did most of the work, with its title; `unknown` if not seen."""
+    """Return the title and name of the device that did most of the work, or `unknown`."""
     name = _most(watched, "device")
     shown = printable(name, NAME)
     for process in training(watched):
@@ -184,21 +185,21 @@ def device(watched: Watched) -> str:
 
 
 def dtype(watched: Watched) -> str:
-    """Return the dtype of most of the work; `unknown` if it was not seen."""
+    """Return the dtype in which most of the work was done, or `unknown` if it was not seen."""
     return printable(_most(watched, "dtype"), NAME)
 
 
 def framework(watched: Watched) -> str:
-    """Return the framework of the training and its version; empty if none was seen."""
+    """Return the name and version of the framework that trained; empty if none was seen."""
     for process in training(watched):
         return printable(f"{process.framework} {process.version}", NAME)
     return ""
 
 
 def _most(watched: Watched, field: str) -> str:
-    """Return the value of a field with most matrix work, or else with most parameters.
+    """Return the value of `field` that most of the matrix work has, or else most parameters.
 
-    Return `unknown` if neither was seen.
+    Return `unknown` if neither work nor parameters were seen.
     """
     pairs: list[tuple[str, float]] = []
     for process, weight in _weighed(watched):
@@ -212,9 +213,10 @@ def _most(watched: Watched, field: str) -> str:
 
 
 def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
-    """Return a rule that judges every training and yields the worst finding of each kind.
+    """Turn a rule for one process into a rule that judges every process that trained.
 
-    A finding names its ranks unless it applies to all of them.
+    The new rule yields the worst finding of each kind. A finding names its ranks unless it applies
+    to all of them.
     """
 
     def of_run(run: Run) -> Iterator[Finding]:
@@ -234,10 +236,10 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
 
 
 def _idle_ranks(run: Run) -> Iterator[Finding]:
-    """Yield a finding if ranks took fewer steps than the others.
+    """Yield a finding if some ranks took fewer steps than the others.
 
-    Evidence: the ranks' steps. A rank that takes no steps has another role, such as an actor beside
-    a learner; so does a rank whose model has other tensors.
+    The evidence is the number of steps of each rank. A rank that takes no steps is assumed to have
+    another role, such as an actor beside a learner, and so is a rank whose model has other tensors.
     """
     # A rank's own children inherit its number, and do less than it.
     ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
@@ -259,7 +261,7 @@ def _idle_ranks(run: Run) -> Iterator[Finding]:
 
 
 def _quota(run: Run) -> Iterator[Finding]:
-    """Yield a finding if a CPU quota stopped the command."""
+    """Yield a finding if a CPU quota paused the command for a large share of the time."""
     machine = run.watched.machine
     # Linux counts it of each CPU that had something to run.
     of_all = run.watched.seconds * (run.needed or machine.cpus) or math.inf
@@ -274,7 +276,7 @@ def _quota(run: Run) -> Iterator[Finding]:
 
 
 def _load(run: Run) -> Iterator[Finding]:
-    """Yield a finding if other programs took CPUs that the training needed."""
+    """Yield a finding if other programs used CPU time that the training needed."""
     if run.trained and run.others:
         yield finding(
             "load",
@@ -285,7 +287,7 @@ def _load(run: Run) -> Iterator[Finding]:
 
 
 def _environment(run: Run) -> Iterator[Finding]:
-    """Yield a finding if the training ran in another environment."""
+    """Yield a finding if the training ran in an environment other than the profile's."""
     if other := another_environment(run.watched):
         yield finding(
             "environment",
@@ -312,10 +314,10 @@ RULES: tuple[Rule, ...] = (
     _load,
     _environment,
 )
-"""All rules. They yield the findings that reports, terminals and pages show."""
+"""All rules, in one list. They yield the findings that reports, terminals and pages show."""
 CAUSES = {
     "no update": frozenset({"gradients", "not finite"}),
     "not learning": frozenset({"gradients", "no update"}),
 }
-"""Kind of a finding → kinds of findings that cause it. If one of these is found, the former is left
-out."""
+"""For a kind of finding: the kinds of findings that can cause it. If one of these causes is found,
+the finding itself is left out."""

@@ -1,8 +1,8 @@
-"""Rules that judge the measurements of one process of a training. Pure.
+"""Rules that judge what was measured in one process of a training. Pure.
 
-Each rule needs a measurement: what was not seen is neither blamed nor assumed to be right. Rules
-stay silent when in doubt, because a sentence that blames an honest training costs more trust than a
-loss that goes unnamed.
+Each rule needs a measurement: what was not measured is neither blamed nor assumed to be right.
+Rules stay silent when in doubt, because a sentence that blames an honest training costs more trust
+than a loss that is not mentioned.
 """
 
 from __future__ import annotations
@@ -22,71 +22,76 @@ from envbuilder.watch.model import Copy, Finding, Observed, Placed, Watched, Wor
 
 _Key = TypeVar("_Key")
 NONE_THERE = 0.01
-"""Least share of the work that counts as some: a smaller one may be a metric or a seed's tensor."""
+"""Smallest share of the work that is treated as work on a device. A smaller share may belong to a
+metric or to the tensor of a seed."""
 MOSTLY = 0.5
-"""Least share of the work on the device for which the work counts as being there."""
+"""Smallest share of the work on the device at which the work as a whole counts as being there."""
 LEFT_BEHIND = 1e-4
 LEFT_BEHIND_BYTES = 64
-"""Least share and least size in bytes of misplaced parameters that are reported. Less does no harm:
-a temperature is one number."""
+"""Smallest share and smallest size in bytes of misplaced parameters that are reported. Fewer
+parameters do no harm: a temperature, for example, is one number."""
 CPU_WORK = 0.2
-"""Least share of matrix work on the CPU that is reported even without parameters there; less may be
-augmentation or metrics."""
+"""Smallest share of matrix work on the CPU that is reported even if no parameters are on the CPU. A
+smaller share may be due to augmentation or metrics."""
 NOT_ON_DEVICE_LOST = 0.9
-"""Assumed loss. It was not measured: an accelerator trains about ten times as fast, or faster."""
+"""Share of the time assumed to be lost. It was not measured: an accelerator trains at least about
+ten times as fast."""
 DOUBLE = 0.1
-"""Least share of work or parameters in float64 that is reported. A loss that is summed in float64
-has a smaller share."""
+"""Smallest share of work or parameters in float64 that is reported. A loss that is summed in
+float64 causes a smaller share."""
 DOUBLE_LOST = 0.5
-"""Loss of work in float64: it has half the rate on CPUs and data centre GPUs, an eighth or less on
-others."""
+"""Share of the time that is lost by work in float64: its rate is half that of float32 on CPUs and
+data centre GPUs, and an eighth or less on other GPUs."""
 UNSCALED = 0.5
-"""Least share of matrix work in float32 under autocast that is reported. Operators that autocast
-leaves in float32 do no matrix work."""
+"""Smallest share of matrix work in float32 under autocast that is reported. The operators that
+autocast leaves in float32 do no matrix work."""
 AUTOCAST_LOST = 0.3
 WAITING = 0.2
-"""Least share of the training's time spent waiting for batches that is reported."""
+"""Smallest share of the training's time spent waiting for batches that is reported."""
 WAITING_BATCH = 0.005
 WAITING_TOTAL = 2.0
-"""Least waiting time in seconds that is reported, per batch and in total. Handing over a batch from
-a worker takes a millisecond or two; starting a worker takes longer."""
+"""Shortest waiting times in seconds that are reported, per batch and in total. Handing over a batch
+from a worker takes a millisecond or two; starting a worker takes longer."""
 MOST_WORKERS = 8
-"""Maximum number of workers that is advised; more rarely help a single process."""
+"""Maximum number of workers that the advice recommends; more workers rarely help a single process.
+"""
 COPY_BYTES = 1024
-"""Least size in bytes of a tensor whose copies are reported; smaller tensors are labels and
+"""Smallest size in bytes of a tensor whose copies are reported; smaller tensors are labels and
 metrics."""
 COPY_RATE = 1e10
-"""Assumed rate of copies in bytes per second, from ordinary memory over PCIe."""
+"""Assumed speed of copies from ordinary memory over PCIe, in bytes per second."""
 LEAST_LOOKS = 16
-"""Least number of examined steps before a missing gradient is reported; experts get theirs sooner.
-"""
+"""Smallest number of examined steps after which a missing gradient is reported. The experts of a
+mixture get their first gradient sooner."""
 IN_TURN = 0.5
-"""Share of the examined steps. If some parameter got its first gradient after it, more parameters
-probably will."""
+"""A share of the examined steps. If some parameter got its first gradient only after this share,
+more parameters will probably follow, and nothing is reported."""
 SHORT_STEP = 0.02
-"""Seconds of a step; a longer step with a single sample has enough to do."""
+"""Duration of a step in seconds. A single sample per step is not reported if steps take longer,
+because they have enough to do."""
 EVALUATING_LOST = 0.2
 SINGLE_LOST = 0.5
-"""Assumed losses of training in `eval()` mode and with single samples; neither was measured."""
+"""Shares of the time assumed to be lost by training in `eval()` mode and with single samples;
+neither was measured."""
 LEAST_UPDATES = 2
 LEAST_WINDOWS = 2
-"""Least number of compared updates and of sampled steps that must agree."""
+"""Smallest number of compared updates, and of sampled steps, that must agree."""
 LEAST_LOSSES = 64
 LEAST_STEPS = 200
 LABELS = 3
-"""Least number of labels per class for which the number of classes is known."""
+"""Smallest number of labels per class at which the number of classes counts as known."""
 NEAR_CHANCE = 0.04
 STILL = 0.99
-"""A loss that ends below this fraction of the loss of guessing has begun to fall."""
+"""If a loss ends below this fraction of the loss of guessing, it has begun to fall."""
 STEADY = 0.05
-"""Largest standard deviation of the losses, relative to the loss of guessing, that counts as
-standing still. It is larger once some samples are known."""
+"""Largest standard deviation of the losses, relative to the loss of guessing, at which they count
+as standing still. The deviation is larger once the model knows some samples."""
 LARGEST_LOSS = 1e30
-"""Losses from this value on, which the user's script may report, say nothing about learning."""
+"""Losses of at least this value, which the user's script may report, say nothing about learning."""
 NAME = 60
 SENTENCE = 500
-"""Maximum number of characters of a name that the script wrote, and of a sentence with such names.
-"""
+"""Maximum number of characters of a name that the script wrote, and of a sentence that contains
+such names."""
 _USELESS = 1.0
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
@@ -100,7 +105,7 @@ _MOVES = {
         ' environment, and remove `tf.device("/CPU:0")` from the script.'
     ),
 }
-"""Framework → advice on how to put the work on the device."""
+"""For each framework, advice on how to put the work on the device."""
 _LOADING = (
     "Load batches in other processes: `DataLoader(…, num_workers={most})`.",
     (
@@ -112,18 +117,19 @@ _LOADING = (
         " and do the rest of the preparation on whole batches."
     ),
 )
-"""Advice on waiting for data: without workers, with some workers, and with as many as help."""
+"""Advice for a training that waits for data: without workers, with some workers, and with as many
+workers as can help."""
 _FINDS_NAN = {
     "torch": "torch.autograd.set_detect_anomaly(True)",
     "jax": 'jax.config.update("jax_debug_nans", True)',
     "tensorflow": "tf.debugging.enable_check_numerics()",
 }
 STANDING_STILL_LOST = 0.3
-"""Assumed loss. It was not measured, and may be everything or nothing."""
+"""Share of the time assumed to be lost. It was not measured, and may be everything or nothing."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A watched command in the form that rules judge."""
+    """A watched command in the form that the rules judge."""
 
     watched: Watched
     trained: tuple[Observed, ...]
@@ -132,16 +138,17 @@ class Run(Struct, frozen=True, kw_only=True):
     cpus: int
     """Number of CPUs that the command may use."""
     cpus_each: int
-    """Number of CPUs per process among those that train at the same time."""
+    """Number of CPUs for each of the processes that train at the same time."""
     needed: int
-    """Number of CPUs that the trainings and their loaders keep busy."""
+    """Number of CPUs that the trainings and their data loaders keep busy."""
     others: float
-    """Share of the machine's CPUs that other programs used; 0 if there were enough CPUs for all."""
+    """Share of the machine's CPUs that other programs used, or 0 if there were enough CPUs for
+    everything."""
     on_device: bool | None
 
 
 def is_on(device: str, requested: str) -> bool:
-    """Return whether a device, as the framework names it (`cuda:0`), is of the requested kind."""
+    """Return whether a device, named as the framework does (`cuda:0`), is of the requested kind."""
     kind = requested.partition(":")[0]
     names = {kind}
     if kind in ACCELERATORS and kind != "cpu":
@@ -150,10 +157,10 @@ def is_on(device: str, requested: str) -> bool:
 
 
 def device_share(process: Observed, requested: str) -> float | None:
-    """Return the share of a process's work on the requested kind of device; None if not seen.
+    """Return the share of a process's work on the requested kind of device, or None if unknown.
 
-    The share is of the matrix work if any was seen, and otherwise of the parameters, since compiled
-    code shows nothing else.
+    The share is that of the matrix work if any was seen. Otherwise it is that of the parameters,
+    since nothing else can be seen of compiled code.
     """
     share = share_of(process.work, "flops", lambda row: is_on(row.device, requested))
     if share is None:
@@ -168,7 +175,7 @@ def device_share(process: Observed, requested: str) -> float | None:
 def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
     """Return the share of the rows for which `counts` is true, weighted by their field `size`.
 
-    Return None if the field is zero in all rows.
+    Return None if that field is zero in all rows.
     """
     total = 0.0
     counted = 0.0
@@ -181,7 +188,7 @@ def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> f
 
 
 def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
-    """Return each key with the sum of its numbers, largest first, without sums of zero."""
+    """Return each key with the sum of its numbers, largest sum first, without sums of zero."""
     sums = defaultdict[_Key, float](int)
     for key, number in pairs:
         sums[key] += number
@@ -189,7 +196,7 @@ def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
 
 
 def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
-    """Return a finding whose texts and loss are cut to the limits of a report."""
+    """Return a finding whose texts and loss are cut to the limits that apply in a report."""
     return Finding(
         kind=kind,
         says=clipped(says, SENTENCE),
@@ -199,7 +206,7 @@ def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
 
 
 def devices(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield a finding if the work, or a part of it, was not on the requested device."""
+    """Yield a finding if the work, or part of it, was not done on the requested device."""
     requested = run.requested
     share = device_share(process, requested)
     if share is None:
@@ -241,12 +248,12 @@ def _in_steps(process: Observed) -> str:
 
 
 def _torch(requested: str) -> str:
-    """Return torch's name of a requested device."""
+    """Return torch's name for a requested device."""
     return ACCELERATORS[requested].device if requested in ACCELERATORS else requested
 
 
 def _at(copies: Sequence[Copy]) -> str:
-    """Return the lines of the script that made most of these copies."""
+    """Return a phrase that names the lines of the script that made most of these copies."""
     lines = totals((copy.where, copy.bytes) for copy in copies if copy.where)
     return f"at {first([where for where, _ in lines], 3)}" if lines else "in a library"
 
@@ -276,8 +283,9 @@ def _is_double(row: Work | Placed) -> bool:
 def autocast(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if autocast or a gradient scaler is used, but the work is in float32.
 
-    Evidence: the dtypes of the work with gradients. Wrong if autocast is meant for a teacher or an
-    evaluation; silent if autocast had an effect on work without gradients.
+    The evidence is the dtypes of the work done with gradients. The finding is wrong if autocast is
+    meant for a teacher or an evaluation. The rule stays silent if autocast took effect in work
+    without gradients.
     """
     asked = process.autocast
     steps = process.steps or 0
@@ -302,8 +310,8 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
 def waiting(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if the training waited for its data.
 
-    Evidence: the time until the loaders gave each batch. Wrong about the cause if other programs
-    used the CPUs; the sentence then says so.
+    The evidence is the time that the loaders took to give each batch. The cause that the finding
+    names is wrong if other programs used the CPUs; the sentence then says so.
     """
     loader = process.loader
     if loader is None or not loader.batches or not process.training_seconds:
@@ -327,10 +335,11 @@ def waiting(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def copies(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield a finding if tensors were copied to the device although they were there already.
+    """Yield a finding if tensors were copied to the device although they were already there.
 
-    Evidence: the same tensor was copied there earlier in the same step, or came from a tensor there
-    that still exists. Wrong if the earlier copy was freed in between.
+    The evidence is that the same tensor was copied to the device earlier in the same step, or came
+    from a tensor on the device that still exists. The finding is wrong if the earlier copy was
+    freed in between.
     """
     large = [copy for copy in process.copies if copy.bytes >= COPY_BYTES * copy.calls]
     needless = [copy for copy in large if copy.again and is_on(copy.target, run.requested)]
@@ -349,16 +358,17 @@ def copies(process: Observed, run: Run) -> Iterator[Finding]:
 
 
 def _needless(copy: Copy) -> float:
-    """Return the number of bytes that were copied without need."""
+    """Return the number of bytes that were copied needlessly."""
     return copy.again / max(copy.calls, 1) * copy.bytes
 
 
 def gradients(process: Observed, _: Run) -> Iterator[Finding]:
-    """Yield a finding if parameters get no gradient.
+    """Yield a finding if some parameters never get a gradient.
 
-    Evidence: the parameters had none in any examined step, and many were examined. Wrong if a
-    library keeps gradients elsewhere, but then steps change parameters; and if parts of the model
-    are used in turn, but then some get their first gradient late.
+    The evidence is that the parameters had no gradient in any examined step, and that many steps
+    were examined. Nothing is reported if steps change parameters although none has a gradient,
+    because a library may then keep the gradients elsewhere. Nothing is reported either if some
+    parameter got its first gradient late, because parts of the model are then used in turn.
     """
     trainable = process.trainable or 0
     without = min(process.without_gradient or 0, trainable)
@@ -381,8 +391,9 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
 def updates(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if the optimizer's steps change nothing.
 
-    Evidence: in the last comparisons, which cover most of the training, no compared number with a
-    gradient changed. Wrong for one of several optimizers that has its turn later.
+    The evidence is that no compared number with a gradient changed in the last comparisons, which
+    cover most of the training. Nothing is reported if there are several optimizers, because one of
+    them may have its turn later.
     """
     share = 1 - min(process.changed_at / max(process.steps or 0, 1), 1.0)
     still = process.unchanged_updates
@@ -403,8 +414,9 @@ def updates(process: Observed, _: Run) -> Iterator[Finding]:
 def modules(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if models were trained in `eval()` mode, or with one sample at a time.
 
-    Evidence: all models that an optimizer trains, in every sampled step. Wrong if either is
-    intended; this is assumed for texts and for long steps with one sample.
+    The evidence covers all models that an optimizer trains, in every sampled step. The finding is
+    wrong if the user intends either. Training with one sample is assumed to be intended for texts
+    and for long steps.
     """
     windows = process.windows
     if process.evaluating == windows >= LEAST_WINDOWS:
@@ -429,7 +441,7 @@ def modules(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield a finding if operators ran on the CPU because the device has none."""
+    """Yield a finding if operators ran on the CPU because the device does not have them."""
     if not process.fallbacks:
         return
     # The host waits for it.
@@ -448,8 +460,9 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
 def losses(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if the loss was not finite, or if it stays at the level of guessing.
 
-    Evidence: the logarithm of the number of classes that cross entropy saw. Wrong for a long
-    training that learns nothing at first; silent if the loss falls at all.
+    That level is the logarithm of the number of classes that cross entropy saw. The finding is
+    wrong for a long training that learns nothing at first. The rule stays silent if the loss falls
+    at all.
     """
     pairs = process.losses
     lost = [step for step, loss in pairs if loss is None]

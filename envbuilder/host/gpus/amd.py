@@ -1,8 +1,8 @@
 """Detect AMD GPUs, and decide which of them ROCm could use.
 
 The names of GPUs come from their PCI ids. ROCm's target (gfx) comes from the compute driver (kfd),
-which lists the GPUs that can compute, or else from the PCI id. Profiles decide which GPUs the
-wheels support.
+which lists the GPUs that can compute, or from the PCI id if kfd does not list the GPU. Profiles
+decide which GPUs the wheels support.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Node(NamedTuple):
 
 
 def read(reader: Reader) -> None:
-    """Read the kernel drivers' reports on each GPU."""
+    """Read what the kernel drivers report about each GPU."""
     reader.node(KFD)
     for device in pci.display_devices(reader, pci.AMD):
         for name in _MEMORY:
@@ -151,7 +151,10 @@ def _gpu(
 
 
 def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
-    """Return the access if a variable hides all GPUs, else None. HIP also reads CUDA's variable."""
+    """Return the access if a variable hides all GPUs, otherwise None.
+
+    HIP also reads CUDA's variable.
+    """
     for name in _CHOOSING:
         value = environ.get(name)
         if value is not None and value.strip() in ("", "-1"):
@@ -160,7 +163,7 @@ def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
 
 
 def _unlisted(snapshot: Snapshot) -> pci.Access:
-    """Return the access to a GPU that the compute driver does not list, and the reason."""
+    """Return the access to a GPU that the compute driver does not list, with the reason."""
     unread = _unread(snapshot)
     if unread and unread <= _hidden(snapshot):
         return pci.Access(
@@ -178,13 +181,13 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
-    """Return the unreadable files that describe the compute driver's nodes."""
+    """Return the files describing the compute driver's nodes that cannot be read."""
     paths = {f"{_NODES}/{node}/properties" for node in snapshot.names(_NODES)}
     return paths - snapshot.files.keys()
 
 
 def _hidden(snapshot: Snapshot) -> set[str]:
-    """Return the files that Linux hides from a container that may not use their GPU.
+    """Return the files that Linux hides from a container that may not use the files' GPU.
 
     Linux then reports EPERM (function kfd_devcgroup_check_permission); a file's mode causes another
     error.
@@ -208,7 +211,7 @@ def _nodes(snapshot: Snapshot) -> list[_Node]:
 
 
 def _is_of(node: _Node, address: str) -> bool:
-    """Return whether a node belongs to the card at a PCI address."""
+    """Return whether a node belongs to the card at this PCI address."""
     domain, _, rest = address.partition(":")
     bus, _, slot = rest.partition(":")
     parts = [integer(part, 16) for part in (domain, bus, slot.partition(".")[0])]
@@ -220,7 +223,7 @@ def _is_of(node: _Node, address: str) -> bool:
 
 
 def _target(number: int | None) -> str | None:
-    """Return the name of ROCm's compiler target, or None: 110000 is gfx1100, 90402 is gfx942."""
+    """Return the ROCm compiler target for a number, or None: 110000 is gfx1100, 90402 is gfx942."""
     if not number or number >= 10**6:
         return None
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
@@ -253,7 +256,7 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about the kernels, and about access to the GPU by its driver and nodes."""
+    """Return findings about the kernels, and about access to the GPU through driver and nodes."""
     kernels = _kernels(needs, gpu)
     if gpu.state == "usable":
         return [*kernels, Finding("note", f"kernel driver {gpu.kernel_driver}")]
@@ -271,9 +274,9 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that HIP sees, in HIP's order, which is the compute driver's.
+    """Return the GPUs that HIP sees, in HIP's order, which is that of the compute driver.
 
-    None if the order is uncertain: a container may see GPUs that this user may not open.
+    Return None if the order is uncertain: a container may see GPUs that this user may not open.
     """
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
         return None
@@ -323,7 +326,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def install(gpu: Gpu, host: Host, needed: str) -> str:
-    """Return how to load the kernel driver, which every Linux distribution contains."""
+    """Return how to load the kernel driver, which is part of every Linux distribution."""
     if host.container:
         return "Load amdgpu on the machine itself, since a container uses the machine's kernel."
     return (

@@ -41,7 +41,7 @@ _DEBIAN_HAS = (14,)
 
 
 def read(reader: Reader) -> None:
-    """Read each GPU's memory, and look for the libraries that no wheel contains."""
+    """Read the size of each GPU's memory, and look for the libraries that no wheel contains."""
     for device in pci.display_devices(reader, pci.INTEL):
         _read_memory(reader, device)
     for folder in _LEVEL_ZERO_FOLDERS:
@@ -63,7 +63,7 @@ def _read_memory(reader: Reader, device: str) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all Intel GPUs; a device of unknown class counts only if it is in the table."""
+    """Return all Intel GPUs; a device of unknown class counts only if the table lists it."""
     gpus = tuple(
         _gpu(snapshot, device)
         for device in devices
@@ -158,10 +158,11 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
 def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
     """Return the memory in bytes that Level Zero reports for an integrated GPU, or None.
 
-    This is for drivers since 2025. Level Zero counts the main memory that the kernel lets one GPU
-    map: with i915 all of it; with xe all of it since Linux 6.15, and half of it before ("drm/xe:
-    Increase the XE_PL_TT watermark"). ttm's parameter `pages_limit` does not count: above it, other
-    buffers are swapped out first, and then the allocation continues (ttm_tt_populate).
+    The result is valid for drivers since 2025. Level Zero counts the main memory that the kernel
+    lets one GPU map. With i915, this is all of it; with xe, it is all of it since Linux 6.15, and
+    half of it before ("drm/xe: Increase the XE_PL_TT watermark"). ttm's parameter `pages_limit`
+    does not count: above that limit, other buffers are swapped out first, and then the allocation
+    continues (ttm_tt_populate).
     """
     if total is None or kernel_driver not in _DRIVERS:
         return None
@@ -220,17 +221,17 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: supported GPUs first, then discrete ones."""
+    """Return a GPU's capability as a sort key: supported GPUs first, then discrete GPUs."""
     support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that Level Zero sees, in its order; None if the order is unknown.
+    """Return the GPUs that Level Zero sees, in its order, or None if the order is unknown.
 
-    Empty if torch.xpu uses the selected GPUs anyway. torch.xpu uses only discrete GPUs if there is
-    one (c10/xpu, note on device management). Level Zero numbers discrete GPUs first, by PCI
-    address, then the integrated GPU.
+    Return an empty sequence if torch.xpu uses the selected GPUs anyway. torch.xpu uses only
+    discrete GPUs if there is one (c10/xpu, note on device management). Level Zero numbers discrete
+    GPUs first, by PCI address, then the integrated GPU.
     """
     seen = list(filter(_is_seen, gpus))
     discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
@@ -242,7 +243,7 @@ def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
 
 
 def _is_seen(gpu: Gpu) -> bool:
-    """Return whether Level Zero sees a GPU: a driver is bound to it, and its node can be opened."""
+    """Return whether Level Zero sees a GPU: the GPU has a driver, and its node can be opened."""
     driven = gpu.kernel_driver in _DRIVERS
     return gpu.state != "present" or (gpu.obstacle == "unsupported" and driven)
 
@@ -257,7 +258,7 @@ def _sentence(gpu: Gpu) -> str:
 def native(host: Host) -> list[Finding]:
     """Return findings about the GPU runtime, which native environments use from the host.
 
-    Images contain it.
+    Images contain the runtime.
     """
     if host.level_zero:
         return []
@@ -332,7 +333,7 @@ def fixes_of_host(host: Host) -> dict[str, str]:
 
 
 def _level_zero_commands(name: str, number: str) -> str:
-    """Return the commands that install both on a distribution; empty if it has no packages."""
+    """Return the commands that install loader and driver; empty if they are not packaged."""
     current = version(number)
     packages = "`sudo apt install libze1 libze-intel-gpu1`"
     if name == "Debian" and (current is None or current >= _DEBIAN_HAS):

@@ -45,10 +45,10 @@ _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 _ALLOCATOR = "dev/nvmap"
 """Tegra's memory allocator. Unlike the device tree, it is visible in containers."""
 _COMPATIBLE_LIMIT = 4096
-"""Maximum size in bytes of the names from the firmware or a recorded tree."""
+"""Maximum size in bytes of the names that the firmware or a recorded tree gives."""
 _TARGET = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 CDI_FILE = "/etc/cdi/nvidia.yaml"
-"""The output path that `nvidia-ctk` is given for its CDI specification."""
+"""The path to which `nvidia-ctk` is told to write its CDI specification."""
 _CONTROL_MINOR = 255
 """Minor number of /dev/nvidiactl (the driver's README, chapter on device files)."""
 # Branches of Debian's package nvidia-driver: packages.debian.org;
@@ -77,7 +77,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all NVIDIA GPUs that PCI, the kernel driver or NVML show, each once."""
+    """Return all NVIDIA GPUs that PCI, the kernel driver or NVML reports, each once."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     driver = _driver(snapshot, answer)
     access = _access(snapshot, answer, driver, place)
@@ -110,7 +110,7 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
-    """Return N of the card's /dev/nvidiaN, from the kernel driver or else from NVML, or None."""
+    """Return N in the card's /dev/nvidiaN, from the kernel driver or else from NVML, or None."""
     number = integer(snapshot.fields(f"{_GPUS}/{bus}/information").get("Device Minor"))
     if number is None and device:
         return device.minor
@@ -125,7 +125,7 @@ def _gpu(
     driver: str | None,
     access: pci.Access,
 ) -> Gpu:
-    """Return one GPU, described by its PCI card, by its address, or by NVML alone."""
+    """Return one GPU, described by its PCI card, by its address only, or by NVML alone."""
     device_id = card.device_id if card else None
     row = tables.nvidia_gpu(device_id or "")
     name = reported.name if reported else _model(snapshot, bus)
@@ -219,7 +219,7 @@ def _access(
     driver: str | None,
     place: Place,
 ) -> pci.Access:
-    """Return this process's access to the driver."""
+    """Return the access that this process has to the driver."""
     hidden = place.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         return pci.Access(
@@ -270,9 +270,9 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
 
 
 def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
-    """Return the GPU of a Tegra chip; None on another machine.
+    """Return the GPU of a Tegra chip, or None on another machine.
 
-    `loaded` is whether NVIDIA's common driver is loaded, or None if unknown.
+    `loaded` says whether NVIDIA's common driver is loaded; it is None if that is unknown.
     """
     compatible = snapshot.text(_COMPATIBLE).split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
@@ -330,7 +330,7 @@ def capability(gpu: Gpu) -> tuple[float, ...]:
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that CUDA sees, in PCI bus order; None if a bus address is unknown.
+    """Return the GPUs that CUDA sees, in PCI bus order, or None if a bus address is unknown.
 
     By default, CUDA orders GPUs by speed, which is unknown here.
     """
@@ -411,7 +411,7 @@ def _serves(kernels: Iterable[str], capability: str) -> bool:
 
 
 def sm_of(text: str) -> tuple[int, int]:
-    """Return a compute capability such as "8.9" as numbers; (0, 0) for anything else."""
+    """Parse a compute capability such as "8.9" into numbers; return (0, 0) for anything else."""
     match = re.fullmatch(r"([0-9]{1,3})\.([0-9])", text, re.ASCII)
     if match:
         return int(match[1]), int(match[2])
@@ -425,9 +425,9 @@ def _architecture(gpu: Gpu) -> str | None:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target runs on a GPU.
 
-    Code runs on its own SM and on higher minor versions; PTX also runs on newer GPUs. A target that
-    ends in `a` is for exactly that SM, one that ends in `f` for its family. Tegra's GPUs only run
-    machine code for exactly their SM.
+    Code runs on the SM for which it was compiled and on higher minor versions; PTX also runs on
+    newer GPUs. Code for a target that ends in `a` runs on exactly that SM, and code for a target
+    that ends in `f` on the SM's family. Tegra's GPUs only run machine code for exactly their SM.
     """
     match = _TARGET.fullmatch(target)
     if match is None or gpu.sm is None:
@@ -440,7 +440,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def _shown(targets: Collection[str]) -> list[str]:
-    """Return targets in words, machine code before PTX, then by number."""
+    """Return targets in words, machine code before PTX, each sorted by number."""
     words = []
     for match in filter(None, map(_TARGET.fullmatch, targets)):
         kind = {"sm": "SM", "compute": "PTX"}[match[1]]

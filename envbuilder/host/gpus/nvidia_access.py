@@ -28,7 +28,7 @@ _MEMORY = "dev/nvidia-uvm"
 _WINDOWS = "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
-"""Path where NVIDIA's libraries look for nvidia-modprobe (nvidia-modprobe,
+"""Path at which NVIDIA's libraries look for nvidia-modprobe (nvidia-modprobe,
 modprobe-utils/nvidia-modprobe-utils.c). The program is setuid root; it loads missing modules and
 creates missing nodes for the libraries."""
 # Below it, the driver has a folder gpuN/mig/giN/ciN for each compute instance.
@@ -40,18 +40,19 @@ _INSTANCE_MINORS = "proc/driver/nvidia-caps/mig-minors"
 _INSTANCE_NODES = "dev/nvidia-caps"
 _NODE = re.compile(r"nvidia-cap([0-9]{1,4})\Z", re.ASCII)
 _MONITOR = 2
-"""Number of the last node that is not an instance: node 1 configures MIG, node 2 monitors it."""
+"""Highest number of a node that is not an instance: node 1 configures MIG, node 2 monitors it."""
 _MANAGER = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
-"""A file that exists while the fabric manager runs (its unit file; Fabric Manager User Guide)."""
+"""A file that exists while the fabric manager is running (its unit file; Fabric Manager User
+Guide)."""
 _SWITCH = re.compile(r"nvidia-nvswitch[0-9]{1,2}\Z", re.ASCII)
 _UNSUPPORTED = 0
 _COMPLETED = 3  # nvmlGpuFabricState_t; between them: not started, in progress
 
 
 def read(reader: Reader) -> None:
-    """Read nodes and MIG instances, and whether a fabric manager runs.
+    """Read the nodes and MIG instances, and whether a fabric manager is running.
 
-    `/dev` and the kernel driver's files on each card must have been read before.
+    `/dev` and the kernel driver's files about each card must have been read before.
     """
     for path in (_CONTROL, _MEMORY, _WINDOWS):
         reader.opened(path)
@@ -74,7 +75,7 @@ def read(reader: Reader) -> None:
 
 
 def shared(snapshot: Snapshot, *, wsl: bool, container: bool) -> pci.Access | None:
-    """Return the problem with the nodes that every CUDA program opens; None if there is none."""
+    """Return the problem with the nodes that every CUDA program opens, or None if there is none."""
     if wsl:
         return _node(snapshot, _WINDOWS, container=container)
     problem = _node(snapshot, _CONTROL, container=container)
@@ -88,10 +89,11 @@ def of_cards(
     *,
     container: bool,
 ) -> dict[str, pci.Access]:
-    """Return the access that each card's own node allows, by PCI address.
+    """Return the access that each card's own node allows, by the card's PCI address.
 
-    `minors` maps each card's address to the number of its node, or to None if unknown. `by_nvml`
-    holds the addresses that NVML lists: the cards that NVML could open.
+    `minors` maps each card's address to the number of its node, or to None if that is unknown.
+    `by_nvml` holds the addresses of the cards that NVML lists, which are those that NVML could
+    open.
     """
     present = {
         int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))
@@ -172,7 +174,7 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
 
 
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
-    """Return what keeps CUDA programs from a card or limits them; None for an ordinary card."""
+    """Return what keeps CUDA programs off a card or limits them; None for an ordinary card."""
     if device.mig:
         return _of_instances(snapshot, device, minor)
     return _of_fabric(snapshot, device)
@@ -207,7 +209,7 @@ def _of_instances(snapshot: Snapshot, device: Device, minor: int | None) -> pci.
 
 
 def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
-    """Return the number of compute instances that the driver lists; None if it is unknown."""
+    """Return the number of compute instances that the driver lists, or None if it is unknown."""
     folder = f"{_CAPABILITIES}/gpu{minor}/mig"
     instances = snapshot.folders.get(folder)
     if minor is None or instances is None:
@@ -219,7 +221,7 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
 
 
 def _given(snapshot: Snapshot) -> int:
-    """Return the number of instance nodes. A container has only the nodes of its own instances."""
+    """Return the number of instance nodes. A container has only its own instances' nodes."""
     names = snapshot.names(_INSTANCE_NODES)
     numbers = (integer(m[1]) for name in names if (m := _NODE.match(name)))
     return sum(number is not None and number > _MONITOR for number in numbers)

@@ -1,8 +1,8 @@
-"""Query NVIDIA's management library (NVML) for the driver and each GPU.
+"""Query NVIDIA's management library (NVML) about the driver and each GPU.
 
 `ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the form that
-`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. A device requires only a
-name; unknown keys are ignored.
+`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. A device needs only a name;
+unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     bus: str | None = None
     minor: int | None = None
-    """The number of its device node: N of /dev/nvidiaN."""
+    """The number of the device node: N in /dev/nvidiaN."""
     memory_bytes: int | None = None
     reserved_bytes: int | None = None
     """The part of `memory_bytes` that the driver and firmware reserve."""
@@ -41,7 +41,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if NVML reports that the GPU has no memory of its own; otherwise None."""
     sm: str | None = None
     memory_mhz: int | None = None
-    """The memory's highest clock rate in MHz."""
+    """The highest clock rate of the memory in MHz."""
     memory_bits: int | None = None
     """Width of the memory bus in bits."""
     mig: bool | None = None
@@ -54,7 +54,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """NVML's answer; `error` says why if it failed."""
+    """NVML's answer; if the query failed, `error` says why."""
 
     driver_version: str | None = None
     devices: tuple[Device, ...] = ()
@@ -62,7 +62,7 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ask() -> str | None:
-    """Return NVML's answer as JSON; None if `nvidia-ml-py` is not installed."""
+    """Return NVML's answer as JSON, or None if `nvidia-ml-py` is not installed."""
     try:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -140,7 +140,7 @@ def _instances(library: Any, handle: Any) -> int | None:
 
 
 def _fabric(library: Any, handle: Any) -> int | None:
-    """Return the state of the card's NVLink fabric; None if the driver or package lacks it."""
+    """Return the state of the card's NVLink fabric, or None if the driver or package lacks it."""
     import ctypes
 
     try:
@@ -155,7 +155,10 @@ def _fabric(library: Any, handle: Any) -> int | None:
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
-    """Return total and reserved bytes, and whether the GPU has no own memory; None if unknown."""
+    """Return total and reserved bytes, and whether the GPU has no memory of its own.
+
+    A value is None if it is unknown.
+    """
     try:
         info = library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2)
         return int(info.total), int(info.reserved), None
@@ -169,7 +172,7 @@ def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | N
 
 
 def _value(library: Any, function: str, *arguments: object) -> Any:
-    """Return the result of an NVML function; None if the driver or the package lacks it."""
+    """Return the result of an NVML function, or None if the driver or the package lacks it."""
     try:
         return getattr(library, function)(*arguments)
     except Exception:  # noqa: BLE001 (the library defines its errors at run time)
@@ -177,7 +180,10 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 
 def parse(text: str | None) -> Answer | None:
-    """Return the recorded answer with safe values; None if there is none, `error` if damaged."""
+    """Parse the recorded answer into safe values.
+
+    Return None if there is no answer. If the answer is damaged, `error` says so.
+    """
     if text is None:
         return None
     try:
@@ -217,9 +223,9 @@ def _within(value: int | None, most: int, least: int = 1) -> int | None:
 
 
 def address(bus: str | None) -> str | None:
-    """Return a PCI address as sysfs writes it: lower case, and a domain of four digits; or None.
+    """Return a PCI address as sysfs writes it (lower case, a domain of four digits), or None.
 
-    NVML writes it in upper case, with a domain of eight digits.
+    NVML writes addresses in upper case, with a domain of eight digits.
     """
     domain, separator, rest = (clean(bus) or "").lower().partition(":")
     if separator:

@@ -34,13 +34,13 @@ class Device(Struct, frozen=True, kw_only=True):
     """Whether the device's class proves that it is a GPU."""
     driver: str | None
     bound: bool | None
-    """Whether a kernel driver is bound to the device; None if unknown."""
+    """Whether a kernel driver is bound to the device, or None if that is unknown."""
     render_node: str | None
     """Path of the device's render node, as the kernel names it."""
 
 
 class Size(NamedTuple):
-    """A GPU's memory as in `host.Gpu`: sizes in bytes, bandwidth in bytes per second."""
+    """A GPU's memory, as `host.Gpu` states it: sizes in bytes, bandwidth in bytes per second."""
 
     kind: Literal["dedicated", "shared"] | None = None
     total: int | None = None
@@ -49,7 +49,7 @@ class Size(NamedTuple):
 
 
 def read(reader: Reader, processing: Collection[int]) -> None:
-    """Read render nodes, and sysfs's data about each display device.
+    """Read the render nodes, and what sysfs reports about each display device.
 
     `processing` holds the vendors whose processing accelerators count as GPUs.
     """
@@ -79,7 +79,7 @@ def read(reader: Reader, processing: Collection[int]) -> None:
 
 
 def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
-    """Return whether a PCI class is the class of a GPU; None if unknown.
+    """Return whether a PCI class is that of a GPU, or None if this is unknown.
 
     Accelerators without display outputs have the class of processing accelerators, and so do NPUs.
     """
@@ -93,7 +93,10 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """Return the folders of a vendor's display devices; `read` drops the class of all others."""
+    """Return the folders of a vendor's display devices.
+
+    `read` has dropped the class of all other devices.
+    """
     folders = []
     for address in reader.folders.get(PCI, ()):
         folder = f"{PCI}/{address}"
@@ -104,7 +107,7 @@ def display_devices(reader: Reader, vendor: int) -> list[str]:
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:
-    """Return the group that owns a device node, by name or else by number; None if unknown."""
+    """Return the group that owns a device node, by name or else by number, or None if unknown."""
     number = snapshot.groups.get((node or "").lstrip("/"))
     if number is None:
         return None
@@ -121,7 +124,7 @@ def bus_of(gpu: Gpu) -> str:
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return all devices that are, or may be, GPUs."""
+    """Return all devices that are GPUs, or that may be."""
     return tuple(
         _device(snapshot, address)
         for address in snapshot.names(PCI)
@@ -139,7 +142,7 @@ def _is_candidate(snapshot: Snapshot, address: str) -> bool:
 
 
 def has_nvswitch(snapshot: Snapshot) -> bool:
-    """Return whether there is an NVSwitch, which connects NVIDIA's GPUs."""
+    """Return whether there is an NVSwitch, which is a chip that connects NVIDIA's GPUs."""
     return any(_is_nvswitch(snapshot, f"{PCI}/{bus}") for bus in snapshot.names(PCI))
 
 
@@ -182,7 +185,7 @@ def join_group(gpu: Gpu, host: Host, node: str) -> str:
 
 
 class Access(NamedTuple):
-    """The values of `state`, `detail` and `obstacle` in `host.Gpu`."""
+    """The values for `state`, `detail` and `obstacle` in `host.Gpu`."""
 
     state: State
     detail: str = ""
@@ -219,10 +222,10 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
 
 
 def opened(snapshot: Snapshot, node: str, option: str, *, is_missing: bool) -> Access | None:
-    """Return the problem with a device node; None if this user may open it.
+    """Return the problem with a device node, or None if this user may open the node.
 
-    `option` is the container option that provides the node. `is_missing` is whether the node is
-    missing if it was not read.
+    `option` is the container option that provides the node. `is_missing` says whether a node that
+    was not read counts as missing.
     """
     readable = snapshot.nodes.get(node.lstrip("/"))
     if readable:
