@@ -2,8 +2,8 @@
 
 A file named python3.11 may be a pyenv shim that fails, another version, a build for another
 architecture under Rosetta, or part of a venv that will be deleted. So each candidate is run to
-identify it, and an interpreter in a venv is replaced by the interpreter that the venv was made
-from.
+identify it, and an interpreter in a venv is replaced by the interpreter from which the venv was
+made.
 
 Running interpreters takes longer than everything else that `run` does before its command. So
 answers are cached while the files stay the same. An answer is valid only for the file that gave it.
@@ -31,10 +31,10 @@ Runner = Callable[..., process.Completed]
 
 _FILE = "answers.json"
 _VENV = "pyvenv.cfg"
-"""Name of the file beside an interpreter, or one folder above, that marks a venv."""
+"""Name of the file that marks a venv; it is beside the interpreter, or one folder above."""
 SECONDS = 10.0
 _MOST_REJECTED = 6
-"""Maximum number of interpreters in an error, since the user's PATH may have dozens."""
+"""Maximum number of interpreters that an error lists, since the user's PATH may have dozens."""
 # Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
 # names the venv's own.
 _QUESTION = """
@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """An interpreter's facts about itself."""
+    """What an interpreter reports about itself."""
 
     version: str
     final: bool
@@ -68,7 +68,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     base_prefix: str
     base_executable: str | None = None
     library: str = ""
-    """Path of its shared library; empty if the program contains it."""
+    """Path of the interpreter's shared library; empty if the program itself contains the library.
+    """
 
 
 class _Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,7 +84,7 @@ class _Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answers:
-    """The answers of interpreters by path, cached in a folder if one is given."""
+    """The answers of interpreters, by path; cached in a folder if one is given."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -93,21 +94,24 @@ class Answers:
         self._changed = False
 
     def get(self, path: Path) -> Answer | None:
-        """Return an interpreter's cached answer; None if there is none or the file has changed."""
+        """Return an interpreter's cached answer, or None without one or if the file has changed."""
         entry = self._entries.get(str(path))
         if entry is None or entry.identity != _identity(path, entry.answer.library):
             return None
         return entry.answer
 
     def add(self, path: Path, answer: Answer) -> None:
-        """Cache an answer, if the file at `path` itself gave it."""
+        """Cache an answer if the file at `path` itself gave it.
+
+        A program that starts another one passes on the answer of the other.
+        """
         identity = _identity(path, answer.library)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
             self._entries[str(path)] = _Entry(identity=identity, answer=answer)
             self._changed = True
 
     def managed(self, version: str) -> Path | None:
-        """Return the path of uv's interpreter of this version; None if unknown or changed."""
+        """Return the path of uv's interpreter of this version, or None if unknown or changed."""
         path = Path(self._managed.get(version, ""))
         return path if self.get(path) else None
 
@@ -118,13 +122,13 @@ class Answers:
             self._changed = True
 
     def forget(self) -> None:
-        """Drop all answers, so that each interpreter is run again."""
+        """Drop all cached answers, so that each interpreter is run again."""
         self._entries = {}
         self._managed = {}
         self._changed = True
 
     def save(self) -> None:
-        """Write the cache; if that fails, the next command runs the interpreters again."""
+        """Write the cache to disk; if that fails, the next command runs the interpreters again."""
         if self._folder is None or not self._changed:
             return
         content = msgspec.json.encode(_Stored(answers=self._entries, managed=self._managed))
@@ -141,7 +145,7 @@ def _read(file: Path) -> _Stored:
 
 
 def _identity(path: Path, library: str) -> tuple[int, ...]:
-    """Return numbers that change with an interpreter's file, library or venv.
+    """Return numbers that change when an interpreter's file, library or venv changes.
 
     Return an empty tuple if the interpreter's file or library is missing.
     """
@@ -169,7 +173,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
-    """A CPython that was run and identified itself; never an interpreter in a venv."""
+    """A CPython interpreter that was run and identified itself; never an interpreter in a venv."""
 
     path: Path
     version: str
@@ -177,7 +181,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
 
 class _RejectedError(Exception):
-    """A candidate cannot be used; the message says why."""
+    """Raised if a candidate cannot be used; the message says why."""
 
 
 def find(
@@ -189,12 +193,13 @@ def find(
     environ: Mapping[str, str] = os.environ,
     answers: Answers | None = None,
 ) -> Interpreter:
-    """Return the interpreter to build from.
+    """Find the interpreter to build from.
 
-    Without `version` (such as 3.12), try the first of `supported`, then the others, newest first.
-    `machine` is the architecture as Python spells it. A candidate with an answer in `answers` is
-    not run; the answers of other candidates are added. Raise `ToolError` with the interpreters that
-    were found and the reason why each was rejected.
+    Without `version` (such as 3.12), the first version in `supported` is tried first, then the
+    others, newest first. `machine` is the architecture as Python spells it. A candidate with an
+    answer in `answers` is not run; the answers of other candidates are added there. Raise
+    `ToolError` if none is suitable; the error lists the interpreters that were found, and why each
+    was rejected.
     """
     known = Answers() if answers is None else answers
     search = _Search(_spelled(machine), runner, environ, known)
@@ -217,7 +222,7 @@ def _order(supported: Sequence[str]) -> list[str]:
 
 
 class _Search(Struct):
-    """One search. It caches each candidate's verdict, since several names may lead to one file."""
+    """One search. It remembers each candidate's verdict, since several names may mean one file."""
 
     _machine: str
     _runner: Runner
@@ -230,7 +235,10 @@ class _Search(Struct):
         return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
-        """Return uv's own interpreter of this version, or None; tried last, since it runs uv."""
+        """Return uv's own interpreter of this version, or None.
+
+        It is tried last, because this runs uv.
+        """
         path = self._answers.managed(version) or self._located(version)
         if path is None:
             return None
@@ -240,7 +248,7 @@ class _Search(Struct):
         return interpreter
 
     def _located(self, version: str) -> Path | None:
-        """Return the path of uv's interpreter of this version, as uv reports it, or None."""
+        """Return the path that uv reports for its interpreter of this version, or None."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         try:
             done = process.run_uv(
@@ -254,7 +262,7 @@ class _Search(Struct):
         return Path(line) if done.returncode == 0 and line else None
 
     def rejections(self) -> str:
-        """Return the rejected candidates and the reasons, for an error message; empty if none."""
+        """Return the rejected candidates with the reasons, for an error message; empty if none."""
         texts = [
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
             for path, answer in self._judged.items()
@@ -352,10 +360,13 @@ class _Search(Struct):
 
 
 def _patch(installed: Path) -> tuple[int, ...]:
-    """Return the version numbers in the name of a pyenv version's folder."""
+    """Return the version numbers in the name of a folder that contains a pyenv version."""
     return tuple(map(int, re.findall(r"[0-9]{1,9}", installed.parts[-3])))
 
 
 def _spelled(machine: str) -> str:
-    """Return one spelling per architecture: macOS has arm64, Linux aarch64, some systems AMD64."""
+    """Return the one spelling of an architecture that is compared here.
+
+    macOS says arm64 where Linux says aarch64, and some systems say AMD64 instead of x86_64.
+    """
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower())

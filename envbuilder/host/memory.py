@@ -78,7 +78,10 @@ _DATA_BITS = {72: 64, 80: 64, 40: 32}
 
 
 def read(reader: Reader) -> None:
-    """Read the kernel's total and the data about modules; `cpu.read_limits` reads the mounts."""
+    """Read the kernel's memory total and the data about modules.
+
+    `cpu.read_limits` reads the mounts.
+    """
     reader.file("proc/meminfo")
     reader.exists("dev/shm")
     reader.blob(_TABLE)
@@ -96,7 +99,7 @@ def decide(snapshot: Snapshot) -> Memory:
 
 
 def total(snapshot: Snapshot) -> int | None:
-    """Return the total memory in bytes as the kernel reports it; None if unknown."""
+    """Return the total memory in bytes, as the kernel reports it, or None if unknown."""
     words = snapshot.fields("proc/meminfo").get("MemTotal", "").split()
     amount = integer(words[0]) if words and words[-1] == "kB" else None
     if amount is not None and amount < 2**43:
@@ -125,7 +128,10 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
 
 
 def _tmpfs(options: str, total: int | None) -> int | None:
-    """Return a tmpfs's size in bytes, or None (kernel: Documentation/filesystems/tmpfs.rst)."""
+    """Return the size in bytes that a tmpfs's mount options state, or None if they state none.
+
+    See Documentation/filesystems/tmpfs.rst in the kernel.
+    """
     _, has_size, rest = f",{options.lower()}".partition(",size=")
     if not has_size:
         return total and total // 2
@@ -147,7 +153,10 @@ def _tmpfs(options: str, total: int | None) -> int | None:
 
 
 def modules(snapshot: Snapshot, *, virtual: bool) -> Memory:
-    """Return facts about the modules; `virtual` is whether the CPU reports a virtual machine."""
+    """Return facts about the memory modules.
+
+    `virtual` says whether the CPU reports a virtual machine.
+    """
     table = parse(snapshot.blobs.get(_TABLE, b""))
     if virtual or (table and table.virtual):
         return Memory(detail=_VIRTUAL)
@@ -201,7 +210,7 @@ def _from_firmware(devices: Sequence[Slot]) -> Memory:
 
 
 def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | None) -> int | None:
-    """Return the bandwidth of all channels in bytes per second; None if unknown.
+    """Return the bandwidth of all channels in bytes per second, or None if it is unknown.
 
     Each channel is as wide as one of its modules. All channels run at the speed of the slowest
     module.
@@ -217,7 +226,7 @@ def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | No
 
 
 def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
-    """Return each device's channel as a comparable key; None if its name does not show it."""
+    """Return each device's channel as a comparable key, or None if its name does not show it."""
     names = [(device.bank.lower(), device.locator.lower()) for device in devices]
     keys = [_named(bank, locator) for bank, locator in names]
     slots = [match for _, locator in names if (match := _SLOT.search(locator))]
@@ -231,7 +240,7 @@ def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """Return the channel that the names state, with its owners; None if they state none."""
+    """Return the channel that the names state, with its owners, or None if they state none."""
     for text in (bank, locator):
         match = _CHANNEL.search(text) or _COLUMN.search(text)
         if match:
@@ -240,10 +249,10 @@ def _named(bank: str, locator: str) -> Hashable:
 
 
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
-    """Return channels by the letters of slots such as DIMM_A1, if letters can mean channels.
+    """Return the channels that the letters of slots such as DIMM_A1 stand for, if they can.
 
-    On Dell servers, letters mean processors, and each letter has many slots (PowerEdge M420 Owner's
-    Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
+    On Dell servers, letters stand for processors, and each letter has many slots (PowerEdge M420
+    Owner's Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
     most = _MOST_SLOTS if all(owners) else 2
@@ -253,13 +262,13 @@ def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One slot for a memory module, or one soldered chip."""
+    """One slot for a memory module, or one chip that is soldered to the board."""
 
     populated: bool | None = None
     """Whether the slot holds main memory; None if the firmware does not know."""
     kind: str | None = None
     width: int | None = None
-    """Width in data bits, without ECC bits."""
+    """Width in data bits, not counting ECC bits."""
     speed: int | None = None
     """Configured speed in millions of transfers per second (MT/s)."""
     locator: str = ""
@@ -267,7 +276,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """The memory information in the firmware's table."""
+    """The information about memory in the firmware's table."""
 
     devices: tuple[Slot, ...]
     virtual: bool
@@ -280,13 +289,13 @@ class _Structure(Struct, frozen=True):
     strings: tuple[bytes, ...]
 
     def number(self, offset: int, size: int) -> int:
-        """Return an unsigned number; 0 if the structure ends before it."""
+        """Return the unsigned number at `offset`; 0 if the structure ends before it is complete."""
         if offset + size > len(self.data):
             return 0
         return int.from_bytes(self.data[offset : offset + size], "little")
 
     def text(self, offset: int) -> str:
-        """Return the string whose number, counted from 1, is at `offset`; empty for 0."""
+        """Return the string whose number, counted from 1, is at `offset`; empty for number 0."""
         index = self.number(offset, 1)
         if not 0 < index <= len(self.strings):
             return ""
@@ -294,7 +303,7 @@ class _Structure(Struct, frozen=True):
 
 
 def parse(table: bytes) -> Table | None:
-    """Parse `/sys/firmware/dmi/tables/DMI`; return None if it is damaged or cut off.
+    """Parse `/sys/firmware/dmi/tables/DMI`; return None if the table is damaged or cut off.
 
     Devices that are not part of main memory (flash, video memory) are left out.
     """
@@ -318,7 +327,10 @@ def parse(table: bytes) -> Table | None:
 
 
 def structures(table: bytes) -> Iterator[_Structure]:
-    """Yield structures up to and including the end marker; fewer if the table is cut off."""
+    """Yield the table's structures, up to and including the end marker.
+
+    There are fewer structures if the table is cut off.
+    """
     at = 0
     while at + 4 <= len(table):
         kind = table[at]

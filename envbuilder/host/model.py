@@ -1,4 +1,4 @@
-"""The data model of a host: its hardware, and the accelerators that really work there.
+"""The data model of a host: its hardware, and the accelerators that really work on it.
 
 None, and the state `unknown` of a GPU, mean that something could not be read, never that it is
 absent.
@@ -39,8 +39,9 @@ Obstacle = Literal[
 """What keeps a GPU from working, in the order above: an environment variable hides it; the kernel
 driver is missing, the wrong one or unreadable; the vendor's library failed; the device node is
 missing, not accessible or unchecked; the container or the driver does not give the GPU to this
-process; MIG is on without instances; no fabric manager sets up NVSwitch; PyTorch does not support
-it; no table lists it; it is in a virtual machine; WSL hides it; /sys could not be read."""
+process; MIG is on, but there are no instances; no fabric manager has set up NVSwitch; PyTorch does
+not support the GPU; no table lists it; it is in a virtual machine; WSL hides it; /sys could not be
+read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # The flags by which oneDNN and zentorch choose kernels on x86, and the equivalents on 64-bit ARM.
@@ -66,7 +67,8 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     family: Count | None = None
     model: Count | None = None
     generation: str | None = None
-    """The microarchitecture, such as "Zen 5". It is only a name: `flags` is authoritative."""
+    """The microarchitecture, such as "Zen 5". It is only a name; what the CPU can do is in `flags`.
+    """
     flags: tuple[str, ...] | None = None
     """The flags in `TRACKED_FLAGS` that the CPU has, sorted; None if unknown."""
     logical: Count | None = None
@@ -78,7 +80,7 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     l3_bytes: Count | None = None
     """The total size of all level-3 caches in bytes."""
     affinity: Count | None = None
-    """Number of CPUs that this process may run on."""
+    """Number of CPUs on which this process may run."""
     quota: float | None = None
     """Number of CPUs that the cgroup's quota allows, such as 1.5; None if there is no quota."""
     threads: Count | None = None
@@ -90,7 +92,7 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     total_bytes: Count | None = None
     limit_bytes: Count | None = None
-    """The cgroup's limit in bytes; None if there is no limit."""
+    """The cgroup's memory limit in bytes; None if there is no limit."""
     shm_bytes: Count | None = None
     """Size in bytes of /dev/shm, through which DataLoader workers pass their batches."""
     kind: str | None = None
@@ -100,33 +102,34 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     channels: Count | None = None
     """Number of memory channels that hold at least one module."""
     channels_available: Count | None = None
-    """Number of memory channels that the board has slots for."""
+    """Number of memory channels for which the board has slots."""
     modules: Count | None = None
     slots: Count | None = None
     bandwidth: Count | None = None
-    """Theoretical bandwidth in bytes per second: channels × channel width × transfers."""
+    """Theoretical bandwidth in bytes per second: channels × channel width × transfers per second.
+    """
     detail: str = ""
-    """Why channels and speed are unknown, in one sentence; otherwise empty."""
+    """A sentence that says why channels and speed are unknown; empty if they are known."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One GPU of the machine, and whether this process could use it."""
+    """One GPU of the machine, and whether this process can use it."""
 
     vendor: str
-    """The vendor as in the table of accelerators, or "unknown"."""
+    """The vendor, as named in the table of accelerators, or "unknown"."""
     name: str
     state: State
     detail: str = ""
-    """Why the GPU is not usable, or why that is unknown, in one sentence."""
+    """A sentence that says why the GPU is not usable, or why that is unknown."""
     obstacle: Obstacle | None = None
-    """The same reason as a code; None for a usable GPU."""
+    """The reason in `detail`, as a code; None for a usable GPU."""
     bus: str | None = None
     device_id: str | None = None
     """PCI device id: four lower-case hexadecimal digits."""
     family: str | None = None
-    """The GPU's generation or chip; for AMD, the target of ROCm's compiler, such as "gfx1100"."""
+    """The GPU's generation or chip. For AMD, the target of ROCm's compiler, such as "gfx1100"."""
     support: Support | None = None
-    """For Intel, whether PyTorch lists the device; None if envbuilder's table lacks it."""
+    """For Intel GPUs, whether PyTorch lists the device; None if envbuilder's table lacks it."""
     kernel_driver: str | None = None
     driver_version: str | None = None
     sm: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")] | None = None
@@ -141,16 +144,16 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Theoretical bandwidth of the GPU's own memory in bytes per second; None for shared memory
     (see `Memory`)."""
     mig: bool | None = None
-    """For NVIDIA, whether the GPU is split into instances."""
+    """For NVIDIA GPUs, whether the GPU is split into MIG instances."""
     render_node: str | None = None
     render_node_readable: bool | None = None
     render_node_group: str | None = None
     """The group that owns the render node, by name or number; known only on the live machine. For
-    AMD, the group of /dev/kfd if this user may not open that."""
+    AMD GPUs, it is the group of /dev/kfd if this user may not open that node."""
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A container engine behind a socket."""
+    """A container engine, reached through a socket."""
 
     name: Literal["docker", "podman", "unknown"]
     socket: str
@@ -162,11 +165,11 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The engines and tools available to build and run containers."""
+    """The engines and tools with which containers can be built and run."""
 
     engines: tuple[Engine, ...] = ()
     buildx: bool | None = None
-    """Whether docker's buildx plugin is installed."""
+    """Whether Docker's buildx plugin is installed."""
     buildx_version: str | None = None
     """Version of buildx, set only with `--full`, because reading it runs a command."""
     runtimes: tuple[str, ...] = ()
@@ -184,10 +187,10 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: Literal[1] = 1
     os: Literal["linux", "macos", "other"]
     os_version: str | None = None
-    """The product version on macOS ("14.5"), the distribution's name on Linux."""
+    """The product version on macOS ("14.5"), or the distribution's name on Linux."""
     kernel: str | None = None
     machine: str = "unknown"
-    """The hardware's architecture (x86_64, aarch64, arm64), also under Rosetta."""
+    """The hardware's architecture (x86_64, aarch64, arm64), even under Rosetta."""
     platform: types.Platform | None = None
     wsl: bool = False
     container: bool = False
@@ -200,14 +203,14 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpus: tuple[Gpu, ...] = ()
     containers: Containers = Containers()
     level_zero: bool | None = None
-    """Whether Intel's Level Zero loader and its GPU driver are installed. No wheel contains
-    them."""
+    """Whether Intel's Level Zero loader and its GPU driver are installed. No wheel contains either
+    of them."""
     notes: tuple[str, ...] = ()
-    """Facts that could not be read, and other remarks on this result."""
+    """Facts that could not be read, and other remarks about the detected values."""
 
 
 def distribution_of(host: Host) -> tuple[str, str]:
-    """Return distribution and version, such as ("Ubuntu", "24.04"); empty strings if unknown."""
+    """Return a host's distribution and version, such as ("Ubuntu", "24.04"), or empty strings."""
     match = _RELEASE.match(host.os_version or "")
     if host.os == "linux" and match:
         return match[1], match[2] or ""
@@ -220,7 +223,7 @@ def is_wsl1(kernel: str | None) -> bool:
 
 
 _LARGEST = 16 << 20
-"""Maximum size in bytes of a host file from another machine."""
+"""Maximum size in bytes of a file that describes a host and comes from another machine."""
 
 
 def read(path: Path) -> Host:

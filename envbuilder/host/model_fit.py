@@ -83,11 +83,11 @@ QUANTS: Mapping[str, float] = MappingProxyType(
         **_MIXTURES,
     }
 )
-"""Weight format in lower case → bits per weight, including block scales."""
+"""For each weight format in lower case, its bits per weight, including block scales."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """The size of a model: `parameters` in total, of which `active` are read for each token."""
+    """The size of a model: `parameters` in total, of which `active` are used for each token."""
 
     text: str
     parameters: int
@@ -134,7 +134,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 def parse_model(text: str) -> Model:
     """Parse a model's size: `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active).
 
-    Raise `InvalidError` for anything else, and for counts outside 10^6 to 10^14.
+    Raise `InvalidError` for any other text, and for counts outside the range 10^6 to 10^14.
     """
     text = text.strip()
     match = _MODEL.fullmatch(text)
@@ -167,7 +167,10 @@ def parse_model(text: str) -> Model:
 
 
 def bits_of(quant: str) -> float:
-    """Return the bits per weight of a format in `QUANTS`, in any case, or raise `InvalidError`."""
+    """Return the bits per weight of a format in `QUANTS`, whose name may be in any case.
+
+    Raise `InvalidError` if there is no such format.
+    """
     name = quant.strip().lower()
     if name in QUANTS:
         return QUANTS[name]
@@ -230,7 +233,7 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """Return the verdict, and the spare bytes, or None if they are unknown."""
+    """Return the verdict, and the spare bytes (None if they are unknown)."""
     spare = sum(map(_size, first)) - weights
     if spare >= 0:
         return "fits", spare
@@ -245,7 +248,7 @@ def _verdict(
 
 
 def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
-    """Fill the pools one after the other; return each used pool with its bytes."""
+    """Fill the pools one after the other; return each pool that is used, with its bytes."""
     shares = []
     for pool in pools:
         if share := min(weights, _size(pool)):
@@ -255,7 +258,10 @@ def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
 
 
 def _ceiling(shares: Sequence[tuple[Pool, int]], active: float) -> float | None:
-    """Return tokens per second, or None if unknown. Pools are read in turn: their times add up."""
+    """Return the highest possible number of tokens per second, or None if it is unknown.
+
+    The pools are read one after the other, so their times add up.
+    """
     if not shares or not all(_bandwidth(pool) for pool, _ in shares):
         return None
     return 1 / sum(size * active / _bandwidth(pool) for pool, size in shares)
@@ -266,7 +272,7 @@ def _size(pool: Pool) -> int:
 
 
 def _bandwidth(pool: Pool) -> int:
-    """Return the bandwidth in bytes per second, or 0 if it is unknown."""
+    """Return a pool's bandwidth in bytes per second, or 0 if it is unknown."""
     return max(0, pool.bandwidth or 0)
 
 
@@ -294,7 +300,7 @@ def _speed(found: Estimate) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a driver's device name as one short line."""
+    """Return a device name, as the driver gives it, as one short line."""
     return clipped(clean(name) or "a pool without a name", _NAME_WIDTH)
 
 
@@ -303,7 +309,7 @@ def _quoted(text: str) -> str:
 
 
 def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
-    """Return the memory of a vendor's usable GPUs, if any, then main memory.
+    """Return the memory of a vendor's usable GPUs, if there are any, then main memory.
 
     GPUs that share main memory form one pool, and main memory is not counted again. If there are
     GPUs with dedicated memory, GPUs that share main memory are ignored.
@@ -332,7 +338,7 @@ def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
 
 
 def _pool(gpu: Gpu) -> Pool:
-    """Return the memory pool of a GPU with its own memory."""
+    """Return the pool for a GPU that has its own memory."""
     usable = gpu.memory_bytes if gpu.usable_bytes is None else gpu.usable_bytes
     return Pool(
         name=gpu.name,

@@ -1,6 +1,6 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
-Everything is read once, into a snapshot. Each topic's module knows which files to read (its
+Everything is read once, into a snapshot. The module of each topic knows which files to read (its
 `read`), and this module knows the topics. `decide` uses only the snapshot, so a recorded tree gives
 the same result on any machine.
 """
@@ -36,7 +36,7 @@ _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
 
 
 def fetch(root: Path, *, full: bool = False) -> Snapshot:
-    """Read the machine (`root` is "/") or a recorded tree.
+    """Read the machine (if `root` is "/") or a recorded tree.
 
     With `full`, also run commands, for facts that no file contains. Otherwise, no process is
     started on Linux.
@@ -71,10 +71,11 @@ def _system(reader: Reader) -> System:
 def host(
     root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
 ) -> Host:
-    """Return this machine's host, or a recorded tree's (`proc/ sys/ dev/ nvml.json sysctl.txt`).
+    """Return the host that this machine or a recorded tree shows.
 
-    No process is started on Linux, unless `full` requests facts that only commands report.
-    `environ` defaults to this process's environment, or to an empty one for a recorded tree.
+    A recorded tree contains `proc/ sys/ dev/ nvml.json sysctl.txt`. No process is started on Linux,
+    unless `full` requests facts that only commands report. `environ` defaults to this process's
+    environment, or to an empty one for a recorded tree.
     """
     taken = fetch(root, full=full)
     if environ is None:
@@ -86,9 +87,9 @@ def host(
 
 
 def target(path: Path | None, *, full: bool = False) -> Host:
-    """Return the host in `path` (from `detect --json`), or else this host.
+    """Return the host in the file `path` (from `detect --json`), or this machine if it is None.
 
-    The former is for builds on machines without the target hardware; the host's notes say so. With
+    A file is for builds on machines without the target hardware; the host's notes then say so. With
     `full`, this machine is probed in full. Raise `InvalidError` if the file is invalid.
     """
     if path is None:
@@ -113,12 +114,12 @@ _LIBCS = frozenset({"glibc", "musl"})
 _MUSL = ("lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1")
 _GLIBC = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 _DRIVERS_OF_WINDOWS = 1 << 14
-"""Maximum number of driver packages to read under WSL. Windows has about a thousand, and AMD's are
-at the end."""
+"""Maximum number of Windows driver packages to read under WSL. Windows has about a thousand, and
+AMD's are at the end of the list."""
 
 
 def read_system(reader: Reader) -> None:
-    """Read kernel, distribution, C library, and signs of a container."""
+    """Read the kernel, the distribution, the C library, and signs of a container."""
     for path in ("proc/version", "proc/sys/kernel/osrelease", "etc/os-release", *_MANAGERS):
         reader.file(path)
     for path in _SIGNS:
@@ -231,7 +232,7 @@ def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
 
 
 def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return entries for possible GPUs, whose absence must not be concluded."""
+    """Return entries for GPUs that may exist, because their absence cannot be concluded."""
     addresses = {gpu.bus for gpu in gpus}
     vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}
     missing: list[tuple[str, Obstacle]] = [
@@ -306,7 +307,7 @@ _SYSCTL = (
 
 
 def _read_mac(reader: Reader) -> None:
-    """Read sysctl's values; on the live machine, this starts one process."""
+    """Read the values that sysctl reports; on the live machine, this starts one process."""
     if not reader.live:
         reader.file("sysctl.txt")
         return

@@ -1,7 +1,7 @@
 """Record the data that detection reads as a tree of files, for `envbuilder detect --root`.
 
 Data that identifies a machine or its users is left out or replaced: serial numbers, UUIDs,
-container ids, MAC addresses, host and user names, members of groups, strings of the firmware.
+container ids, MAC addresses, host and user names, members of groups, and strings from the firmware.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from envbuilder.host.snapshot import Snapshot
 
 PLANTED = ("files", "binary", "links", "folders", "nodes")
-"""The parts of a host in `tests/data/hosts` that are written as a tree."""
+"""The parts of a host in `tests/data/hosts` that are written to disk as a tree."""
 _DEVICES = "sys/bus/pci/devices"
 _PLUGINS = "usr/local/lib/docker/cli-plugins"
 # Names that say nothing about a machine or a person, and are words of other files.
@@ -56,7 +56,7 @@ _MEMORY_DEVICE = 17
 
 
 class Scrubber:
-    """A scrubber that replaces identifying values: equal values get equal stand-ins."""
+    """A scrubber that replaces identifying values; equal values get equal replacements."""
 
     def __init__(self, names: Iterable[str] = (), home: str = "") -> None:
         self._stand_ins: dict[str, str] = {}
@@ -66,7 +66,7 @@ class Scrubber:
         self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
 
     def public(self, text: str) -> str:
-        """Return a text or a path without identifying values."""
+        """Return a text or a path in which all identifying values are replaced."""
         if self._home and self._home != "root":
             text = re.sub(rf"(?<![^/\s\"']){re.escape(self._home)}(?![^/\s\"'])", "home/user", text)
         text = _BUILDER.sub("(build@host)", text)
@@ -86,7 +86,11 @@ class Scrubber:
         return stand_in
 
     def home_plugin(self, path: str) -> str:
-        """Map a plugin below the user's home to the folder where each replay looks for a plugin."""
+        """Return the path under which the recorded tree contains a plugin.
+
+        A plugin below the user's home is moved to the folder in which each replay looks for
+        plugins. Other paths are unchanged.
+        """
         inside = f"{self._home}/.docker/cli-plugins/"
         if path.startswith(inside):
             return f"{_PLUGINS}/{path.removeprefix(inside)}"
@@ -94,7 +98,7 @@ class Scrubber:
 
 
 def this_machine() -> Scrubber:
-    """Return a scrubber for this machine's name, and its user's name and home."""
+    """Return a scrubber for this machine's name, its user's name and the user's home."""
     node = os.uname().nodename
     try:
         user = getpass.getuser()
@@ -105,7 +109,7 @@ def this_machine() -> Scrubber:
 
 
 def _above(paths: Iterable[str]) -> set[str]:
-    """Return all folders above these paths."""
+    """Return all parent folders of these paths."""
     folders: set[str] = set()
     for path in paths:
         folders.update(map(str, PurePosixPath(path).parents))
@@ -113,7 +117,7 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
-    """Return the parts of a host (see `PLANTED`), without values that identify it."""
+    """Return the parts of a host (see `PLANTED`), without the values that identify it."""
 
     def place(path: str) -> str:
         return scrubber.public(scrubber.home_plugin(path))
@@ -146,7 +150,7 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
 
 
 def reduced(path: str, text: str) -> str:
-    """Return only the lines of a file that detection reads."""
+    """Return a file's text, reduced to the lines that detection reads."""
     for end, pattern in _KEPT.items():
         if path.endswith(end):
             return "".join(filter(pattern.match, text.splitlines(keepends=True)))
@@ -156,8 +160,8 @@ def reduced(path: str, text: str) -> str:
 def nameless(table: bytes) -> bytes:
     """Return an SMBIOS table with all strings replaced by "x", except the names of memory slots.
 
-    Of structures that detection does not read, only the header is kept: they hold the machine's
-    UUID.
+    Only the header is kept of structures that detection does not read, because they contain the
+    machine's UUID.
     """
     parts = []
     for structure in memory.structures(table):
@@ -176,7 +180,7 @@ def nameless(table: bytes) -> bytes:
 def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
     """Write a snapshot as a tree into a new or empty folder; return the number of files written.
 
-    Raise `InvalidError` if the folder is not usable.
+    Raise `InvalidError` if the folder cannot be used.
     """
     data = recording(taken, scrubber)
     with files.explained(folder, done="written"):
@@ -188,7 +192,7 @@ def write(folder: Path, taken: Snapshot, scrubber: Scrubber) -> int:
 
 
 def plant(root: Path, data: dict[str, Any]) -> Path:
-    """Write the tree of a host below `root`, and return `root`."""
+    """Write a host's data as a tree below `root`, and return `root`."""
     for path, target in sorted(data.get("links", {}).items()):
         _at(root, path).symlink_to(target)
     for path, text in data.get("files", {}).items():

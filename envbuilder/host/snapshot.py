@@ -1,9 +1,9 @@
 """Read files, folders, links and nodes below one root, once, and parse their untrusted text.
 
-This is detection's access to the file system; it makes no decisions. The live root is "/"; any
-other root is a recorded tree. In a recorded tree, a device node is a file, and counts as accessible
-if it can be read. A missing top-level folder (`sys` in some sandboxes, or a tree recorded without
-it) proves nothing. A missing file below an existing top-level folder is absent.
+All of detection's access to the file system is here; this module makes no decisions. The live root
+is "/"; any other root is a recorded tree. In a recorded tree, a device node is a file, and counts
+as accessible if it can be read. A missing top-level folder (`sys` in some sandboxes, or in a tree
+recorded without it) proves nothing. A missing file below an existing top-level folder is absent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from msgspec import Struct
 from envbuilder.core.errors import printable
 
 _LIMIT = 1 << 20
-"""Maximum size in bytes of a file, from the kernel or from an untrusted recorded tree."""
+"""Maximum number of bytes to read from a file, which comes from the kernel or from an untrusted
+recorded tree."""
 _MOST = 1024
-"""Maximum number of entries of a folder."""
+"""Maximum number of entries to read from a folder."""
 _ALL = 64 << 20
-"""Maximum size in bytes of all files together. A machine with 8 GPUs and 512 CPUs has 3 MB."""
+"""Maximum number of bytes to read from all files together. A machine with 8 GPUs and 512 CPUs has 3
+MB."""
 
 System = Literal["linux", "macos", "other"]
 
@@ -39,19 +41,19 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     folders: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
-    """Symbolic link → its literal target."""
+    """The literal target of each symbolic link."""
     nodes: dict[str, bool] = {}
-    """Device node → whether it may be opened."""
+    """For each device node, whether it may be opened."""
     groups: dict[str, int] = {}
-    """Device node → id of the group that owns it, on the live machine."""
+    """For each device node, the id of the group that owns it; only on the live machine."""
     blobs: dict[str, bytes] = {}
-    """Contents of binary files."""
+    """The contents of each binary file."""
     absent: frozenset[str] = frozenset()
     unreadable: dict[str, str] = {}
-    """Path → why it could not be read."""
+    """For each path that could not be read, the reason."""
 
     def has(self, path: str) -> bool | None:
-        """Return whether the path exists; None if that is unknown."""
+        """Return whether the path exists, or None if that is unknown."""
         known = (self.files, self.folders, self.links, self.nodes, self.blobs)
         if any(path in kind for kind in known):
             return True
@@ -60,15 +62,15 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         return None
 
     def text(self, path: str) -> str:
-        """Return a file's text; empty if the file was not read."""
+        """Return the text of a file, or an empty string if the file was not read."""
         return self.files.get(path, "")
 
     def number(self, path: str, base: int = 10) -> int | None:
-        """Return the number in a file; None if it does not hold a valid number."""
+        """Return the number in a file, or None if the file does not contain a valid number."""
         return integer(self.text(path), base)
 
     def fields(self, path: str) -> dict[str, str]:
-        """Return the `key : value` lines of a file."""
+        """Return the fields of a file that consists of `key : value` lines."""
         return fields(self.text(path))
 
     def names(self, path: str) -> tuple[str, ...]:
@@ -77,7 +79,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class Reader:
-    """A reader below one root. It never raises: failures are recorded with their reasons."""
+    """A reader for the paths below one root.
+
+    It never raises an exception: failures are recorded with their reasons.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -94,7 +99,7 @@ class Reader:
         self._tops: dict[str, bool] = {}
 
     def file(self, path: str, limit: int = _LIMIT) -> str | None:
-        """Read and return the text of a file, at most `limit` bytes; None if that fails."""
+        """Read and return the text of a file, at most `limit` bytes; return None if that fails."""
         content = self._read(path, limit)
         if content is None:
             return None
@@ -102,13 +107,13 @@ class Reader:
         return self.files[path]
 
     def blob(self, path: str, limit: int = _LIMIT) -> None:
-        """Read the bytes of a file, at most `limit`."""
+        """Read and record the bytes of a file, at most `limit`."""
         content = self._read(path, limit)
         if content is not None:
             self.blobs[path] = content
 
     def folder(self, path: str, most: int = _MOST) -> tuple[str, ...]:
-        """Read and return the sorted names in a folder, at most the first `most`."""
+        """Read a folder and return its names, sorted, but only the first `most` of them."""
         try:
             # Strings, here and below: a Path costs as much as the call, and there are thousands.
             with os.scandir(f"{self.root}/{path}") as entries:
@@ -120,7 +125,7 @@ class Reader:
         return names
 
     def link(self, path: str) -> str | None:
-        """Read and return the target of a symbolic link; None if that fails."""
+        """Read a symbolic link and return its target; return None if that fails."""
         try:
             self.links[path] = os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except (OSError, ValueError) as error:
@@ -144,10 +149,10 @@ class Reader:
             self.nodes[path] = bool(status.st_mode & 0o444) and os.access(full, os.R_OK)
 
     def opened(self, path: str) -> None:
-        """Record the same as `node`, by opening it; the node must open without side effects.
+        """Record the same facts as `node`, but by opening the node.
 
-        A cgroup's device rules can deny a container access to visible nodes, which only opening
-        them reveals.
+        The node must be one that can be opened without side effects. A cgroup's device rules can
+        deny a container access to visible nodes, which is revealed only by opening them.
         """
         self.node(path)
         if self.live and self.nodes.get(path):
@@ -163,7 +168,7 @@ class Reader:
             self.files[path] = ""
 
     def snapshot(self, system: System) -> Snapshot:
-        """Return everything that was read, as data."""
+        """Return everything that has been read so far, together with `system`, as plain data."""
         return Snapshot(
             live=self.live,
             system=system,
@@ -241,15 +246,19 @@ _NUMBER = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}\Z", re.ASCII)
 
 
 def clean(value: str | None) -> str | None:
-    """Return a value as one line of at most 120 characters, to compare and to show.
+    """Return a value as one line of at most 120 characters, fit for comparing and showing.
 
-    Firmware pads its texts: white space is reduced to single spaces. None if nothing is left.
+    Firmware pads its texts, so any white space is reduced to single spaces. Return None if nothing
+    is left.
     """
     return " ".join(printable(value or "", 400, instead=" ").split())[:120] or None
 
 
 def integer(value: str | None, base: int = 10) -> int | None:
-    """Parse a non-negative integer of at most 2^53, or return None. Base 16 may begin with 0x."""
+    """Parse a non-negative integer of at most 2^53; return None if the value is not one.
+
+    With base 16, the value may begin with 0x.
+    """
     word = (value or "").strip()
     if not _NUMBER.match(word):
         return None
@@ -263,12 +272,12 @@ def integer(value: str | None, base: int = 10) -> int | None:
 
 
 def lines(value: str | None) -> list[str]:
-    """Return only complete lines: an unterminated last line may be cut off."""
+    """Return the complete lines: an unterminated last line is dropped, since it may be cut off."""
     return (value or "").split("\n")[:-1]
 
 
 def fields(value: str | None) -> dict[str, str]:
-    """Parse `key : value` lines. If a key is repeated, its first line counts."""
+    """Parse `key : value` lines. If a key is repeated, the first line with the key counts."""
     values: dict[str, str] = {}
     for line in lines(value):
         key, separator, rest = line.partition(":")
@@ -291,7 +300,7 @@ def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
 
 
 def version(value: str | None) -> tuple[int, ...] | None:
-    """Parse a dotted version into numbers, or return None."""
+    """Parse a dotted version into numbers, or return None if it is not one."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", value or "", re.ASCII):
         return None
     return tuple(map(int, (value or "").split(".")))

@@ -1,7 +1,7 @@
-"""Look up devices in the data tables of `profiles/devices/`, where each row states its source.
+"""Look up devices in the data tables in `profiles/devices/`, where each row states its source.
 
-Each table is read when it is first used. In long tables, only one device's line is parsed.
-`tools/refresh_devices.py` updates the tables that have an upstream file.
+Each table is read when it is first used. In long tables, only the line of the wanted device is
+parsed. `tools/refresh_devices.py` updates the tables that have an upstream file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ JETSON_TORCH = (
     "use NVIDIA's build of torch for Jetson (Jetson AI Lab's index), and check it with"
     " `envbuilder verify --python PYTHON`"
 )
-"""Advice for a GPU in `tegra-chips.csv` for which PyTorch's wheels have no kernels."""
+"""Advice for a GPU that is listed in `tegra-chips.csv` and for which PyTorch's wheels have no
+kernels."""
 
 
 class IntelGpu(Struct, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ class IntelGpu(Struct, frozen=True, kw_only=True):
 
 
 class AmdGpu(Struct, frozen=True, kw_only=True):
-    """A row of `amd-gpus.csv`, with its chip's target from `amd-chips.csv`."""
+    """A row of `amd-gpus.csv`, with its chip's target taken from `amd-chips.csv`."""
 
     name: str
     """Name of the product, or of the chip if the product is unknown."""
@@ -44,7 +45,7 @@ class AmdGpu(Struct, frozen=True, kw_only=True):
 
 
 class NvidiaGpu(Struct, frozen=True, kw_only=True):
-    """A row of `nvidia-gpus.csv`, with its chip's data from `nvidia-chips.csv`."""
+    """A row of `nvidia-gpus.csv`, with its chip's data taken from `nvidia-chips.csv`."""
 
     name: str
     """Name of the product, such as "Tesla P40"; empty if only the chip is known."""
@@ -54,16 +55,16 @@ class NvidiaGpu(Struct, frozen=True, kw_only=True):
 
 
 class TegraChip(Struct, frozen=True, kw_only=True):
-    """A row of `tegra-chips.csv`: a chip with CPU and GPU, as on Jetson boards."""
+    """A row of `tegra-chips.csv`: a chip that contains CPU and GPU, as on Jetson boards."""
 
     name: str
     sm: str
     common_driver: bool
-    """Whether NVIDIA's common driver supports the chip, not only a driver for Tegra."""
+    """Whether NVIDIA's common driver supports the chip, and not only a driver for Tegra."""
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
-    """The specified memory of a discrete GPU; a value is None if cards with the same id differ."""
+    """A discrete GPU's specified memory; a value is None if cards with the same id differ in it."""
 
     memory_bytes: int | None
     bandwidth: int | None
@@ -83,7 +84,10 @@ def _rows(name: str) -> tuple[dict[str, str], ...]:
 
 
 def _row(name: str, key: str) -> dict[str, str] | None:
-    """Return the row whose first column is `key`, parsing only that line: some tables are long."""
+    """Return the row whose first column is `key`, or None.
+
+    Only that row's line is parsed, because some tables are long.
+    """
     import csv
 
     text = _text(name)
@@ -112,7 +116,7 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
 
 
 def intel_targets(family: str) -> set[str]:
-    """Return PyTorch's names for the kernels of a family of Intel GPUs; empty if unknown."""
+    """Return PyTorch's names for the kernels for a family of Intel GPUs; empty if unknown."""
     row = _row("intel-targets.csv", family)
     if row:
         return {*row["targets"].split()}
@@ -135,7 +139,10 @@ def _longest(name: str, chip: str) -> dict[str, str] | None:
 
 
 def intel_memory(device_id: str) -> MemoryFacts | None:
-    """Return the memory of a discrete Intel GPU by PCI device id; None if no source states it."""
+    """Return the memory of the discrete Intel GPU with this PCI device id.
+
+    Return None if no source states it.
+    """
     row = _row("intel-memory.csv", device_id)
     if row is None:
         return None
@@ -162,10 +169,10 @@ def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
 
 
 def nvidia_sm(name: str) -> str | None:
-    """Return the compute capability of a named NVIDIA GPU; None if the table lists no such name.
+    """Return the compute capability of the NVIDIA GPU with this name, or None if it is not listed.
 
-    The longest matching name in the table counts. A few names were given to several chips;
-    `nvidia_gpu` distinguishes these by their id.
+    If several names in the table match, the longest one counts. A few names were given to several
+    chips; `nvidia_gpu` distinguishes these by their id.
     """
     product = name.removeprefix("NVIDIA ")
     best = ""
@@ -181,7 +188,7 @@ def nvidia_sm(name: str) -> str | None:
 
 
 def tegra_chip(compatible: str) -> TegraChip | None:
-    """Return the Tegra chip that a device tree names, such as "nvidia,tegra234", or None."""
+    """Return the Tegra chip that a device tree names, as in "nvidia,tegra234", or None."""
     vendor, _, name = compatible.partition(",")
     row = _row("tegra-chips.csv", name) if vendor == "nvidia" else None
     if row:
@@ -202,7 +209,11 @@ def _tegra(row: dict[str, str]) -> TegraChip:
 
 
 def amd_index(gfx: str) -> str | None:
-    """Return `release` if AMD's own index has wheels for a GPU, `build` if untested, else None."""
+    """Return how AMD's own index supports a GPU.
+
+    The result is `release` if the index has wheels for the GPU, `build` if those wheels are
+    untested, and None if there are none.
+    """
     row = _row("amd-index.csv", gfx)
     if row:
         return row["state"]
@@ -210,10 +221,10 @@ def amd_index(gfx: str) -> str | None:
 
 
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
-    """Return the oldest driver for a CUDA runtime of this major version, such as "580.65.06".
+    """Return the oldest driver for a CUDA runtime with this major version, such as "580.65.06".
 
-    None if the table lacks the version. Under WSL, this is the Windows driver, whose version
-    numbers differ.
+    Return None if the table lacks the version. Under WSL, the driver is the Windows driver, whose
+    version numbers differ.
     """
     row = _row("cuda-drivers.csv", str(major))
     if not row:
@@ -234,7 +245,10 @@ def cudnn_sm(release: str) -> str:
 
 
 def distribution_glibc(release: str | None) -> str | None:
-    """Return the glibc of a distribution release by PRETTY_NAME; None if no source states it."""
+    """Return the glibc version of the distribution release with this PRETTY_NAME.
+
+    Return None if no source states it.
+    """
     for row in _rows("distribution-glibc.csv"):
         before, found, rest = (release or "").partition(row["release"])
         if found and not before and not rest[:1].isdigit():
@@ -253,8 +267,8 @@ def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
 def apple_bandwidth(brand: str) -> int | None:
     """Return the theoretical memory bandwidth of an Apple chip in bytes per second, or None.
 
-    `brand` is `machdep.cpu.brand_string`. If chips of one name differ, as for the M3 Max, the lower
-    number is returned.
+    `brand` is the value of `machdep.cpu.brand_string`. If chips with the same name differ, as for
+    the M3 Max, the lower number is returned.
     """
     row = _row("apple-chips.csv", brand)
     if row:

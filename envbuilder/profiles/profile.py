@@ -317,7 +317,7 @@ class Profile(_Strict, frozen=True):
         return max(have, key=lambda v: int(v.partition(".")[2]), default=self.python.default)
 
     def choices(self, release: str = "") -> dict[str, releases.Chosen]:
-        """Return the releases that the profile's builds exist for, newest first.
+        """Return the releases for which the profile's builds exist, newest first.
 
         If `release` is given, return only that release.
         """
@@ -364,7 +364,7 @@ _HINTS: Hints = {
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Return the folders to search for profiles: the project's, the user's, the shipped one."""
+    """Return the folders to search for profiles: the project's, the user's and the shipped one."""
     folders = filter(None, (project, user))
     return (*(folder / "profiles" for folder in folders), resources.profiles_dir())
 
