@@ -83,10 +83,7 @@ PyTorch has the check `arithmetic`."""
 
 
 def answers(report: Report) -> Iterator[Fact]:
-    """Yield answers to a reader's first questions.
-
-    They say whether the device trained, whether its numbers were right, and how fast it was.
-    """
+    """Yield whether the device trained, whether its numbers were right, and how fast it was."""
     statuses = {check.name: check.status for check in report.checks}
     for question, names in _QUESTIONS.items():
         found = {statuses.get(name, "absent") for name in names}
@@ -231,10 +228,7 @@ def _listed(*parts: str | None) -> str:
 
 
 def _epochs(report: Report) -> Section:
-    """Return a table of the epochs, with the CPU baseline as the last row.
-
-    The section has no rows if nothing was trained.
-    """
+    """Return a table of the epochs, with the CPU baseline last; no rows if nothing was trained."""
     name = "Epochs"
     if not report.epochs:
         return Section(title=name)
