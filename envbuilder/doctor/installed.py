@@ -32,7 +32,7 @@ _LIMIT = 256 << 10
 """Maximum number of bytes to read from a file. The requirements in METADATA come before its
 description."""
 _MOST = 20_000
-"""Maximum number of names to read in a folder."""
+"""Maximum number of names to read from a folder."""
 _PYTHON = re.compile(r"python(3\.[0-9]{1,2})")
 _SITES = (
     "{0}/lib/python{1}/site-packages",

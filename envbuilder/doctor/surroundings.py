@@ -36,8 +36,8 @@ class Around(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
     """The environment variables of this process."""
     shadowing: tuple[str, ...] = ()
-    """Sentences about variables and folders whose files take precedence over those of an
-    environment."""
+    """Sentences about variables and folders whose files take precedence over the environment's
+    files."""
     devices: frozenset[str] = frozenset()
     """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
     rooms: tuple[Disk, ...] = ()

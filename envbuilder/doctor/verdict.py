@@ -1,7 +1,8 @@
 """Judge whether an existing environment suits a host and, if not, show the commands to fix it.
 
 Only known facts count against an environment. A build that no table lists, packages that do not
-belong to a framework, or a CPU build where nothing else could work are no reason to change it.
+belong to a framework, and a CPU build on a host where nothing else could work are no reason to
+change the environment.
 """
 
 from __future__ import annotations

@@ -511,7 +511,7 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    """Return the findings about missing CPU flags that are required or, if none is, desirable."""
+    """Return findings about missing CPU flags that are required, or else that are desirable."""
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")
     desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")

@@ -103,7 +103,7 @@ class Timeline:
         return [problem for each in passes if (problem := self._problem(*each))]
 
     def unconfirmed(self, passes: Iterable[tuple[str, float]]) -> str:
-        """Return why a pass's duration could not be confirmed, or an empty string if all were."""
+        """Return why the duration of a pass could not be confirmed, or "" if all were confirmed."""
         for phase, _ in passes:
             late = self._latest(phase)
             if late > _LATEST:
