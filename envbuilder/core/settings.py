@@ -436,7 +436,10 @@ def load(
     files.require_own(config_dir, trusted)
     cache_dir = user_folder(environ, "ENVBUILDER_CACHE_DIR")
     derived = cache_dir / STORE / DERIVED
-    cached = derived.is_dir() and not files.exposure(derived.parent, trusted)
+    # False without permission, too, unlike `Path.is_dir`.
+    cached = os.path.isdir(derived) and not files.exposure(  # noqa: PTH112
+        derived.parent, trusted
+    )
     for path in paths:
         if path.is_file():
             text = files.read_text(path)

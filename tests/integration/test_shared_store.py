@@ -201,7 +201,7 @@ def test_one_that_is_closed_or_missing_is_named_and_not_needed(
         problems = {p["code"]: p for p in json.loads(asked.stdout)["problems"]}
         assert "the shared store cannot be used" in problems["shared-store"]["text"]
         done = filled.user(USERS[0], *BUILD, **shared)
-        assert "warning: the shared store cannot be used" in done.stderr
+        assert "because the shared store cannot be used" in done.stderr
         assert done.returncode == 1  # this user has no network
         assert "unexpected" not in done.stderr
 

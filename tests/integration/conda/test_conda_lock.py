@@ -161,7 +161,10 @@ def test_no_hash_no_lock(cli: Cli, conda_matrix: Path, tmp_path: Path) -> None:
     with serve(channel) as served:
         done = lock(cli, served.url)
     assert done.returncode == 1
-    assert "tiny-lib-1.0-pyh0_0.conda: its channel states no sha256" in done.stderr
+    assert (
+        "tiny-lib-1.0-pyh0_0.conda: cannot be locked, because its channel states no sha256"
+        in done.stderr
+    )
     assert not (tmp_path / "profiles/locks").exists()
     # What lies here can be read, and is.
     done = succeeded(lock(cli, channel.as_uri()))

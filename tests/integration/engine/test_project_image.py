@@ -180,8 +180,9 @@ def test_a_training_in_another_users_folder_is_seen(bench: Bench, tmp_path: Path
         os.chown(path, OWNER, OWNER)
     bench.variables = {**bench.variables, "ENVBUILDER_TRUSTED_FOLDERS": str(tmp_path)}
     base = ("--profile", "tiny", "--backend", "docker")
-    done = bench.start("watch", *base, "--", "python", "train.py")
+    report = tmp_path.with_suffix(".json")
+    done = bench.start("watch", *base, "--output", report, "--", "python", "train.py")
     assert (done.returncode, done.stdout) == (0, f"{OWNER}\n"), done.stderr
-    (trained,) = model.read(Path(done.stderr.rpartition("report: ")[2].strip())).processes
+    (trained,) = model.read(report).processes
     assert trained.steps == 3
     assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {OWNER}

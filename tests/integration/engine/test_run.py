@@ -159,7 +159,7 @@ def test_out_of_memory_is_told(
     class Quiet:
         def note(self, text: str) -> None: ...
 
-    with pytest.raises(VerifyError, match="out of memory"):
+    with pytest.raises(VerifyError, match="memory ran out"):
         verify.follow(lambda on_line: done, verify.Events(Quiet()), Quiet(), tmp_path / "log", "")
 
 

@@ -156,7 +156,10 @@ def test_nothing_of_the_caller_has_a_part_in_it(
     assert Path(origins["framework"]).is_relative_to(torch_prefix)
     assert (origins["as_found"], origins["outside"]) == (False, [])
     assert not (outside.folder / "bytecode").exists()
-    assert "note: not passed to the verification: LD_LIBRARY_PATH, LD_PRELOAD" in ended.stderr
+    assert (
+        "note: variables not passed to the verification: LD_LIBRARY_PATH, LD_PRELOAD"
+        in ended.stderr
+    )
 
 
 # An interpreter of the user's.

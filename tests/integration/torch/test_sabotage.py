@@ -323,7 +323,7 @@ def test_an_exit_code_that_lies(bench: Bench) -> None:
     overlay = bench.overlay.at_start("exit_code_that_lies")
     found = bench.verify(overlay, "--force", profile="cuda")
     found.require_failed(
-        "run", "report (failed) cannot be trusted:  the payload ended with exit code 0"
+        "run", "report (failed) cannot be trusted: the payload ended with exit code 0"
     )
 
 
