@@ -63,7 +63,7 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
         return _check_profiles(names, settings, as_json=as_json)
     every = tuple(entries.of_project(settings))
     states = list(map(_state, every))
-    if entries.failed((False, not state.problems) for state in states):
+    if entries.failed((False, state.state in _USABLE) for state in states):
         states = [replace(state, failed=True) for state in states]
     failed = any(state.failed for state in states)
     extra = tuple(entries.unused_locks(settings))
@@ -175,4 +175,6 @@ def _state(entry: entries.Entry) -> State:
         problems += (*compare.edited(lock, entry.decided),)
     if lock.obstacle and not problems:
         return state(state="unlocked", problems=(lock.obstacle.printed(),), failed=entry.required)
-    return state(state=lock.state, problems=problems, failed=bool(problems))
+    failed = bool(problems)
+    problems += tuple(f"not for {target}: {why.printed()}" for target, why in lock.missing.items())
+    return state(state=lock.state, problems=problems, failed=failed)

@@ -212,7 +212,8 @@ def write_and_report(
     usable = [outcome for outcome in outcomes if not outcome.obstacle]
     platform = probe.host().platform
     lacking = [o for o in outcomes if _lacks(o, platform)]
-    if any(profile_lock.first(outcome.lock, platform) for outcome in outcomes):
+    serving = (outcome.lock for outcome in outcomes if outcome.entry.label in detailed)
+    if any(profile_lock.first(lock, platform) for lock in serving):
         lacking = [o for o in lacking if o.entry.required and not o.obstacle]
     if lacking and usable:
         names = ", ".join(outcome.entry.label for outcome in lacking)
@@ -292,10 +293,12 @@ def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> froz
     labels: dict[str, set[str]] = {}
     for entry in chosen:
         labels.setdefault(entry.name, set()).add(entry.label)
-    best = ""
+    best = None
     with suppress(EnvbuilderError):  # none fits, or the one that would cannot be locked
-        best = choice.choose(variants.library(settings), settings, probe.host()).profile.name
-    return frozenset(labels.get(best) or itertools.chain.from_iterable(labels.values()))
+        library = variants.library(settings)
+        best = choice.fitting(library, probe.host())
+        best = choice.choose(library, settings, probe.host()).profile.name
+    return frozenset(labels.get(best or "") or itertools.chain.from_iterable(labels.values()))
 
 
 def _save(

@@ -65,9 +65,8 @@ def choose(
     title = FRAMEWORKS[framework].title
     if choice.profile is None:
         # What stands in the way may be the lock alone.
-        usable = {name: replace(lock, state="claimed") for name, lock in locks.items() if lock}
-        if fitting := choose_best(candidates, host, locks=usable, backend=backend).profile:
-            library.usable_lock(library.profile(fitting))
+        if name := fitting(library, host, backend=backend):
+            library.usable_lock(library.profile(name))
         of_framework = because and f" with {title} ({because})"
         raise HostError(
             f"no profile{of_framework} fits this machine: {choice.reason}", Hint("See", ("detect",))
@@ -77,6 +76,14 @@ def choose(
         reason = f"{title}, because {because}: {reason}"
     judged = choice.judged[choice.profile]
     return Chosen(profile=library.profile(choice.profile), reason=reason, judged=judged)
+
+
+def fitting(library: Library, host: Host, *, backend: str | None = None) -> str | None:
+    """Return the profile that fits the host best if all locks are usable; None if none fits."""
+    candidates = library.candidates()
+    locks = library.locks(candidates).items()
+    usable = {name: replace(lock, state="claimed") for name, lock in locks if lock}
+    return choose_best(candidates, host, locks=usable, backend=backend).profile
 
 
 def require_host(

@@ -161,6 +161,21 @@ def test_a_profile_that_is_not_listed_may_be_impossible(check: Command) -> None:
     assert "– default.mps              impossible" in printed
 
 
+def test_a_target_that_a_lock_omits_is_named_and_no_failure(project: Path, check: Command) -> None:
+    path = project / "envbuilder.lock/default.cpu.json"
+    lock = profile_lock.load(path)
+    (missing,) = (target for target in lock.targets if target.platform == "linux/arm64")
+    partly = replace(
+        lock,
+        targets=tuple(target for target in lock.targets if target != missing),
+        missing={"linux/arm64 3.11": profile_lock.Reason(text="its index did not answer")},
+    )
+    path.write_text(profile_lock.dump(partly))
+    printed = check().out
+    assert printed.startswith("– default.cpu ")
+    assert printed.endswith("\n    not for linux/arm64 3.11: its index did not answer\n")
+
+
 def test_a_needless_lock_is_named_and_no_failure(project: Path, check: Command) -> None:
     folder = project / "envbuilder.lock"
     shutil.copy(folder / "default.cpu.json", folder / "gone.cpu.json")

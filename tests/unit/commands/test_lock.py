@@ -28,7 +28,9 @@ from envbuilder.profiles.profile import Profile, load as load_profile
 from envbuilder.profiles.releases import Build
 from envbuilder.project.lines import Line
 from tests.support import conda_locks
+from tests.support.broken_hosts import LINUX
 from tests.support.command_line import FILE, Command
+from tests.support.projects import lay_locked
 from tests.support.shipped import shipped_profile
 from tests.support.tools import tools
 
@@ -258,18 +260,18 @@ def entry(project: Path, name: str) -> Entry:
 
 
 @pytest.mark.parametrize(
-    ("here", "required", "others", "code"),
+    ("here", "required", "fitting", "code"),
     [
-        ("linux/amd64", True, True, 2),
-        ("linux/amd64", False, True, 0),
-        ("linux/amd64", False, False, 2),
-        ("linux/arm64", True, False, 0),
-        ("macos/arm64", True, False, 0),
+        ("linux/amd64", True, "b", 2),
+        ("linux/amd64", False, "b", 0),
+        ("linux/amd64", False, "a", 2),
+        ("linux/arm64", True, "a", 0),
+        ("macos/arm64", True, "a", 0),
     ],
 )
 def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
     project: Path, found: Settings, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], here: str, required: bool, others: bool, code: int,
+    capsys: pytest.CaptureFixture[str], here: str, required: bool, fitting: str, code: int,
 ) -> None:  # fmt: skip
     host = replace(probe.host(), platform=here)
     monkeypatch.setattr(probe, "host", lambda: host)
@@ -287,13 +289,29 @@ def test_a_platform_that_is_left_out_is_an_error_where_it_is_this_machines(
         resolution.Outcome(
             replace(entry(project, "a"), profile=both, required=required), None, partly
         ),
-        *([resolution.Outcome(entry(project, "b"), None, lock)] if others else []),
+        resolution.Outcome(entry(project, "b"), None, lock),
     ]
+    monkeypatch.setattr(locks, "of_this_machine", lambda *_: {fitting})
     assert locks.write_and_report(outcomes, found, "") == code
     assert (project / "a.tiny.json").read_text() == profile_lock.dump(partly)
     out = capsys.readouterr().out
-    assert "not for linux/amd64 3.11: 1 package stands in the way:\n    leaf (env" in out
+    if fitting == "a":
+        assert "not for linux/amd64 3.11: 1 package stands in the way:\n    leaf (env" in out
     assert ("a cannot be built on this machine, which is linux/amd64\n" in out) == (code == 2)
+
+
+def test_a_lock_that_cannot_be_made_is_this_machines_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_locked(tmp_path, monkeypatch)
+    monkeypatch.setattr(probe, "host", lambda: LINUX)
+    FILE.write_text("profiles: [cpu, cuda]\npython: '3.11'\n")
+    path = tmp_path / "envbuilder.lock/default.cpu.json"
+    nothing = {"targets": (), "tools": {}, "obstacle": Reason(text="its index is silent")}
+    unlocked = replace(profile_lock.load(path), state="unlocked", reason="", **nothing)
+    path.write_text(profile_lock.dump(unlocked))
+    settings = load_settings()
+    assert locks.of_this_machine(entries.entries(settings), settings) == {"default.cpu"}
 
 
 def test_locks_are_resolved_side_by_side_and_stay_in_order(
