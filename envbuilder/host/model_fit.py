@@ -160,7 +160,7 @@ def parse_model(text: str) -> Model:
             )
     if active > parameters:
         raise InvalidError(
-            f"{_quoted(text)}: more active than total parameters",
+            f"{_quoted(text)}: more active parameters than parameters in total",
             "Write the total first, then the active ones, as in 30B-A3B.",
         )
     return Model(text=text, parameters=parameters, active=active)

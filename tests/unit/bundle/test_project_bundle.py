@@ -282,7 +282,7 @@ def test_no_text_with_a_credential_is_packed(
     lock(settings)
     with pytest.raises(InvalidError) as raised:
         parts_of(settings)
-    assert raised.value.message.startswith(f"{where}: has a credential (")
+    assert raised.value.message.startswith(f"{where}: a credential (")
     assert SECRET not in f"{raised.value.message} {raised.value.hint}"
 
 

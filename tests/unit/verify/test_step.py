@@ -321,7 +321,7 @@ def test_an_order_that_repeats_an_image_is_no_proof(tmp_path: Path) -> None:
 
 
 def test_a_mask_of_other_values_is_no_proof(tmp_path: Path) -> None:
-    with pytest.raises(VerifyError, match="a mask has other values"):
+    with pytest.raises(VerifyError, match="a mask has values other than 0 and 1"):
         proved(tmp_path, Faults(kept=lambda right, n: [right[0].astype("u1") * 2, right[1]]))
 
 
