@@ -181,7 +181,7 @@ def test_a_training_in_another_users_folder_is_seen(bench: Bench, tmp_path: Path
     bench.variables = {**bench.variables, "ENVBUILDER_TRUSTED_FOLDERS": str(tmp_path)}
     base = ("--profile", "tiny", "--backend", "docker")
     report = tmp_path.with_suffix(".json")
-    done = bench.start("watch", *base, "--output", report, "--", "python", "train.py")
+    done = bench.start("watch", *base, "--output", str(report), "--", "python", "train.py")
     assert (done.returncode, done.stdout) == (0, f"{OWNER}\n"), done.stderr
     (trained,) = model.read(report).processes
     assert trained.steps == 3
