@@ -13,7 +13,6 @@ This module is long because it describes all keys of both files, and common mist
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -428,13 +427,16 @@ def load(
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
     project = _project(cwd or Path.cwd(), trusted, note)
-    config_dir = user_folder(environ, "ENVBUILDER_CONFIG_DIR")
+    from platformdirs import PlatformDirs
+
+    dirs = PlatformDirs("envbuilder", appauthor=False)
+    config_dir = Path(environ.get("ENVBUILDER_CONFIG_DIR") or dirs.user_config_dir).absolute()
     configuration = Configuration()
     definition = None
     paths = [config_dir / "config.yaml", *([project / PROJECT_FILE] if project else [])]
     read: list[_File] = []
     files.require_own(config_dir, trusted)
-    cache_dir = user_folder(environ, "ENVBUILDER_CACHE_DIR")
+    cache_dir = Path(environ.get("ENVBUILDER_CACHE_DIR") or dirs.user_cache_dir).absolute()
     derived = cache_dir / STORE / DERIVED
     # False without permission, too, unlike `Path.is_dir`.
     cached = os.path.isdir(derived) and not files.exposure(  # noqa: PTH112
@@ -450,39 +452,12 @@ def load(
         project=project,
         config_dir=config_dir,
         cache_dir=cache_dir,
-        data_dir=user_folder(environ, "ENVBUILDER_DATA_DIR"),
+        data_dir=Path(environ.get("ENVBUILDER_DATA_DIR") or dirs.user_data_dir).absolute(),
         configuration=configuration,
         shared_store=_shared_store(environ.get(SHARED_STORE), read),
         definition=definition,
         environment=environment,
     )
-
-
-_FOLDERS = {
-    "ENVBUILDER_CONFIG_DIR": ("XDG_CONFIG_HOME", ".config", "Library/Application Support"),
-    "ENVBUILDER_CACHE_DIR": ("XDG_CACHE_HOME", ".cache", "Library/Caches"),
-    "ENVBUILDER_DATA_DIR": ("XDG_DATA_HOME", ".local/share", "Library/Application Support"),
-}
-"""Variable for one of envbuilder's folders → where the user has other folders of the same kind.
-
-The values are the variable in the XDG Base Directory Specification, its default, and the folder in
-Apple's file system layout.
-"""
-
-
-def user_folder(environ: Mapping[str, str], variable: str, system: str = sys.platform) -> Path:
-    """Return the folder that a variable such as ENVBUILDER_CACHE_DIR names, or else the usual one.
-
-    XDG's variables are used if they are absolute, on macOS as well. (Importing platformdirs instead
-    would take 5 ms.)
-    """
-    if named := environ.get(variable):
-        return Path(named).absolute()
-    of_all, *usual = _FOLDERS[variable]
-    above = Path(environ.get(of_all, ""))
-    if not above.is_absolute():
-        above = Path("~", usual[system == "darwin"]).expanduser()
-    return above.absolute() / "envbuilder"
 
 
 def decoded(

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from envbuilder.builds import mnist, payload
@@ -27,7 +28,7 @@ from envbuilder.containers.engine.interface import Engine
 from envbuilder.containers.oci.reference import familiar
 from envbuilder.core import console, files
 from envbuilder.core.errors import ToolError
-from envbuilder.core.settings import load as load_settings, user_folder
+from envbuilder.core.settings import load as load_settings
 from envbuilder.packages.python import uv
 from envbuilder.packages.sources import source_locker
 from envbuilder.profiles import lock
@@ -64,10 +65,7 @@ def no_memory_of_builds() -> None:
 def test_cache() -> Path:
     """Downloads shared by all tests and runs."""
     named = os.environ.get("ENVBUILDER_TEST_CACHE")
-    if named:
-        return Path(named)
-    environ = {**os.environ, "ENVBUILDER_CACHE_DIR": ""}
-    return user_folder(environ, "ENVBUILDER_CACHE_DIR").with_name("envbuilder-tests")
+    return Path(named or platformdirs.user_cache_dir("envbuilder-tests"))
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,7 @@ OWN_NEEDS = {
     "numpy": "2.4",
     "nvidia-ml-py": "13.0",
     "packageurl-python": "0.17",
+    "platformdirs": "4.5",
     "python-debian": "1.0",
     "pyyaml": "6.0.3",
     "requests": "2.32",

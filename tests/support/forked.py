@@ -26,7 +26,7 @@ READ_AT_START = ("LANG", "LC_", "PYTHON")
 """Beginnings of variables that Python reads only when it starts."""
 LIBRARIES = (
     *("concurrent.futures.thread", "cyclonedx.output.json", "docker", "jinja2", "packageurl"),
-    *("requests", "rich.console", "rich.table", "uv"),
+    *("platformdirs.unix", "requests", "rich.console", "rich.table", "uv"),
 )
 """What commands import when they need it; none starts a thread."""
 

@@ -199,39 +199,6 @@ def test_a_projects_base_images_go_before_the_users(tmp_path: Path) -> None:
     assert read.base_images == {"a": "theirs", "b": "mine"}
 
 
-SUPPORT = "Application Support"
-
-
-@pytest.mark.parametrize(
-    ("environ", "system", "expected"),
-    [
-        ({}, "linux", ["/home/me/.config", "/home/me/.cache", "/home/me/.local/share"]),
-        (
-            {},
-            "darwin",
-            [
-                f"/home/me/Library/{n}"
-                for n in ("Application Support", "Caches", "Application Support")
-            ],
-        ),
-        (
-            {"XDG_CACHE_HOME": "/fast", "XDG_DATA_HOME": "relative", "XDG_CONFIG_HOME": ""},
-            "linux",
-            ["/home/me/.config", "/fast", "/home/me/.local/share"],
-        ),
-    ],
-)
-def test_the_users_folders_are_where_the_system_has_them(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], system: str, expected: list[str]
-) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    for kind, folder in zip(("CONFIG", "CACHE", "DATA"), expected, strict=True):
-        variable = f"ENVBUILDER_{kind}_DIR"
-        assert settings.user_folder(environ, variable, system) == Path(folder, "envbuilder")
-        own = {**environ, variable: "/mine"}
-        assert settings.user_folder(own, variable, system) == Path("/mine")
-
-
 class Cache:
     """A project whose parsed file is cached in a folder of the store."""
 

@@ -62,8 +62,7 @@ def test_every_variable_has_a_row(repository: Path) -> None:
     page = (repository / "docs/reference/configuration.md").read_text()
     named = set(re.findall(r"ENVBUILDER_[A-Z_]+", page))
     source = "".join(p.read_text() for p in (repository / "envbuilder").rglob("*.py"))
-    reading = r"environ\.get\(|user_folder\(environ, |envvar=|VARIABLE = "
-    read = set(re.findall(rf'(?:{reading})"(ENVBUILDER_[A-Z_]+)"', source))
+    read = set(re.findall(r'(?:environ\.get\(|envvar=|VARIABLE = )"(ENVBUILDER_[A-Z_]+)"', source))
     assert read == {
         "ENVBUILDER_CONFIG_DIR",
         "ENVBUILDER_CACHE_DIR",
