@@ -87,9 +87,10 @@ def command(
       envbuilder clean --profile cpu --yes
       envbuilder clean --all --store
     """
-    for subject, is_given in (("--store: downloads", store), ("--volumes: volumes", volumes)):
-        if is_given and profile is not None:
-            raise click.UsageError(f"{subject} belong to no profile, so remove --profile")
+    if profile is not None and store:
+        raise click.UsageError("--store: downloads belong to no profile, so remove --profile")
+    if profile is not None and volumes:
+        raise click.UsageError("--volumes: volumes belong to no profile, so remove --profile")
     progress = console.progress()
     settings = load_settings()
     examined = partial(_examined, progress=progress, profile=profile, store=store, volumes=volumes)

@@ -296,8 +296,9 @@ def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> froz
     best = None
     with suppress(EnvbuilderError):  # none fits, or the one that would cannot be locked
         library = variants.library(settings)
-        best = choice.fitting(library, probe.host())
-        best = choice.choose(library, settings, probe.host()).profile.name
+        host = probe.host()
+        best = choice.fitting(library, host)
+        best = choice.choose(library, settings, host).profile.name
     return frozenset(labels.get(best or "") or itertools.chain.from_iterable(labels.values()))
 
 

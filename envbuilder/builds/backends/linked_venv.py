@@ -57,16 +57,19 @@ def make(step: ShareWheels, store: Store, perform: Callable[[Step], None]) -> No
         empty = _empty_venv(step, store, perform)
         installed = _installed(step, store, perform, empty)
         modules = linking.result()
-    records = [replace(file, path=f"{step.site}/{file.path}") for file in modules]
+    records = _below(step, site, modules)
     for wheel in installed:
-        records += wheel.link(venv)
+        records += _below(step, venv, wheel.link(venv))
     _write(empty, venv)
-    below = venv.relative_to(step.env)
-    if below.parts:
-        records = [replace(file, path=f"{below}/{file.path}") for file in records]
     path = Path(step.env, SHARED)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(records))
+
+
+def _below(step: ShareWheels, folder: Path, files: Iterable[SharedFile]) -> list[SharedFile]:
+    """Return the records of files in a folder, with paths relative to the environment."""
+    above = "".join(f"{name}/" for name in folder.relative_to(step.env).parts)
+    return [replace(file, path=f"{above}{file.path}") for file in files]
 
 
 def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFile]:

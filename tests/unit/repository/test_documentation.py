@@ -113,11 +113,11 @@ def test_the_first_change_of_a_contributor_fits_the_invented_vendor(repository: 
     vendor = (repository / "tests/unit/commands/test_vendor.py").read_text().splitlines()
     text = (repository / "CONTRIBUTING.md").read_text()
     (diff,) = re.findall("```diff\n(.*?)```", text, re.DOTALL)
-    before, after = (
-        [line[1:] for line in diff.splitlines() if line[0] in f" {sign}"] for sign in "-+"
-    )
-    # After it, for whoever follows the page.
-    assert {*before} <= {*vendor} or {*after} <= {*vendor}
+    lines = diff.splitlines()
+    before = {line[1:] for line in lines if line[0] in " -"}
+    after = {line[1:] for line in lines if line[0] in " +"}
+    # Whoever follows the page runs this test afterwards.
+    assert before <= {*vendor} or after <= {*vendor}
 
 
 def test_no_page_links_out_of_the_site(repository: Path) -> None:
