@@ -53,7 +53,7 @@ changes that decides what is installed (`check`).
 REPORT = """\
 # Reports
 
-`envbuilder verify --json`, `--output FILE` and the history in the data folder have the same format.
+`envbuilder verify --json` and `--output FILE` have the same format.
 The payload's results ([Measured](#measured)) and envbuilder's own facts about the environment
 ([Report](#report)) are on the same level. envbuilder checks the keys below and keeps any others.
 

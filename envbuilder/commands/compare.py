@@ -11,7 +11,7 @@ from envbuilder.commands.options import EXISTING_FOLDER
 from envbuilder.core import console, decoding, files
 from envbuilder.core.errors import VERIFY_FAILED, Hint, InvalidError
 from envbuilder.verify import show
-from envbuilder.verify.report import comparison, history
+from envbuilder.verify.report import comparison, regression
 from envbuilder.watch import model
 
 FORMATS = ("table", "markdown", "csv", "json", "html")
@@ -83,20 +83,20 @@ def command(
 
 
 def _judgements(
-    reports: Sequence[history.StoredReport], earlier: Path | None
-) -> tuple[history.Judgement, ...] | None:
+    reports: Sequence[regression.StoredReport], earlier: Path | None
+) -> tuple[regression.Judgement, ...] | None:
     """Return a judgement of each report that compares it with the earlier report of the same name.
 
     The earlier reports are in the folder `earlier`. Return None if no folder is given.
     """
     if earlier is None:
         return None
-    before = map(history.read, _files(earlier))
-    return history.judge_all(reports, {stored.path.name: stored for stored in before})
+    before = map(regression.read, _files(earlier))
+    return regression.judge_all(reports, {stored.path.name: stored for stored in before})
 
 
 def _text(
-    rows: Sequence[comparison.Row], form: str, judgements: Sequence[history.Judgement] | None
+    rows: Sequence[comparison.Row], form: str, judgements: Sequence[regression.Judgement] | None
 ) -> str:
     if form == "json":
         more = {} if judgements is None else {"against": judgements}
@@ -110,10 +110,10 @@ def _text(
     return show.render_comparison(rows)
 
 
-def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
+def _read(paths: Sequence[Path]) -> list[regression.StoredReport]:
     """Read each report once. Raise a single `InvalidError` for all files that cannot be read."""
     problems: list[InvalidError] = []
-    stored: dict[Path, history.StoredReport] = {}
+    stored: dict[Path, regression.StoredReport] = {}
     for path in paths:
         reports = _files(path)
         if not reports:
@@ -133,7 +133,7 @@ def _read(paths: Sequence[Path]) -> list[history.StoredReport]:
     return list(stored.values())
 
 
-def _parsed(file: Path) -> history.StoredReport:
+def _parsed(file: Path) -> regression.StoredReport:
     # Read once: it may be a pipe.
     content = files.read_named(file, decoding.LARGEST)
     if model.is_report(content):
@@ -144,7 +144,7 @@ def _parsed(file: Path) -> history.StoredReport:
                 ("watch", "--against", "REPORT", "--", "COMMAND"),
             ),
         )
-    return history.parsed(content, file)
+    return regression.parsed(content, file)
 
 
 def _files(path: Path) -> list[Path]:

@@ -36,7 +36,7 @@ from envbuilder.core.errors import (
     redacted_values,
 )
 from envbuilder.verify import parallel, show, start
-from envbuilder.verify.report import history, model, speed
+from envbuilder.verify.report import model, regression, speed
 from envbuilder.verify.run import Job, examine, unfinished
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def command(
     console.require_places(*places)
     dataset = mnist.local(data, quick=quick)
     small = quick or (dataset is not None and dataset.subset)
-    earlier = history.yardstick(against, quick=small) if against is not None else None
+    earlier = regression.yardstick(against, quick=small) if against is not None else None
 
     subject = start.prepare(request, executable, settings, progress, inherit=inherit, image=image)
     profile = subject.facts["profile"]
@@ -233,7 +233,7 @@ def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict
 
 def _judged(
     report: dict[str, Any],
-    earlier: history.StoredReport,
+    earlier: regression.StoredReport,
     errors: list[EnvbuilderError],
 ) -> dict[str, Any]:
     """Return the report with a comparison to the earlier report added.
@@ -242,7 +242,7 @@ def _judged(
     unchanged.
     """
     try:
-        return history.judge(report, earlier)
+        return regression.judge(report, earlier)
     except InvalidError as error:
         errors.append(error)
         return report

@@ -34,7 +34,7 @@ from envbuilder.core.publishable import git
 from envbuilder.core.settings import DEFAULT
 from envbuilder.payload.machine import contention
 from envbuilder.profiles.backends import makes_image
-from envbuilder.verify.report import history
+from envbuilder.verify.report import regression
 from envbuilder.watch import judge, model, show
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
     then = judge.speed(earlier)
     if now and then and now[1] == then[1]:
         word = "about as fast"
-        if now[0] > history.MAX_SLOWDOWN * then[0]:
+        if now[0] > regression.MAX_SLOWDOWN * then[0]:
             word = "faster"
-        elif now[0] * history.MAX_SLOWDOWN < then[0]:
+        elif now[0] * regression.MAX_SLOWDOWN < then[0]:
             word = "slower"
         unit = f"{now[1]}/s"
         sentences.append(

@@ -36,7 +36,7 @@ from envbuilder.fleet.model import (
     RunId,
 )
 from envbuilder.verify.report import model
-from envbuilder.verify.report.history import MAX_SLOWDOWN
+from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 LARGEST = 4 << 20
 """Maximum size in bytes of the result that a node writes. A typical report has 20,000 to 60,000

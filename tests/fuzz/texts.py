@@ -14,7 +14,7 @@ from envbuilder.packages.python import indexes, uv
 from envbuilder.profiles import profile
 from envbuilder.project import forms
 from envbuilder.verify import show
-from envbuilder.verify.report import comparison, history
+from envbuilder.verify.report import comparison, regression
 from tests.fuzz.inputs import ROOT, written
 from tests.fuzz.mutations import mutated
 from tests.support import reports
@@ -88,7 +88,7 @@ def read_indexes(path: Path, work: Path) -> None:
 
 
 def read_report(path: Path, work: Path) -> None:
-    stored = history.read(path)
+    stored = regression.read(path)
     show.render(json.loads(path.read_bytes()))
     rows = comparison.rows([stored])
     comparison.markdown(rows)

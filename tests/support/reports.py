@@ -10,7 +10,7 @@ from typing import Any
 
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.verify.report import model as report
-from envbuilder.verify.report.history import StoredReport
+from envbuilder.verify.report.regression import StoredReport
 
 QUIET: dict[str, Any] = {
     "threads": 2,

@@ -1,1 +1,1 @@
-"""Verification reports: their schema, checks from outside, history and comparison."""
+"""Verification reports: their schema, checks from outside, and comparison with earlier reports."""

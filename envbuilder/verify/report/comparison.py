@@ -20,7 +20,7 @@ from envbuilder.verify.report.model import plausible
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from envbuilder.verify.report.history import StoredReport
+    from envbuilder.verify.report.regression import StoredReport
 
 STANDARD = (60_000, "float32")
 """Number of training images and precision of the standard epoch, for which times are commonly

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from envbuilder.fleet.judge import LEAST_EQUALS
-from envbuilder.verify.report.history import MAX_SLOWDOWN
+from envbuilder.verify.report.regression import MAX_SLOWDOWN
 from tests.conftest import missing
 from tests.support.fleet_site import Site
 from tests.support.quiet import wait_until_quiet

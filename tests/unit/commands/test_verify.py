@@ -18,7 +18,7 @@ from envbuilder.core import files, process, text
 from envbuilder.core.settings import Settings
 from envbuilder.host import model as host, probe
 from envbuilder.verify import show, start
-from envbuilder.verify.report import history
+from envbuilder.verify.report import regression
 from tests.support.command_line import Command, Ended
 from tests.support.folders import read_json
 from tests.support.pretended_payload import LIFE, Clock, perform, quick_report
@@ -232,7 +232,7 @@ def test_a_regression_is_5(payload: Payload, verify: Command) -> None:
     assert "NOT VERIFIED" in shown
     assert "40.0 s against 20.0 s" in " ".join(shown.split())
     assert written_report()["status"] == "failed"
-    assert written_report()["against"]["max_slowdown"] == history.MAX_SLOWDOWN
+    assert written_report()["against"]["max_slowdown"] == regression.MAX_SLOWDOWN
 
 
 def busy(payload: Payload, **changes: Any) -> None:
@@ -329,7 +329,7 @@ def test_bytes_that_are_no_text_lose_no_report(
     verify(*arguments)
     report = read_json(Path("r.json"))
     assert report["artifact"]["ref"] == str(folder / "python").replace("\udce9", "\\udce9")
-    assert history.read(Path("r.json")).report.status == "passed"
+    assert regression.read(Path("r.json")).report.status == "passed"
 
 
 def test_two_verifications_in_one_second_have_a_log_each(

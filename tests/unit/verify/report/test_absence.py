@@ -15,8 +15,8 @@ from envbuilder.verify import run, show
 from envbuilder.verify.report import (
     comparison,
     consistency,
-    history,
     model,
+    regression,
     speed,
 )
 from tests.support.datasets import sized
@@ -51,7 +51,7 @@ RANKS = ("failed", "warning", "passed")
 def rank(report: model.Report) -> int:
     """How `--against` judges a report; refused: 0."""
     try:
-        return 1 + RANKS.index(history.compare(report, EARLIER).status)
+        return 1 + RANKS.index(regression.compare(report, EARLIER).status)
     except InvalidError:
         return 0
 
@@ -65,7 +65,7 @@ def believed(report: model.Report, epochs: int) -> bool:
 def shown(data: dict[str, Any]) -> None:
     """Show a report in every way there is."""
     report = model.check(data)
-    rows = comparison.rows([history.StoredReport(path=Path("report.json"), report=report)])
+    rows = comparison.rows([regression.StoredReport(path=Path("report.json"), report=report)])
     comparison.markdown(rows)
     comparison.as_json(rows)
     show.render(data)
@@ -77,9 +77,9 @@ def shown(data: dict[str, Any]) -> None:
 def merits(data: dict[str, Any], epochs: int) -> dict[str, int]:
     """What speaks for a report after a request of so many epochs."""
     report = model.check(data)
-    stored = history.StoredReport(path=Path("report.json"), report=report)
+    stored = regression.StoredReport(path=Path("report.json"), report=report)
     (row,) = comparison.rows([stored])
-    (judgement,) = history.judge_all([stored], {"report.json": EARLIER})
+    (judgement,) = regression.judge_all([stored], {"report.json": EARLIER})
     return {
         "passed": report.status == "passed",
         "believed": believed(report, epochs),

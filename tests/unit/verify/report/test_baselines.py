@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envbuilder.verify.report import comparison, history
+from envbuilder.verify.report import comparison, regression
 from tests.support.command_line import Command
 from tests.support.reports import epoch, loaded, written
 
@@ -23,7 +23,7 @@ FAILED = {"status": "failed", "reasons": ["x"]}
 
 def judge(new: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
     earlier = loaded("cpu.json", **before)
-    (judgement,) = history.judge_all([loaded("cpu.json", **new)], {"cpu.json": earlier})
+    (judgement,) = regression.judge_all([loaded("cpu.json", **new)], {"cpu.json": earlier})
     return judgement.status, judgement.detail
 
 
@@ -47,12 +47,12 @@ def test_worse_is_slower_or_less_accurate(new: Any, before: Any, status: str, wh
 
 
 def test_what_is_new_is_not_compared() -> None:
-    (judgement,) = history.judge_all([loaded("new.json")], {"cpu.json": loaded("cpu.json")})
+    (judgement,) = regression.judge_all([loaded("new.json")], {"cpu.json": loaded("cpu.json")})
     assert (judgement.report, judgement.status) == ("new.json", "skipped")
 
 
 def test_no_name_breaks_the_markdown_table() -> None:
-    (judgement,) = history.judge_all([loaded("a|b<c>.json")], {})
+    (judgement,) = regression.judge_all([loaded("a|b<c>.json")], {})
     assert r"| a\|b\<c\>.json | not compared |" in comparison.markdown_table("abc", [judgement.row])
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 
 from envbuilder.core.errors import InvalidError, VerifyError
 from envbuilder.verify import show
-from envbuilder.verify.report import comparison, history
+from envbuilder.verify.report import comparison, regression
 from tests.support.command_line import Command
 from tests.support.json_values import json_values
 from tests.support.reports import CUDA, epoch, loaded, whole, written
@@ -188,8 +188,8 @@ def test_compare_refuses_what_makes_no_sense(
 # ---- against
 
 
-def judged(new: dict[str, Any], earlier: history.StoredReport) -> dict[str, Any]:
-    return history.judge(new, earlier)
+def judged(new: dict[str, Any], earlier: regression.StoredReport) -> dict[str, Any]:
+    return regression.judge(new, earlier)
 
 
 def seconds(*values: float) -> list[dict[str, Any]]:
@@ -245,7 +245,7 @@ def test_times_of_a_busy_machine_are_marked_and_come_later(
 ) -> None:
     fast = written(tmp_path / "fast.json", training__epochs=[epoch(5.0)], **NOT_JUDGED)
     slow = written(tmp_path / "slow.json", training__epochs=[epoch(50.0)])
-    shown = comparison.rows([history.read(fast), history.read(slow)])
+    shown = comparison.rows([regression.read(fast), regression.read(slow)])
     assert [row.file for row in shown] == ["slow.json", "fast.json"]
     assert [row.speed for row in shown] == [None, "not_judged"]
     table = compare(str(fast), str(slow)).out
@@ -322,7 +322,7 @@ def test_other_digits_are_never_compared(changes: Any) -> None:
 def test_a_bad_report_is_no_yardstick(tmp_path: Path, changes: Any, said: str) -> None:
     path = written(tmp_path / "old.json", **changes)
     with pytest.raises(InvalidError, match=said):
-        history.yardstick(path, quick=False)
+        regression.yardstick(path, quick=False)
 
 
 @pytest.mark.parametrize(

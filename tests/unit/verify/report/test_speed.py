@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from envbuilder.core.errors import VerifyError
 from envbuilder.verify.report import model, speed
-from envbuilder.verify.report.history import MAX_SLOWDOWN
 from envbuilder.verify.report.measurements import Contention
+from envbuilder.verify.report.regression import MAX_SLOWDOWN
 from tests.support.reports import BUSY, QUIET, whole
 
 

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.core import decoding
 from envbuilder.core.errors import InvalidError
 from envbuilder.verify import run
-from envbuilder.verify.report import history
+from envbuilder.verify.report import regression
 from tests.support.reports import whole, written
 
 
@@ -30,7 +30,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, said: str) -> N
     path = tmp_path / "some.json"
     path.write_bytes(content)
     with pytest.raises(InvalidError, match=said) as caught:
-        history.read(path)
+        regression.read(path)
     assert str(path) in caught.value.message
 
 
@@ -38,7 +38,7 @@ def test_an_older_report_is_called_older_and_not_damaged(tmp_path: Path) -> None
     path = tmp_path / "some.json"
     path.write_text('{"schema": 1, "torch": {}}')
     with pytest.raises(InvalidError) as caught:
-        history.read(path)
+        regression.read(path)
     assert caught.value.message == (
         f"{path}: the report of an earlier envbuilder has schema 1, expected 2"
     )
@@ -48,13 +48,13 @@ def test_an_older_report_is_called_older_and_not_damaged(tmp_path: Path) -> None
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", Path("/dev/zero")):
         with pytest.raises(InvalidError, match=str(path)):
-            history.read(path)
+            regression.read(path)
 
 
 def test_what_acts_on_a_terminal_goes_no_further_than_the_door(tmp_path: Path) -> None:
     """JSON escapes C0 alone: a raw C1 or bidirectional character would be in every copy."""
     name = "A\x9b2JB\u202eC\u200bD é"
     path = written(tmp_path / "report.json", device__name=name)
-    assert history.read(path).report.device.name == "A?2JB?C?D é"
+    assert regression.read(path).report.device.name == "A?2JB?C?D é"
     stored = run.as_stored({"name": name, name: ["\x1b\n", 1.5, None]}, "")
     assert stored == {"name": "A?2JB?C?D é", "A?2JB?C?D é": ["\x1b\n", 1.5, None]}
