@@ -32,6 +32,7 @@ FOUND = "ENVBUILDER_CHECKS_FOUND"
 CPU = {"torch": "cpu", "jax": "jax-cpu", "tensorflow": "tensorflow-cpu"}
 IMPORTED = {"torch": "torch", "jax": "jax.numpy, jax.profiler", "tensorflow": "tensorflow, keras"}
 OTHER_PROFILES = {
+    ("torch", "asked_for_the_cpu"): "cuda",
     ("torch", "cuda_that_is_not_there"): "cuda",
     ("torch", "device_that_fails_at_first_use"): "mps",
     ("torch", "device_that_is_the_cpu"): "mps",
@@ -117,12 +118,13 @@ def plant(prefix: Path, framework: str, fault: str, kept: Path) -> list[str]:
     from tests.support.overlays import Bench
     from tests.support.sabotages import CLOCKS, STEPS
 
+    at_start = {"asked_for_the_cpu", *(clock.name for clock in CLOCKS)}
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         place = Path(folder)
         modules = SABOTAGES / framework / "sabotage"
         bench = Bench(place, prefix, {FOUND: str(place / "found")}, kept, modules)
         overlay = bench.overlay
-        if fault in {clock.name for clock in CLOCKS}:
+        if fault in at_start:
             overlay.at_start(fault)
         elif fault:
             overlay.after(framework, fault)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     Locks = Mapping[str, Lock | None]
 
 
+_REASONS = 3
+"""Maximum number of reasons to give if no profile fits."""
+
+
 class Chosen(Struct, frozen=True, kw_only=True):
     """A profile chosen for a host, with the reason.
 
@@ -68,9 +72,14 @@ def choose(
         if name := fitting(library, host, backend=backend):
             library.usable_lock(library.profile(name))
         of_framework = because and f" with {title} ({because})"
-        raise HostError(
-            f"no profile{of_framework} fits this machine: {choice.reason}", Hint("See", ("detect",))
-        )
+        hints = [Hint("See", ("detect",))]
+        if all(profile.accelerator != "cpu" for profile in candidates):
+            text = "To use the CPU, add a CPU profile such as cpu to profiles: in envbuilder.yaml."
+            hints.insert(0, Hint(text))
+        reasons = []
+        for group in grouped(choice.fits)[:_REASONS]:
+            reasons.append(f"{', '.join(fit.profile for fit in group)}: {group[0].reasons[0]}")
+        raise HostError(f"no profile{of_framework} fits this machine: {'; '.join(reasons)}", hints)
     reason = choice.reason
     if because and framework != DEFAULT:
         reason = f"{title}, because {because}: {reason}"

@@ -109,7 +109,6 @@ _STEPS: dict[str, tuple[_Step, ...]] = {
         _Step(
             "Check what changed: other programs on this machine, its driver, the packages. Then"
             " compare again on a quiet machine.",
-            ("verify", "--against", "last"),
         ),
     ),
     "arithmetic": _WRONG_NUMBERS,

@@ -85,7 +85,8 @@ def read_licences(path: Path, work: Path) -> None:
 
 def read_tool(path: Path, work: Path) -> None:
     file, store = _stored(path, work, "wheel")
-    step = plan.UnpackTool(what="unpack", file=file, name="uv", path=str(work / "uv"))
+    paths = {"path": str(work / "uv"), "unpacked": str(work / "unpacked")}
+    step = plan.UnpackTool(what="unpack", file=file, name="uv", **paths)
     execute._unpack_tool(step, store)
 
 

@@ -86,6 +86,7 @@ LEARNING = (
     Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
     Sabotage("images_altered_in_memory", "other data", "step", "wrong"),
     Sabotage("tested_on_training_data", "labels leak", "run", "the payload reported", True),
+    Sabotage("labels_of_the_test_moved", "other data", "accuracy", "is needed"),
     Sabotage("nothing_learned", "nothing learned", "accuracy", "is needed"),
     Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
     Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
@@ -160,6 +161,7 @@ STEPS = (
     Sabotage("answers_of_eight_bits", "answers wrong", "step", "not answered by the trained"),
     Sabotage("answers_of_a_few_images_guessed", "answers wrong", "run", "the blind test failed"),
     Sabotage("a_tenth_of_a_clock", "clock", "clock", "no duration can be trusted"),
+    Sabotage("a_fiftieth_of_a_clock", "clock", "clock", "no duration can be trusted"),
 )
 """Faults of training that one step does not show, or that change the reference alike.
 
@@ -309,11 +311,6 @@ FORGED = (
     _forged("another precision", "precision: float32 was requested", precision__dtype="bfloat16"),
     _forged("another batch", "batch: 64 was requested", training__batch=640),
     _forged("a lower threshold", "minimum accuracy: ", training__min_accuracy=0.1),
-    _forged(
-        "an accuracy too low",
-        "accuracy 50.00%, but the minimum",
-        training__epochs=[epoch(0.4, 0.5)],
-    ),
     _forged(
         "a loss of nothing learned",
         "the training loss is 2.313",

@@ -84,5 +84,6 @@ def test_an_images_documents_name_what_its_base_holds(
         assert definition["externalParameters"]["builder"] == builder
         assert content(built(cli, *how)) == documents
     finally:
-        cli("clean", "--all", "--yes", "--profile", "tiny")
-    assert not [p for p in result["documents"].values() if Path(p).exists()]
+        cleaned = cli("clean", "--all", "--yes", "--profile", "tiny")
+    stays = [path for path in result["documents"].values() if Path(path).exists()]
+    assert not stays, cleaned.stdout + cleaned.stderr

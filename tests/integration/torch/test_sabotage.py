@@ -117,6 +117,12 @@ def test_each_of_several_faults_is_named(bench: Bench, few_digits: Words) -> Non
         found.require_failed(sabotage.check, sabotage.words)
 
 
+def test_another_device_is_asked_for_on_the_way(bench: Bench) -> None:
+    overlay = bench.overlay.at_start("asked_for_the_cpu")
+    found = bench.verify(overlay, "--force", profile="cuda")
+    found.require_failed("run", "device: cuda was requested, but cpu is reported")
+
+
 @soak
 def test_a_device_that_does_its_work_on_the_cpu(bench: Bench, few_digits: Words) -> None:
     overlay = bench.overlay.after_torch("device_that_is_the_cpu")

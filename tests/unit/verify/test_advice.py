@@ -88,7 +88,7 @@ def test_memory_that_ran_out_is_the_advice() -> None:
 def test_a_regression_is_no_wrong_number() -> None:
     slower = failing("against", "warm epoch 2.0 s against 1.0 s")
     assert "as requested, but slower or less accurate than before" in page(slower).text
-    assert commands(slower) == ["envbuilder verify --profile cuda --backend venv --against last"]
+    assert commands(slower) == ["envbuilder verify --profile cuda --backend venv"]
 
 
 def test_a_traceback_is_spoken_of_only_where_there_is_one() -> None:

@@ -17,7 +17,7 @@ from envbuilder.builds.plan import Artifact
 from envbuilder.builds.request import Request
 from envbuilder.containers.engine import connection
 from envbuilder.core.errors import HostError, InvalidError, ToolError
-from envbuilder.core.settings import Configuration, Settings
+from envbuilder.core.settings import Configuration, Definition, Settings
 from envbuilder.host import model as host
 from envbuilder.profiles import profile as profiles
 from tests.support.engines import FakeEngine
@@ -45,6 +45,16 @@ def test_where_nothing_fits_that_is_said(
     machine(RISCV)
     assert "no profile fits this machine" in fails(found, HostError)
     assert "envbuilder detect" in fails(found, HostError)
+
+
+def test_a_project_without_a_cpu_profile_is_told_how_to_use_the_cpu(
+    found: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "envbuilder.yaml").write_text("profiles: [cuda]\n")
+    project = replace(found, project=tmp_path, definition=Definition(profiles=("cuda",)))
+    message = fails(project, HostError)
+    assert "no profile fits this machine: cuda: no NVIDIA GPU was found" in message
+    assert "add a CPU profile such as cpu to profiles: in envbuilder.yaml" in message
 
 
 def configured(found: Settings, **options: Any) -> Settings:

@@ -1,0 +1,7 @@
+"""Another device is asked for on the way: all that the payload does and says is right, of the CPU."""
+
+import sys
+
+for number, word in enumerate(sys.argv[:-1]):
+    if word == "--device":
+        sys.argv[number + 1] = "cpu"
