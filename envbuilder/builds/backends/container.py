@@ -221,7 +221,7 @@ class DockerEnvironment:
         for name in lacking:
             self._engine.tag(image, name)
         ref = self.plan.artifact.ref
-        if lacking or record.ref != ref:
+        if record.ref != ref or not {*self._names} <= {*record.names}:
             records.keep(self._records, replace(record, ref=ref, names=self._names))
 
     def altered(self) -> str:

@@ -279,6 +279,24 @@ def test_an_image_that_exists_gets_the_names_that_it_lacks(found: Settings) -> N
     assert {*kept.names} == {"x:1", first, "envbuilder/cpu:latest", "me/x", claim}, "for `clean`"
 
 
+def test_names_that_an_image_has_already_are_recorded(found: Settings) -> None:
+    """The record was written anew, so `clean` would take the claim for another installation's."""
+    made = docker_plan("cpu", found)
+    engine = FakeEngine()
+    product = container.DockerEnvironment(a_build(found, CPU), TARGET, made, engine)
+    folder = found.records_dir / made.fingerprint
+    ref = made.artifact.ref
+    claim = records.claim(made.fingerprint, found)
+    names = (*container.names_of(made), claim)
+    records.keep(folder, replace(RECORD, fingerprint=made.fingerprint, ref=ref, names=(ref,)))
+    engine.images = {name: Image(id=OTHER, tags=names, labels={}) for name in names}
+    assert product.existing() is not None
+    product.restore_names()
+    assert engine.done == []
+    (record,) = records.read(folder)
+    assert {*record.names} == {*names}
+
+
 def test_podman_builds_the_same_from_the_same_folders(found: Settings) -> None:
     made = docker_plan("zendnn", found, build=BUILDAH)
     docker_made = docker_plan("zendnn", found)
