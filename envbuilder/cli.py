@@ -37,7 +37,7 @@ GROUPS = {
     },
     "Is it right": {
         "detect": "Show this machine and the profile that fits it.",
-        "doctor": "Report problems of this machine, each with its fix.",
+        "doctor": "Judge the environment in use and this machine; give the fixes.",
         "verify": "Train MNIST inside an environment and report what did the work.",
         "watch": "Run a training, and report which device did its work.",
         "compare": "Put reports of several machines side by side.",

@@ -311,7 +311,9 @@ def agree(scene: Scene, profile: str = "cpu", environment: str = "default") -> N
     text = normalised("".join(act.ended.err for act in acts.values()))[-600:]
     if "is not used" in text:
         return  # another user's folder is in the way
-    if len({code == 0 for code in codes.values()}) > 1:
+    # 3: the profile is for other hardware, whatever its lock is.
+    failed = any(code not in (0, 3) for code in codes.values())
+    if failed and 0 in codes.values():
         scene.trouble("agree", "build", f"{codes}, one lock: {text}")
     if state is not None and not state and plan.ended.code in (1, 2):
         scene.trouble("agree", "check", f"check: fresh, build {plan.ended.code}: {text}")
@@ -611,7 +613,8 @@ def rendered(scene: Scene) -> None:
     act = run(scene, ["render", "--profile", "cpu", "--target", "requirements"])
     lock = scene.locks().get("default.cpu")
     withdrawn = "leaves the index" in str(scene.world.history)
-    if act.ended.code or not lock or withdrawn or "# Made from" in act.ended.out:
+    is_printed = act.ended.code == 0 and "# Made from" not in act.ended.out
+    if not is_printed or withdrawn or not (lock and lock["targets"]):
         return
     target = scene.world.folder / "plain"
     shutil.rmtree(target, ignore_errors=True)

@@ -12,7 +12,7 @@ complete -c envbuilder -n __fish_use_subcommand -a run -d 'Run a command inside 
 complete -c envbuilder -n __fish_use_subcommand -a shell -d 'Open a shell inside an environment.'
 complete -c envbuilder -n __fish_use_subcommand -a jupyter -d 'Open JupyterLab, with a kernel in the environment.'
 complete -c envbuilder -n __fish_use_subcommand -a detect -d 'Show this machine and the profile that fits it.'
-complete -c envbuilder -n __fish_use_subcommand -a doctor -d 'Report problems of this machine, each with its fix.'
+complete -c envbuilder -n __fish_use_subcommand -a doctor -d 'Judge the environment in use and this machine; give the fixes.'
 complete -c envbuilder -n __fish_use_subcommand -a verify -d 'Train MNIST inside an environment and report what did the work.'
 complete -c envbuilder -n __fish_use_subcommand -a watch -d 'Run a training, and report which device did its work.'
 complete -c envbuilder -n __fish_use_subcommand -a compare -d 'Put reports of several machines side by side.'
