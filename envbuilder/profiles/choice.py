@@ -76,10 +76,11 @@ def choose(
         if all(profile.accelerator != "cpu" for profile in candidates):
             text = "To use the CPU, add a CPU profile such as cpu to profiles: in envbuilder.yaml."
             hints.insert(0, Hint(text))
-        reasons = []
-        for group in grouped(choice.fits)[:_REASONS]:
-            reasons.append(f"{', '.join(fit.profile for fit in group)}: {group[0].reasons[0]}")
-        raise HostError(f"no profile{of_framework} fits this machine: {'; '.join(reasons)}", hints)
+        reasons = "; ".join(
+            f"{', '.join(fit.profile for fit in group)}: {group[0].reasons[0]}"
+            for group in grouped(choice.fits)[:_REASONS]
+        )
+        raise HostError(f"no profile{of_framework} fits this machine: {reasons}", hints)
     reason = choice.reason
     if because and framework != DEFAULT:
         reason = f"{title}, because {because}: {reason}"

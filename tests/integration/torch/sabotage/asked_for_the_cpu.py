@@ -1,4 +1,4 @@
-"""Another device is asked for on the way: all that the payload does and says is right, of the CPU."""
+"""The CPU is asked for on the way: all that the payload does and says of it is right."""
 
 import sys
 

@@ -3,14 +3,12 @@
 import torch
 
 real = torch.frombuffer
-count = 0
+seen = []
 
 
 def frombuffer(*arguments, **options):
-    global count
-    count += 1
-    values = real(*arguments, **options)
-    return values.roll(1) if count == 3 else values
+    seen.append(real(*arguments, **options))
+    return seen[-1].roll(1) if len(seen) == 3 else seen[-1]
 
 
 torch.frombuffer = frombuffer
