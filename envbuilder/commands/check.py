@@ -13,15 +13,16 @@ from msgspec.structs import replace
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
-from envbuilder.core.errors import INVALID, Hint, InvalidError
+from envbuilder.core.errors import INVALID, Hint, InvalidError, SignatureError
 from envbuilder.core.settings import Settings
 from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
 from envbuilder.profiles import library, lock as profile_lock
 from envbuilder.profiles.profile import load, search_path
+from envbuilder.project import variants
 
 _USABLE = frozenset({"locked", "claimed"})
-_REFUSED = frozenset({"unlocked", "impossible"})
+_REFUSED = frozenset({"unlocked", "impossible", "unsigned"})
 """States of a lock that running `envbuilder lock` again would not change."""
 
 
@@ -31,7 +32,8 @@ class State(Struct, frozen=True, kw_only=True):
     environment: str
     profile: str
     state: str
-    """One of `locked`, `claimed`, `unlocked`, `missing`, `damaged` and `impossible`."""
+    """One of `locked`, `claimed`, `unlocked`, `missing`, `damaged`, `unsigned` and
+    `impossible`. A lock is `unsigned` if the configuration requires a signature that it lacks."""
     problems: tuple[str, ...]
     hint: str = ""
     """Advice on how to solve the problem, if running `envbuilder lock` is not enough."""
@@ -62,7 +64,8 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
     if names:
         return _check_profiles(names, settings, as_json=as_json)
     every = tuple(entries.of_project(settings))
-    states = list(map(_state, every))
+    locks = variants.library(settings)
+    states = [_state(entry, locks) for entry in every]
     if entries.failed((False, state.state in _USABLE) for state in states):
         states = [replace(state, failed=True) for state in states]
     failed = any(state.failed for state in states)
@@ -152,7 +155,7 @@ def _notes(every: Iterable[entries.Entry], settings: Settings) -> Iterator[str]:
             yield hidden.sentence
 
 
-def _state(entry: entries.Entry) -> State:
+def _state(entry: entries.Entry, locks: library.Library) -> State:
     state = partial(State, environment=entry.environment, profile=entry.name)
     if isinstance(entry.profile, InvalidError):
         reasons = (entry.profile.message,)
@@ -175,6 +178,12 @@ def _state(entry: entries.Entry) -> State:
         problems += (*compare.edited(lock, entry.decided),)
     if lock.obstacle and not problems:
         return state(state="unlocked", problems=(lock.obstacle.printed(),), failed=entry.required)
+    if not problems:
+        try:
+            locks.require_signature(entry.path, profile_lock.content(entry.path, ("lock",)))
+        except (InvalidError, SignatureError) as error:
+            state = partial(state, state="unsigned", problems=(error.message,), hint=error.hint)
+            return state(failed=True)
     failed = bool(problems)
     problems += tuple(f"not for {target}: {why.printed()}" for target, why in lock.missing.items())
     return state(state=lock.state, problems=problems, failed=failed)

@@ -425,6 +425,12 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
             return
         if world.index.is_away or "there, then lock:" in act.text:
             return  # the command itself says what to wait for, or what to edit first
+        if (
+            hint.words[1] in ("add", "lock")
+            and ended.code
+            and hint not in hints.found_in(ended.err)
+        ):
+            return  # it says what to change in the project first
         again = scene.envbuilder(*act.words)
         same = _last_line(again) == _last_line(act) and hint in hints.found_in(again.text)
         if again.ended.code == act.ended.code and same:

@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.seams import draws
 from tests.seams.draws import Step
-from tests.seams.known import KNOWN, known_row
 from tests.seams.scene import Trouble
 from tests.seams.walk import Key, Walk, key_of, new_walk, replayed, shortest
 
@@ -47,10 +46,8 @@ class Session:
         self.began = time.monotonic()
         self.counts: Counter[Key] = Counter()
         self.new: dict[Key, str] = {}
-        """What is in no table → how to see it."""
+        """What was found → how to see it."""
         self.steps_of: dict[Key, list[Step]] = {}
-        self.rows: Counter[str] = Counter()
-        """Entries of the table that were met."""
         self.hints_tried: set[str] = set()
 
     @property
@@ -73,20 +70,17 @@ class Session:
         """Note what a step broke; the first of its kind is shortened and written down."""
         key = key_of(trouble)
         self.counts[key] += 1
-        row = known_row(trouble)
-        self.rows[row] += bool(row)
         if self.counts[key] > 1:
             return
         steps = list(steps)
-        if self.shrink_seconds and not row:
+        if self.shrink_seconds:
             steps = shortest(
                 steps, lambda some: self._breaks(some, key), seconds=self.shrink_seconds
             )
             with contextlib.suppress(OSError):
                 history = replayed(steps, self.folder, self.program, self.uv_wheel)[1]
-        if not row:
-            self.new[key] = _shown(trouble, history)
-            self.steps_of[key] = steps
+        self.new[key] = _shown(trouble, history)
+        self.steps_of[key] = steps
         if self.findings:
             found = {
                 "invariant": trouble.invariant,
@@ -111,10 +105,6 @@ class Session:
             for trouble in found:
                 if key_of(trouble) == key:
                     self.new[key] = _shown(trouble, history)
-
-    def never_met(self) -> list[str]:
-        """Return the entries of the table that no walk has met."""
-        return [row for row, _, _ in KNOWN if not self.rows[row]]
 
 
 def _shown(trouble: Trouble, history: list[str]) -> str:

@@ -33,9 +33,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.quiet
-def test_walks_with_a_fixed_seed_find_nothing_that_no_table_lists(
-    folder: Path, uv_wheel: Path
-) -> None:
+def test_walks_with_a_fixed_seed_find_nothing(folder: Path, uv_wheel: Path) -> None:
     session = Session(folder=folder, program=None, uv_wheel=uv_wheel, steps=60, seconds=SECONDS)
     run(session, seed=SEED, walk=14)
     session.shrink_new()
@@ -55,9 +53,7 @@ def test_walks_with_a_fresh_seed_report_what_they_find(folder: Path, uv_wheel: P
 
 
 @pytest.mark.soak
-def test_thousands_of_steps_find_what_the_table_lists_and_nothing_else(
-    folder: Path, uv_wheel: Path
-) -> None:
+def test_thousands_of_steps_find_nothing(folder: Path, uv_wheel: Path) -> None:
     seed = random.randrange(2**32)
     session = Session(
         folder=folder, program=None, uv_wheel=uv_wheel, steps=3000, shrink_seconds=180
@@ -65,7 +61,6 @@ def test_thousands_of_steps_find_what_the_table_lists_and_nothing_else(
     run(session, seed=seed)
     print(f"seed {seed}: {session.done} steps")
     assert not session.new, "\n\n".join(session.new.values())
-    assert not session.never_met(), "in the table, and met by no walk"
 
 
 def test_steps_that_do_not_matter_are_left_out() -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from envbuilder.core import resources
 from envbuilder.host import probe
 from envbuilder.profiles import lock as profile_lock
+from tests.support import signing
 from tests.support.broken_hosts import LINUX
 from tests.support.command_line import FILE, Command
 from tests.support.projects import LOCK, lay_locked, write_lock
@@ -68,6 +69,19 @@ def test_what_changed_since(check: Command, text: str, words: str) -> None:
     assert words in printed
     # Making the locks again does not help where the file itself is wrong.
     assert printed.endswith("Run:\n  envbuilder lock\n") == ("impossible" not in printed)
+
+
+@pytest.mark.parametrize(("key", "words"), [(False, "cannot be read"), (True, "not signed")])
+def test_a_lock_that_builds_would_refuse_for_its_signature(
+    project: Path, check: Command, key: bool, words: str
+) -> None:
+    FILE.write_text(f"{FILE.read_text()}signatures: {{locks: [key.pub]}}\n")
+    if key:
+        signing.lay_key(project / "key.pem")
+    printed = check(code=2).out
+    assert "✗ default.cpu              unsigned" in printed
+    assert words in printed
+    assert "Run:\n  envbuilder lock" not in printed
 
 
 def test_conda_packages_without_a_lock(project: Path, check: Command) -> None:
