@@ -9,6 +9,7 @@ names are known) is checked by envbuilder alone.
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,8 @@ def _plain(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     plain = {key: _plain(value) for key, value in node.items()}
+    if isinstance(plain.get("description"), str):
+        plain["description"] = inspect.cleandoc(plain["description"])
     if "pattern" in plain:
         plain["pattern"] = portable(plain["pattern"])
         if "description" in plain:

@@ -9,8 +9,9 @@ from tests.support.repositories import lay
 
 
 def record(folder: Path, package: str, files: Iterable[str]) -> None:
-    """Record that a package is installed with these files."""
+    """Record that a package is installed with these files, which are empty."""
     info = f"{package.replace('-', '_')}-1.0.dist-info"
     listed = "".join(f"{file},,\n" for file in files)
     metadata = f"Name: {package}\nVersion: 1.0\n"
-    lay(folder, {f"{info}/METADATA": metadata, f"{info}/RECORD": listed})
+    empty = dict.fromkeys((file for file in files if not file.startswith("..")), "")
+    lay(folder, {**empty, f"{info}/METADATA": metadata, f"{info}/RECORD": listed})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_an_interpreter_is_the_one_that_is_meant_here(
     python: str, passed: str, cluster: Cluster, tmp_path: Path, verify: Command
 ) -> None:
     """Jobs start in another folder. A link is not followed: its place tells the environment."""
-    (tmp_path / "mine").symlink_to("/usr/bin/python3")
+    (tmp_path / "mine").symlink_to(sys.executable)
     verify("--python", python, "--dry-run")
     text = cluster.text()
     assert text.rstrip().endswith(f"--python {passed.format(tmp_path)}")

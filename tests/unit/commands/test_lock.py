@@ -156,6 +156,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Profile]:
     def pythons(hashes: Any, build: Build) -> tuple[str, ...]:
         return () if (build.build[:4], build.release) == ("rocm", "2.13.0") else build.pythons
 
+    monkeypatch.setattr(probe, "host", lambda: LINUX)
     monkeypatch.setattr(resolve, "resolve", resolved)
     monkeypatch.setattr(target_wheels.Hashes, "__call__", pythons)
     FILE.write_text("requirements: [rich]\nprofiles: [mps, rocm]\n")

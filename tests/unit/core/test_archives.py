@@ -79,7 +79,6 @@ def with_records(**records: str) -> bytes:
     ("records", "why"),
     [
         ({"mtime": "nan"}, "impossible time"),
-        ({"size": "-1"}, "impossible size"),
         ({"uid": "99999999999"}, "impossible size, mode or owner"),
         ({"path": "a\0b"}, "null character"),
         ({"comment": "1" * 300}, "invalid extended header"),
@@ -89,6 +88,10 @@ def with_records(**records: str) -> bytes:
 def test_values_that_no_file_has_are_refused(records: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidError, match=why):
         read(with_records(**records))
+
+
+def test_a_negative_size_is_refused() -> None:
+    refused(block(tarfile.REGTYPE, b"", size=-1) + bytes(1024))
 
 
 def test_a_sparse_file_has_no_end() -> None:

@@ -88,9 +88,10 @@ def test_no_name_of_a_partial_file_can_be_foreseen(
         return real(path, flags, mode)
 
     real = os.open
-    monkeypatch.setattr(files.os, "open", noting)
-    for _ in range(3):
-        files.write(tmp_path / "file", b"x")
+    with monkeypatch.context() as watched:
+        watched.setattr(files.os, "open", noting)
+        for _ in range(3):
+            files.write(tmp_path / "file", b"x")
     assert len(set(names)) == 3
     assert names_in(tmp_path) == {"file"}
 

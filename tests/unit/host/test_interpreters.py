@@ -308,7 +308,7 @@ def test_another_library_of_the_same_program_is_asked_again(python: Path, tmp_pa
     answers = Answers(tmp_path / "new")
     answers.add(python, answered(python, library=str(library)))
     assert answers.get(python)
-    library.write_text("3.11.9")
+    library.write_text("3.11.10")
     assert answers.get(python) is None
     library.unlink()
     assert answers.get(python) is None

@@ -329,7 +329,8 @@ GIVEN_UP = {
     "drips chunks": r"the response was not complete after 0\.\d+ s",
     "endless headers": "not a valid HTTP response",
     "endless header": "not a valid HTTP response",
-    "endless 100 Continue": r"the head of the response was not complete after 0\.25 s",
+    # Python 3.14 bounds their number.
+    "endless 100 Continue": r"not complete after 0\.25 s|not a valid HTTP response",
     "endless chunk size": "the connection broke off after 0 bytes",
     "endless trailers": r"the response was not complete after 0\.\d+ s",
     "damaged gzip": "the response contains damaged compressed data",

@@ -92,5 +92,5 @@ def test_a_damaged_specification_is_refused(text: str, why: str) -> None:
 
 
 def test_json_that_is_nested_too_deeply() -> None:
-    with pytest.raises(ValueError, match="recursion"):
+    with pytest.raises(ValueError, match=r"recursion|truncated"):
         cdi.listed("a.json", '{"x":' * 150_000)
