@@ -44,6 +44,8 @@ OTHER_PROFILES = {
     ("tensorflow", "gpu_that_does_not_compute"): "tensorflow-cuda",
 }
 OTHER_TESTS = {
+    "arrays_that_come_back_changed",
+    "arrays_that_numpy_cannot_read",
     "crashed",
     "exit_code_that_lies",
     "forged_report",
@@ -70,6 +72,8 @@ def judge_all() -> None:
     def followed(*arguments: Any) -> Any:
         done, report, hint = follow(*arguments)
         checks = report["checks"]
+        if report["training"] is None:
+            return done, report, hint  # it ended at the check that failed
         failed.extend(check["name"] for check in checks if check["status"] == "failed")
         for check in checks:
             check["status"] = "passed"
@@ -104,7 +108,7 @@ def judge_all() -> None:
         (run, "require_agreement", lambda *_: None),
         (consistency, "contradictions", contradictions),
         (run.Timeline, "problems", noted("times", run.Timeline.problems, [])),
-        (blind_test, "require", noted("blind test", blind_test.require, None)),
+        (blind_test, "problem", noted("blind test", blind_test.problem, "")),
         (step, "prove", proved),
     ):
         setattr(place, name, judge)

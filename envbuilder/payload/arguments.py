@@ -74,7 +74,6 @@ def _add_verify(commands: Any) -> None:
         help="part of the data, measures briefly, compiles nothing",
     )
     add("--seed", type=int, default=1)
-    add("--min-accuracy", type=_fraction, help="default: what honest trainings reach")
     add("--precision", choices=tuple(GRADIENT_TOLERANCE), default="float32")
     add("--framework", choices=FRAMEWORKS, default="torch")
     version_help = "exact; with a local part (+cpu) that must match too"
@@ -145,10 +144,3 @@ def positive(text: str) -> int:
 
 def _numbers(text: str) -> FrozenSet[int]:
     return frozenset(map(int, text.split(",")))
-
-
-def _fraction(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a fraction between 0 and 1")
-    return number

@@ -18,7 +18,6 @@ REQUIRED = (
     "device",
     "precision",
     "dataset",
-    "accuracy",
     "device used",
     "origins",
     "clock",

@@ -123,7 +123,6 @@ class Run:
             "batch": train.BATCH,
             "learning_rate": train.LEARNING_RATE,
             "gamma": train.GAMMA,
-            "min_accuracy": self.options.gates_for(self.data).accuracy,
             **self.job.summary(),
         }
 

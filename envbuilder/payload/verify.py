@@ -126,7 +126,6 @@ def _train(run: Run, framework: Framework) -> None:
     run.epochs = _epochs(run, framework, job, run.tensors, options.epochs_for(data), run.recorder)
     run.peak_memory = framework.peak()
     run.checks.run(STEP, checks.check_step, run)
-    run.checks.run("accuracy", checks.check_accuracy, run)
     if options.questions is not None:
         run.events.phase(BLIND_TEST)
         run.checks.run(BLIND_TEST, checks.check_answers, run, framework, job)

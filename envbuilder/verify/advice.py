@@ -104,7 +104,6 @@ _OUT_OF_MEMORY = _Step(
     " try again."
 )
 _STEPS: dict[str, tuple[_Step, ...]] = {
-    "accuracy": _NOT_LEARNED,
     "against": (
         _Step(
             "Check what changed: other programs on this machine, its driver, the packages. Then"
@@ -242,7 +241,7 @@ def _steps(check: Check, failed: frozenset[str]) -> tuple[_Step, ...]:
         named = "this backend"
         if _NAME.match(backend):
             named = f"`{backend}`"
-        sound = not failed & {*_CAUSES, "accuracy"}
+        sound = not failed & {*_CAUSES, "blind test"}
         eager = ""
         if sound:
             eager = " Without `torch.compile`, the results were right."

@@ -29,7 +29,8 @@ from envbuilder.verify import step
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from envbuilder.payload.options import Gates
+    from envbuilder.verify.report.consistency import Gates
+    from envbuilder.verify.report.model import Epoch
 
 PIXELS = SIDE * SIDE
 _LOWEST_BITS = int.from_bytes(bytes([3]) * PIXELS)
@@ -161,18 +162,20 @@ class BlindTest:
         return step.Answers(self._sent[: most * PIXELS], self._scores[:most])
 
 
-def require(score: Score, reported: float, gates: Gates) -> None:
-    """Raise `VerifyError` unless the score passes the gates and confirms the reported accuracy."""
+def problem(score: Score, last: Epoch, gates: Gates) -> str:
+    """Return why a training did not learn, or why its score contradicts its last epoch, or ""."""
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
+    reported = last.accuracy or 0.0
     if score.accuracy < gates.accuracy:
-        problem = f"at least {gates.accuracy:.2%} is needed"
-    elif not abs(score.accuracy - reported) <= _AGREEMENT + _IMAGES_APART / score.images:
-        problem = f"the payload reported {reported:.2%}"
-    elif not score.loss <= gates.blind_loss:
-        problem = f"at most {gates.blind_loss:.2f} is allowed"
-    else:
-        return
-    raise VerifyError(f"the blind test failed: {summary}, but {problem}")
+        return f"{summary}, but at least {gates.accuracy:.2%} is needed"
+    if not abs(score.accuracy - reported) <= _AGREEMENT + _IMAGES_APART / score.images:
+        return f"{summary}, but the payload reported {reported:.2%}"
+    if not score.loss <= gates.blind_loss:
+        return f"{summary}, but at most {gates.blind_loss:.2f} is allowed"
+    loss = last.loss or 0.0
+    if loss > gates.loss:
+        return f"the training loss is {loss:.3f}, but at most {gates.loss:.2f} is allowed"
+    return ""
 
 
 def _wrong_row(answer: Any, row: Any) -> str:

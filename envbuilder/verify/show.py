@@ -75,7 +75,7 @@ def sections(report: Report) -> list[Section]:
 
 
 _QUESTIONS = {
-    "Did it train?": ("device used", "accuracy", BLIND_TEST),
+    "Did it train?": ("device used", BLIND_TEST),
     "Were the numbers right?": ("precision", "arithmetic", STEP),
 }
 """The questions that a reader asks first, each with the names of the checks that answer it. Only

@@ -180,4 +180,4 @@ def few_digits(folder: Path) -> Words:
         shape = (count, *found.shape[1:])
         header = struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
         (folder / stem).write_bytes(header + found.content[: count * size])
-    return (*ONE_EPOCH, "--min-accuracy", "0", "--data", folder)
+    return (*ONE_EPOCH, "--data", folder)

@@ -83,14 +83,14 @@ NUMBERS = (
 
 LEARNING = (
     Sabotage("half_of_the_images_twice", "other data", "run", "each image once", True),
-    Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
+    Sabotage("labels_shuffled_in_memory", "other data", BLIND_TEST, "is needed"),
     Sabotage("images_altered_in_memory", "other data", "step", "wrong"),
-    Sabotage("tested_on_training_data", "labels leak", "run", "the payload reported", True),
-    Sabotage("labels_of_the_test_moved", "other data", "accuracy", "is needed"),
-    Sabotage("nothing_learned", "nothing learned", "accuracy", "is needed"),
-    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed", True),
-    Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
-    Sabotage("learning_made_up", "nothing learned", "run", "the blind test failed", True),
+    Sabotage("tested_on_training_data", "labels leak", BLIND_TEST, "the payload reported", True),
+    Sabotage("labels_of_the_test_moved", "other data", BLIND_TEST, "the payload reported"),
+    Sabotage("nothing_learned", "nothing learned", BLIND_TEST, "is needed"),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", BLIND_TEST, "is needed", True),
+    Sabotage("loss_that_is_nan", "nothing learned", STEP, "loss is not finite"),
+    Sabotage("learning_made_up", "nothing learned", BLIND_TEST, "but", True),
     Sabotage("epoch_shorter_than_it_was", "clock", "run", "measured from outside it took"),
 )
 """Faults that a whole verification sees."""
@@ -100,7 +100,7 @@ STEPS = (
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "step", "wrong"),
     Sabotage("every_second_update_skipped", "step wrong", "step", "step 2, in epoch 1,"),
     Sabotage("gradients_of_the_step_before", "step wrong", "step", "step 2, in epoch 1, changes"),
-    Sabotage("zero_grad_without_effect", "step wrong", "accuracy", "is needed"),
+    Sabotage("zero_grad_without_effect", "step wrong", BLIND_TEST, "is needed"),
     Sabotage("images_not_shuffled", "other data", "step", "of epoch 1 were not shuffled"),
     Sabotage("loss_of_half_a_batch", "step wrong", "step", "reports a loss that is wrong"),
     Sabotage("weights_rounded_to_bfloat16", "step wrong", "step", "step 1, in epoch 1, changes"),
@@ -114,8 +114,8 @@ STEPS = (
     Sabotage("averages_in_bfloat16", "step wrong", "step", "wrong"),
     Sabotage("another_decay_of_averages", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("weights_that_decay", "step wrong", "step", "step 1, in epoch 1, changes"),
-    Sabotage("clipped_gradients", "step wrong", "accuracy", "is needed"),
-    Sabotage("smoothed_labels", "step wrong", "run", "the training loss is"),
+    Sabotage("clipped_gradients", "step wrong", BLIND_TEST, "is needed"),
+    Sabotage("smoothed_labels", "step wrong", BLIND_TEST, "the training loss is"),
     Sabotage("bfloat16_in_training_alone", "step wrong", "step", "wrong"),
     Sabotage("images_shifted_in_training", "step wrong", "step", "reports a loss that is wrong"),
     Sabotage(
@@ -139,14 +139,14 @@ STEPS = (
         "step",
         "does not look freshly initialized",
     ),
-    Sabotage("images_mirrored_in_training", "other data", "accuracy", "is needed"),
+    Sabotage("images_mirrored_in_training", "other data", BLIND_TEST, "is needed"),
     Sabotage("images_of_few_grey_levels", "other data", "step", "reports a loss that is wrong"),
     Sabotage("noise_in_training", "other data", "step", "step 1, in epoch 1, changes"),
-    Sabotage("two_classes_exchanged", "other data", "accuracy", "is needed"),
+    Sabotage("two_classes_exchanged", "other data", BLIND_TEST, "is needed"),
     Sabotage("average_for_maximum", "step wrong", "step", "step 1, in epoch 1, changes"),
     Sabotage("relu_with_a_ceiling", "step wrong", "step", "reports a loss that is wrong"),
     Sabotage("temperature_in_training", "step wrong", "step", "wrong"),
-    Sabotage("dropout_without_its_scale", "dropout off", "run", "the blind test failed"),
+    Sabotage("dropout_without_its_scale", "dropout off", BLIND_TEST, "but"),
     Sabotage("gradient_of_a_bias_lost", "gradient wrong", "step", "changes fc1.bias"),
     Sabotage("gradients_with_noise", "gradient wrong", "step", "wrong"),
     Sabotage("gradients_in_float16", "gradient wrong", "step", "half of the steps are wrong"),
@@ -159,7 +159,7 @@ STEPS = (
     Sabotage("answers_of_shifted_images_too", "answers wrong", "step", "not answered by the"),
     Sabotage("answers_with_three_decimals", "answers wrong", "step", "not answered by the"),
     Sabotage("answers_of_eight_bits", "answers wrong", "step", "not answered by the trained"),
-    Sabotage("answers_of_a_few_images_guessed", "answers wrong", "run", "the blind test failed"),
+    Sabotage("answers_of_a_few_images_guessed", "answers wrong", BLIND_TEST, "but"),
     Sabotage("a_tenth_of_a_clock", "clock", "clock", "no duration can be trusted"),
     Sabotage("a_fiftieth_of_a_clock", "clock", "clock", "no duration can be trusted"),
 )
@@ -220,12 +220,12 @@ TENSORFLOW_NUMBERS = (
 )
 
 TENSORFLOW_LEARNING = (
-    Sabotage("loss_that_is_nan", "nothing learned", "accuracy", "loss is not finite"),
-    Sabotage("optimizer_that_does_nothing", "optimizer no-op", "accuracy", "is needed"),
-    Sabotage("labels_shuffled_in_memory", "other data", "accuracy", "is needed"),
+    Sabotage("loss_that_is_nan", "nothing learned", STEP, "loss is not finite"),
+    Sabotage("optimizer_that_does_nothing", "optimizer no-op", BLIND_TEST, "is needed"),
+    Sabotage("labels_shuffled_in_memory", "other data", BLIND_TEST, "is needed"),
     Sabotage("images_altered_in_memory", "other data", "step", "not answered by"),
     Sabotage("half_of_the_images_twice", "other data", "run", "each image once"),
-    Sabotage("tested_on_training_data", "labels leak", "accuracy", "is needed"),
+    Sabotage("tested_on_training_data", "labels leak", BLIND_TEST, "is needed"),
 )
 
 DEATHS = (
@@ -310,12 +310,6 @@ FORGED = (
     _forged("another name of the data", "data: MNIST subset", dataset__name="MNIST"),
     _forged("another precision", "precision: float32 was requested", precision__dtype="bfloat16"),
     _forged("another batch", "batch: 64 was requested", training__batch=640),
-    _forged("a lower threshold", "minimum accuracy: ", training__min_accuracy=0.1),
-    _forged(
-        "a loss of nothing learned",
-        "the training loss is 2.313",
-        training__epochs=[{**PASS, "loss": 2.3129}],
-    ),
     _forged(
         "a loss curve of another training",
         "that of the loss curve is 2.300",

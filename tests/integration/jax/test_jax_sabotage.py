@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from envbuilder.payload.report import BLIND_TEST
 from tests.support import warm
 from tests.support.overlays import Bench, Words
 
@@ -114,10 +115,10 @@ def test_without_a_fault_it_passes(bench: Bench, few_digits: Words) -> None:
         Fault("compiled_step_with_half_an_update", "step", "step 1, in epoch 1, changes"),
         Fault("training_without_dropout", "step", "dropped 0.0%"),
         Fault("matmul_a_thousandth_off", "step", ""),
-        Fault("relu_with_a_wrong_gradient", "accuracy", "is needed"),
-        Fault("conv_without_weight_gradient", "accuracy", "is needed"),
-        Fault("optimizer_that_does_nothing", "accuracy", "is needed"),
-        Fault("labels_shuffled_in_memory", "accuracy", "is needed"),
+        Fault("relu_with_a_wrong_gradient", BLIND_TEST, "is needed"),
+        Fault("conv_without_weight_gradient", BLIND_TEST, "is needed"),
+        Fault("optimizer_that_does_nothing", BLIND_TEST, "is needed"),
+        Fault("labels_shuffled_in_memory", BLIND_TEST, "is needed"),
         Fault("images_altered_in_memory", "step", ""),
         Fault("half_of_the_images_twice", "run", "each image once"),
     ),

@@ -216,7 +216,7 @@ def test_labels_shuffled_in_the_files_are_not_learned(bench: Bench) -> None:
         content = gzip.decompress(packed)
         (data / stem).write_bytes(permuted(content) if "labels" in stem else content)
     found = bench.payload(bench.overlay, "--device", "cpu", *ONE_EPOCH, "--data", data)
-    found.require_failed("accuracy", "is needed")
+    assert found.report["training"]["epochs"][0]["accuracy"] < 0.3
     assert found.check("dataset")["status"] == "warning"
 
 

@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, Dataset]]:
 def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
     arguments = (
         f"verify --device cpu --data {SHIPPED} --dataset-name mine --epochs 4 --seed 9"
-        " --min-accuracy 0.5 --precision tf32 --framework-version 2.13.0+cpu"
+        " --precision tf32 --framework-version 2.13.0+cpu"
         " --require-kernels zentorch:: --require-kernels torch_ipex:: --compile-backend inductor"
         " --compile-backend zentorch --extension zentorch --extension ipex"
     )
@@ -49,7 +49,6 @@ def test_every_option_arrives(asked: list[tuple[Options, Dataset]]) -> None:
         epochs=4,
         quick=False,
         seed=9,
-        min_accuracy=0.5,
         precision="tf32",
         version="2.13.0+cpu",
         require_kernels=["zentorch::", "torch_ipex::"],
@@ -84,7 +83,6 @@ def test_damaged_data_exits_2_and_says_which_file(
         "",
         "verify --device cpu",
         "verify --device cpu --data . --epochs 0",
-        "verify --device cpu --data . --min-accuracy 97.5",
         "verify --device cpu --data . --compile-backend tvm",
         # An abbreviation would change its meaning with the next option.
         "verify --device cpu --data . --qui",

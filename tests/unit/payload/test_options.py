@@ -4,44 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.payload import options as gates
 from envbuilder.payload.options import Options
 from envbuilder.payload.report import BLIND_TEST, REQUIRED
 from envbuilder.payload.training.dataset import Dataset
 from tests.support.datasets import sized
 
 FULL = sized("mnist", 60_000, 10_000)
-PART = FULL.first(20_032)
 SUBSET = sized("mnist-subset", 3_000, 1_000)
 
 
-def test_full_data_is_trained_once_and_has_gates_for_it() -> None:
-    options = Options("cpu")
-    assert (options.epochs_for(FULL), options.gates_for(FULL)) == (1, gates.FULL)
-    assert options.gates_for(FULL).accuracy >= 0.97
-
-
-@pytest.mark.parametrize(("epochs", "trained"), [(None, 3), (1, 1), (2, 2), (9, 9)])
-def test_a_subset_has_gates_of_its_own(epochs: int | None, trained: int) -> None:
-    options = Options("cpu", epochs=epochs)
-    expected = gates.QUICK[min(trained, 3) - 1]
-    assert (options.epochs_for(SUBSET), options.gates_for(SUBSET)) == (trained, expected)
-
-
 @pytest.mark.parametrize(
-    ("stated", "data", "accuracy", "loss"),
-    [
-        (0.975, FULL, 0.975, 0.42),
-        (0.96, PART, 0.96, 0.552),
-        (None, PART, 0.975, 0.42),
-        (0.0, SUBSET, 0.0, 9.0),
-    ],
+    ("data", "epochs", "trained"),
+    [(FULL, None, 1), (FULL, 9, 9), (SUBSET, None, 3), (SUBSET, 1, 1), (SUBSET, 9, 9)],
 )
-def test_a_stated_accuracy_holds_for_any_data_and_bounds_the_losses(
-    stated: float | None, data: Dataset, accuracy: float, loss: float
+def test_few_images_are_trained_for_more_epochs(
+    data: Dataset, epochs: int | None, trained: int
 ) -> None:
-    options = Options("cpu", min_accuracy=stated)
-    assert options.gates_for(data) == (accuracy, pytest.approx(loss), pytest.approx(loss))
+    assert Options("cpu", epochs=epochs).epochs_for(data) == trained
 
 
 def test_a_blind_test_is_required_where_there_are_questions() -> None:

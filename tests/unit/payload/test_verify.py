@@ -50,7 +50,7 @@ def test_without_torch_the_import_fails_and_the_report_is_whole(
     assert set(report) == KEYS
     assert report["status"] == FAILED
     assert report["reasons"][0].startswith("import: ModuleNotFoundError")
-    assert statuses(report)["accuracy"] == SKIPPED
+    assert statuses(report)["clock"] == SKIPPED
     assert report["device"]["requested"] == "cpu"
     assert report["device"]["used"] is None
     assert report["training"] is None

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from envbuilder.payload.options import FULL, QUICK, Gates
+from envbuilder.verify.report.consistency import FULL, QUICK, Gates
 
 
 def missed(run: dict[str, Any], epoch: int, gates: Gates) -> bool:

@@ -30,7 +30,7 @@ def commands(data: dict[str, Any]) -> list[str]:
         ("extension ipex", "envbuilder build --profile cuda --backend venv --rebuild"),
         ("device", "envbuilder doctor --profile cuda"),
         ("arithmetic", "envbuilder doctor --profile cuda"),
-        ("accuracy", "envbuilder verify --profile cuda --backend venv"),
+        ("blind test", "envbuilder verify --profile cuda --backend venv"),
         ("run", "envbuilder verify --profile cuda --backend venv"),
         ("isolation", "envbuilder build --profile cuda --backend venv --rebuild"),
         ("something new", "envbuilder verify --profile cuda --backend venv"),
@@ -131,7 +131,7 @@ def test_no_report_puts_words_into_commands(value: Any) -> None:
 
 
 def test_advice_names_only_commands_that_exist() -> None:
-    names = ["import", "device", "device used", "arithmetic", "accuracy", "dataset", "kernels"]
+    names = ["import", "device", "device used", "arithmetic", "blind test", "dataset", "kernels"]
     found = {c for name in names for c in commands(failing(name))} | set(commands(whole()))
     known = set(cli.COMMANDS)
     assert {c.split()[1] for c in found} <= known

@@ -60,7 +60,6 @@ def test_all_that_the_profile_expects_reaches_the_payload() -> None:
         "--precision": ["bfloat16"],
         "--framework": ["torch"],
         "--framework-version": ["2.14.1+xpu"],
-        "--min-accuracy": ["0.981"],
         "--compile-backend": ["inductor", "zentorch"],
         "--require-kernels": ["aten::mm", "zentorch::"],
         "--extension": ["ipex"],
@@ -83,7 +82,7 @@ def test_a_profile_may_limit_the_images_of_an_epoch() -> None:
 def test_a_quick_run_expects_what_a_subset_can_show(why: dict[str, Any]) -> None:
     passed = run.payload_arguments(job(**why), PATHS)
     assert "--quick" in passed
-    assert not {"--min-accuracy", "--compile-backend", "--require-kernels"} & set(passed)
+    assert not {"--images", "--compile-backend", "--require-kernels"} & set(passed)
     assert values(passed, "--precision") == ["bfloat16"]
     assert values(passed, "--framework-version") == ["2.14.1+xpu"]
     assert values(passed, "--extension") == ["ipex"]
@@ -93,7 +92,6 @@ def test_the_payload_knows_every_option() -> None:
     parsed = arguments.parser().parse_args([*run.payload_arguments(job(), PATHS), "--run-id", "0f"])
     assert parsed.precision == "bfloat16"
     assert parsed.version == "2.14.1+xpu"
-    assert parsed.min_accuracy == 0.981
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, BLIND_TEST, STEP])

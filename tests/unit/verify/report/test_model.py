@@ -18,11 +18,11 @@ from envbuilder.core import console
 from envbuilder.core.console import PlainProgress, _PlainTask
 from envbuilder.core.errors import VerifyError
 from envbuilder.core.process import Completed
-from envbuilder.payload.options import Gates
 from envbuilder.payload.report import BLIND_TEST, REQUIRED, STEP
 from envbuilder.payload.training.dataset import Split
 from envbuilder.verify import blind_test
 from envbuilder.verify.report import consistency, model
+from envbuilder.verify.report.consistency import Gates
 from envbuilder.verify.run import Events, run_payload
 from tests.support.folders import read_json
 from tests.support.programs import completed
