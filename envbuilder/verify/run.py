@@ -302,7 +302,7 @@ def examine(
             request,
             test,
         )
-        if report["status"] != "passed":
+        if "blind_test" not in report:
             return report
         proof = step.prove(
             exchanged[RECORD],
@@ -366,25 +366,25 @@ def _passes(measured: model.Measured) -> list[tuple[str, float]]:
 
 
 def _with_score(data: dict[str, Any], score: blind_test.Score, problem: str) -> dict[str, Any]:
-    """Return a passing report with the blind test's score added."""
+    """Return the report with the blind test's score added."""
     summary = f"{score.accuracy:.2%} of {score.images} images without labels, scored outside"
     judged = _judged(data, BLIND_TEST, problem, summary)
     return {**judged, "blind_test": msgspec.to_builtins(score)}
 
 
 def _with_proof(data: dict[str, Any], proof: step.Proof) -> dict[str, Any]:
-    """Return a passing report with the result of the repeated steps added."""
+    """Return the report with the result of the repeated steps added."""
     judged = _judged(data, STEP, proof.problem, proof.summary)
     blind_test = {**data["blind_test"], "error": proof.answers_error}
     return {**judged, "steps": msgspec.to_builtins(proof.steps), "blind_test": blind_test}
 
 
 def _judged(data: dict[str, Any], name: str, problem: str, summary: str) -> dict[str, Any]:
-    """Return a passing report with a check's detail added; mark both as failed by a problem."""
+    """Return a report with a check's detail added; mark both as failed if there is a problem."""
     judged = {"detail": problem or summary}
     if problem:
         judged["status"] = "failed"
-        data = {**data, "status": "failed", "reasons": [f"{name}: {problem}"]}
+        data = {**data, "status": "failed", "reasons": [*data["reasons"], f"{name}: {problem}"]}
     return {**data, "checks": [c | judged if c["name"] == name else c for c in data["checks"]]}
 
 

@@ -385,8 +385,8 @@ EVERY: tuple[Sabotage, ...] = (
 TENSORFLOW_STEPS = (
     Sabotage("training_without_dropout", "dropout off", "step", "step 1, in epoch 1,"),
     Sabotage("graphs_with_half_an_update", "step wrong", "step", "step 1, in epoch 1, changes"),
-    Sabotage("conv_without_weight_gradient", "gradient wrong", "run", "the training loss is"),
-    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "run", "the training loss is"),
+    Sabotage("conv_without_weight_gradient", "gradient wrong", "step", "wrong"),
+    Sabotage("graphs_with_a_wrong_gradient", "gradient wrong", "step", "wrong"),
     Sabotage("loss_with_a_wrong_gradient", "gradient wrong", "step", "wrong"),
     Sabotage("matmul_a_thousandth_off", "wrong numbers", "step", "wrong"),
     Sabotage("convolutions_in_bfloat16", "wrong numbers", "step", "wrong"),
