@@ -53,7 +53,7 @@ class Gates(NamedTuple):
     """What a training must reach after its last epoch; losses are mean cross-entropies in nats."""
 
     accuracy: float
-    """The lowest fraction of right answers, to the test images and in the blind test."""
+    """The lowest fraction of right answers in the blind test."""
     loss: float
     """The highest loss in training, over the last epoch."""
     blind_loss: float
@@ -77,9 +77,8 @@ def gates_at(accuracy: float) -> Gates:
 QUICK = (Gates(0.758, 1.4, 0.7), Gates(0.887, 0.5, 0.34), Gates(0.922, 0.35, 0.23))
 """Required after one, two, and three or more epochs of 3,000 images, tested on 1,000.
 
-With 95 % confidence one of 10,000 honest trainings misses any of the four: each loss, and the
-accuracy, to the test images and in the blind test. docs/evidence/gates.md has the trainings by all
-frameworks, on the CPU, and their distribution.
+With 95 % confidence, at most one of 10,000 honest trainings misses any of them.
+docs/evidence/gates.md has the trainings by all frameworks, on the CPU, and their distribution.
 """
 
 MIN_ACCURACY = 0.975
