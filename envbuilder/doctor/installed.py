@@ -94,6 +94,9 @@ class Place(Struct, frozen=True, kw_only=True):
     """The version of the environment's Python (X.Y), or "" if unknown."""
     tool: str
     """The tool that manages the environment's packages."""
+    project: str = ""
+    """The folder to change to before using the tool, or "" if it can be used in any folder, or in
+    the current one."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -107,6 +110,9 @@ class Installed(Struct, frozen=True, kw_only=True):
     others: list[Package]
     """Framework packages that are hidden by another copy, which comes earlier on the environment's
     path."""
+    hiding: list[str]
+    """Modules in the current folder or on PYTHONPATH that are imported instead of an installed
+    framework."""
 
     @property
     def frameworks(self) -> dict[types.Framework, Package]:
@@ -171,11 +177,41 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
                 others.append(package)
     tool = _tool(reader, prefix, version, config, packages)
     return Installed(
-        place=Place(python=str(python), because=because, prefix=prefix, version=version, tool=tool),
+        place=Place(
+            python=str(python),
+            because=because,
+            prefix=prefix,
+            version=version,
+            tool=tool,
+            project=_project(tool, prefix, environ.get("PWD")),
+        ),
         lost="" if real.exists() else str(real),
         packages=packages,
         others=others,
+        hiding=[*_hiding(reader, packages, environ)],
     )
+
+
+def _project(tool: str, prefix: str, here: str | None) -> str:
+    """Return the folder of a tool's project, or "" if this process is inside it."""
+    folder = prefix.partition("/.pixi/")[0]
+    if tool in {"uv project", "pdm", "poetry"}:
+        folder = str(Path(prefix).parent)
+    if folder == prefix or "/pypoetry/" in prefix:
+        return ""
+    return "" if here is None or Path(here).is_relative_to(folder) else folder
+
+
+def _hiding(
+    reader: Reader, packages: Mapping[str, Package], environ: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the modules with a framework's name that Python finds before the framework itself."""
+    folders = (environ.get("PWD"), *environ.get("PYTHONPATH", "").split(os.pathsep))
+    for folder in filter(None, folders):
+        for name in FRAMEWORKS:
+            if name in packages and packages[name].site != os.path.realpath(folder):
+                paths = (f"{folder}/{name}.py", f"{folder}/{name}/__init__.py")
+                yield from (path for path in paths if reader.file(path, 1) is not None)
 
 
 def _sites(

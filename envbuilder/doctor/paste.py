@@ -125,6 +125,8 @@ def lines(
     removed |= twins & env.packages.keys()
     if removed and tool in _REMOVE:
         text = f"{_REMOVE[tool]} {' '.join(sorted(removed))}\n{text}"
+    if env.place.project:
+        text = f"cd {process.quoted([env.place.project])}\n{text}"
     return text.format(
         again=_AGAIN.get(tool, "") if again else "",
         needs="".join(f" \\\n  {process.quoted([need])}" for need in needs),

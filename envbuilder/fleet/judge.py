@@ -126,7 +126,7 @@ def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
             ),
         )
     if result.exit_code == BUILD_FAILED:
-        detail = f"it could not store its report: {judged.entry.detail}"
+        detail = f"verify ended with exit code 1 after its report: {judged.entry.detail}"
         return replace(judged, entry=replace(judged.entry, detail=detail))
     return judged
 

@@ -86,9 +86,9 @@ def lay(root: Path, case: Mapping[str, Any]) -> Path:
     return python
 
 
-def judged(root: Path, case: Mapping[str, Any]) -> verdict.Judgement:
+def judged(root: Path, case: Mapping[str, Any], **variables: str) -> verdict.Judgement:
     """Return what the doctor says of an environment that was laid."""
-    environ = {"HOME": f"{root}/home"}
+    environ = {"HOME": f"{root}/home", **variables}
     python = root / case.get("prefix", "proj/.venv") / "bin/python"
     env = installed.find(python, environ, "/ours")
     assert env

@@ -49,6 +49,27 @@ def test_what_is_printed_is_right_for_the_machine(host: str, version: str, tmp_p
         assert environments.judged(tmp_path / "after", case).verdict == "right"
 
 
+def test_commands_of_a_project_change_to_its_folder(tmp_path: Path) -> None:
+    case = {"host": "rtx4090", "beside": ["uv.lock"], "packages": {"torch": "2.5.1+cpu"}}
+    environments.lay(tmp_path, case)
+    inside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj/src")
+    outside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/home")
+    assert inside.paste.startswith("grep -q")
+    assert outside.paste == f"cd {tmp_path}/proj\n{inside.paste}"
+
+
+@pytest.mark.parametrize("name", ["torch.py", "torch/__init__.py"])
+def test_a_module_in_the_current_folder_hides_the_framework(name: str, tmp_path: Path) -> None:
+    case = {"host": "rtx4090", "packages": {"torch": "2.5.1+cu124"}}
+    environments.lay(tmp_path, case)
+    path = tmp_path / "work" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    (note,) = environments.judged(tmp_path, case, PWD=f"{tmp_path}/work").notes
+    assert note == f"{path} hides the installed framework from programs started there: rename it"
+    assert environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj").notes == ()
+
+
 def program(path: Path, content: bytes = environments.PYTHON) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
