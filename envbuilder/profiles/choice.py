@@ -74,8 +74,8 @@ def choose(
         of_framework = because and f" with {title} ({because})"
         hints = [Hint("See", ("detect",))]
         if all(profile.accelerator != "cpu" for profile in candidates):
-            text = "To use the CPU, add a CPU profile such as cpu to profiles: in envbuilder.yaml."
-            hints.insert(0, Hint(text))
+            name = first_profile(framework, "cpu")
+            hints.insert(0, Hint(f"To use the CPU, add {name} to profiles: in envbuilder.yaml."))
         reasons = "; ".join(
             f"{', '.join(fit.profile for fit in group)}: {group[0].reasons[0]}"
             for group in grouped(choice.fits)[:_REASONS]

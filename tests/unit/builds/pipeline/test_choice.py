@@ -54,7 +54,7 @@ def test_a_project_without_a_cpu_profile_is_told_how_to_use_the_cpu(
     project = replace(found, project=tmp_path, definition=Definition(profiles=("cuda",)))
     message = fails(project, HostError)
     assert "no profile fits this machine: cuda: no NVIDIA GPU was found" in message
-    assert "add a CPU profile such as cpu to profiles: in envbuilder.yaml" in message
+    assert "add cpu to profiles: in envbuilder.yaml" in message
 
 
 def configured(found: Settings, **options: Any) -> Settings:
