@@ -192,14 +192,14 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
     )
 
 
-def _project(tool: str, prefix: str, here: str | None) -> str:
+def _project(tool: str, prefix: str, current: str | None) -> str:
     """Return the folder of a tool's project, or "" if this process is inside it."""
     folder = prefix.partition("/.pixi/")[0]
     if tool in {"uv project", "pdm", "poetry"}:
         folder = str(Path(prefix).parent)
     if folder == prefix or "/pypoetry/" in prefix:
         return ""
-    return "" if here is None or Path(here).is_relative_to(folder) else folder
+    return "" if current is None or Path(current).is_relative_to(folder) else folder
 
 
 def _hiding(
