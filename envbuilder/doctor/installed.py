@@ -209,9 +209,9 @@ def _hiding(
     folders = (environ.get("PWD"), *environ.get("PYTHONPATH", "").split(os.pathsep))
     for folder in filter(None, folders):
         for name in FRAMEWORKS:
-            if name in packages and packages[name].site != os.path.realpath(folder):
-                paths = (f"{folder}/{name}.py", f"{folder}/{name}/__init__.py")
-                yield from (path for path in paths if reader.file(path, 1) is not None)
+            path = f"{folder}/{name}.py"
+            if name in packages and reader.file(path, 1) is not None:
+                yield path
 
 
 def _sites(
