@@ -53,11 +53,9 @@ END
   -c conda-forge pytorch-gpu={release} 'cuda-version<={cuda}'""",
     "pixi": """pixi workspace system-requirements add cuda {cuda}
 pixi add pytorch-gpu={release} 'cuda-version<={cuda}'""",
-    "pixi of PyPI": """«cat >> pixi.toml <<'END'
-
-[pypi-options]
-extra-index-urls = ["{url}"]
-END
+    "pixi of PyPI": """«file=pixi.toml table=pypi-options
+[ -e pixi.toml ] || {{ file=pyproject.toml table=tool.pixi.pypi-options; }}
+printf '\\n[%s]\\nextra-index-urls = ["%s"]\\n' $table {url} >> $file
 »pixi add --pypi{needs}""",
     "envbuilder": Hint("", ("build",)).command_line(),
 }
