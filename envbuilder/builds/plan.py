@@ -131,7 +131,7 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     Python."""
     identity: str
     """Hash of the facts that determine a venv without packages. If empty, uv makes that venv
-    anew."""
+    each time."""
     unpack_uv: UnpackTool
     make_venv: RunUv
     """The step that makes the scratch venv."""
@@ -248,7 +248,7 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     cache: str
     """Folder of the layer cache."""
     fresh: bool
-    """Whether to make every layer anew instead of using the cache."""
+    """Whether to rebuild every layer instead of using the cache."""
     work: str
     """Folder for temporary files."""
     records: str

@@ -42,7 +42,7 @@ METADATA_LIMIT = 4 << 20
 """Maximum number of bytes to read from a METADATA file, which contains a long description."""
 LONGEST = 120
 """Maximum number of characters in the name of a licence. Longer ones are ignored, because they may
-be whole licence texts."""
+be complete licence texts."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

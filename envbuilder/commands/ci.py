@@ -472,7 +472,7 @@ def _why_not(row: Row, service: Service) -> str:
 
 
 def workflow_files(workflow: Workflow) -> dict[str, str]:
-    """Return the files that make up a workflow, as a mapping from paths to texts.
+    """Return the files that make up a workflow, as a mapping from paths to contents.
 
     On GitHub, jobs that only build are in a separate file, because only a whole workflow, not a
     single job, can be made to depend on which files have changed.

@@ -40,7 +40,7 @@ _LONGEST_MESSAGE = 4000
 def node(
     run: str, name: str, job: str, folder: Path, limit: int, arguments: tuple[str, ...]
 ) -> int:
-    """Verify this node with ARGUMENTS of `envbuilder verify`, and write the result to the folder.
+    """Run `envbuilder verify ARGUMENTS` on this node, and write the result to the folder.
 
     \b
     Example:

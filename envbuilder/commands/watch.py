@@ -133,7 +133,7 @@ class Watching(Struct, frozen=True, kw_only=True):
 
 
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
-    """Return sentences that say how a training differs from an earlier one.
+    """Return sentences that say how a training run differs from an earlier one.
 
     Rates that differ by no more than a factor of `MAX_SLOWDOWN` count as equal.
     """

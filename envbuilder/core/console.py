@@ -403,7 +403,7 @@ class Results:
             self._stream.flush()
 
     def styled(self) -> Results:
-        """Return a stream that keeps styles; its writer must have escaped everything else."""
+        """Return a stream that preserves style codes. Callers must escape all other text."""
         return type(self)(self._stream, styled=True)
 
     def __getattr__(self, name: str) -> Any:

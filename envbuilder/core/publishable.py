@@ -28,7 +28,7 @@ _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
 
 
 def is_litter(path: Path) -> bool:
-    """Return whether each machine creates this file for itself, or it may hold a login or key."""
+    """Return whether a file is specific to one machine, or may contain a password or a key."""
     name = path.name
     if name in LITTER or _KEY_NAME.fullmatch(name) or name.endswith((".pyc", ".pyo")):
         return True

@@ -304,7 +304,9 @@ _Keys = Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
 
 
 class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The keys whose signatures are required, by kind of file; without keys, none is required.
+    """The keys whose signatures are required, by kind of file.
+
+    If a kind of file has no keys, no signature is required.
 
     A key is the path of a PEM file, relative to the configuration's folder, or the PEM text itself.
     A signature by any one of the listed keys is sufficient.

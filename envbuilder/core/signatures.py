@@ -460,7 +460,8 @@ def other_subject(
     in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
     about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
     return OtherSubjectError(
-        f"{where}: the signature is for other content, {about}, but the file is {in_hand}",
+        f"{where}: the signature does not match the file: it was made for {about}, but the file is"
+        f" {in_hand}",
         "The file was changed, or the signature belongs to another file.",
     )
 

@@ -100,7 +100,7 @@ def last_words(folder: Path, node: str, job: str) -> str:
 
 
 def save(folder: Path, summary: Summary) -> None:
-    """Write the table of a run. Raise `BuildError` if it cannot be written."""
+    """Write the summary table of a run. Raise `BuildError` if it cannot be written."""
     with _writing(folder):
         text = msgspec.json.format(msgspec.json.encode(summary), indent=1)
         files.write(folder / SUMMARY, text + b"\n")

@@ -333,7 +333,9 @@ class _Search(Struct):
                 continue
             if answer.prefix == answer.base_prefix and answer.version == inside.version:
                 return answer
-        raise _RejectedError(f"is in a venv whose Python in {inside.base_prefix} cannot be run")
+        raise _RejectedError(
+            f"is in a venv whose base Python, in {inside.base_prefix}, cannot be run"
+        )
 
     def _answer(self, path: Path) -> Answer:
         answer = self._answers.get(path)

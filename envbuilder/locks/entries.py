@@ -67,7 +67,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """The framework release and Python version chosen for the project, if the profile offers
     several."""
     decided: profile_lock.Decided | None = None
-    """The same decision in the form that the lock records, with the reasons for it."""
+    """The same decision as the lock records it, with the reasons for it."""
     limits: tuple[str, ...] = ()
     """The project's limits on the framework and its companions, as constraints for any build."""
     pythons: tuple[Line, ...] = ()
@@ -496,7 +496,7 @@ def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
 
 
 def conda_as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lock.Lock | None:
-    """Return a conda lock in the form that `compare.changes` expects; None if there is no lock."""
+    """Return a conda lock as `compare.changes` expects it, or None if there is no lock."""
     if lock is None:
         return None
     targets = []

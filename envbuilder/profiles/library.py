@@ -250,10 +250,10 @@ class ShadowedLock(NamedTuple):
 
 
 def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:
-    """Return the path and content of a profile's shipped lock. The last folder is the shipped one.
+    """Return the path and content of a profile's shipped lock, which is in the last folder.
 
-    Return None if there is no such lock, or if it does not match the profile, which may be the
-    user's own.
+    Return None if there is no such lock, or if it does not match the profile. The user may have
+    replaced the profile.
     """
     path = profile_lock.path_for(profile.name, folders[-1:])
     try:

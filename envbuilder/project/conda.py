@@ -66,7 +66,7 @@ class Spec(Struct, frozen=True):
     """The build, if the spec names exactly one; otherwise empty."""
 
     def text(self) -> str:
-        """Return the spec in the form that profiles use."""
+        """Return the spec as profiles write it."""
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:

@@ -255,7 +255,7 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
 
 
 def _written(line: Line) -> str:
-    """Return a requirement, with its source, in the form that files use."""
+    """Return a requirement, with its source, as it is written in requirements files."""
     location = f" @ {line.source}" if line.source else ""
     return re.sub(r"\A[^;]*", lambda matched: f"{matched[0]}{location}", line.text)
 

@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The edited list, in the form in which messages name it."""
+        """The name of the edited list in messages."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -136,7 +136,10 @@ def added(
 
 
 def dated(text: str, path: Path, day: date) -> Change:
-    """Return the change that sets `as_of` in a project's file; raise `InvalidError` if it fails."""
+    """Return the change that sets `as_of` in a project's file.
+
+    Raise `InvalidError` if the file cannot be changed.
+    """
     before = decoded(text, path)[1] or Definition()
     try:
         after = yaml_files.edit_value(text, "as_of", day.isoformat())
@@ -163,7 +166,7 @@ def changed_file(change: Change) -> dict[Path, bytes]:
 
 
 def _written(text: str, *, exact: bool) -> tuple[str, str]:
-    """Return a requirement in the form for the file, and a note on how it was changed.
+    """Return a requirement as it is written to the file, and a note on how it was changed.
 
     The note is empty if nothing was changed. Raise `InvalidError` if the requirement cannot be
     locked.
@@ -252,7 +255,7 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return the keys that the file sets for an environment itself, without inherited keys."""
+    """Return the keys that the file sets directly on an environment, without inherited keys."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 

@@ -428,7 +428,7 @@ def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequenc
     except (PylockValidationError, RecursionError) as error:
         raise InvalidError(
             f"{name}: not a valid pylock.toml (PEP 751): {escaped(str(error), 200)}",
-            "Write the lock again with the tool that made it.",
+            "Regenerate the lock with the tool that made it.",
         ) from error
     if len(lock.packages) > MOST:
         raise InvalidError(f"{name}: more than {MOST} packages")

@@ -62,7 +62,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     A profile that does not have this release ignores it.
     """
     stated: tuple[str, ...] = ()
-    """The project's own limits, sorted, in the form in which a lock records them."""
+    """The project's own limits, sorted, as a lock records them."""
     packages: str = ""
     """Digest of all of the project's requirements."""
     by_packages: bool = False

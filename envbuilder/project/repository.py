@@ -418,7 +418,7 @@ class _Taker:
             self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
-        """Add the package in a folder, which may be the repository itself with extras."""
+        """Add the package in a folder, which may be the repository. Extras may follow the path."""
         folder, bracket, extras = text.partition("[")
         path = self._path(folder)
         if clone := self._clone_of(path):

@@ -484,7 +484,7 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the items of a list as texts; for any other value, an empty list."""
+    """Return the items of a list as strings; for any other value, an empty list."""
     return [*map(str, value)] if isinstance(value, list) else []
 
 

@@ -163,7 +163,7 @@ class BlindTest:
 
 
 def problem(score: Score, last: Epoch, gates: Gates) -> str:
-    """Return why a training did not learn, or why its score contradicts its last epoch, or ""."""
+    """Return why the training failed or its score contradicts the last epoch, or "" if neither."""
     summary = f"{score.accuracy:.2%} of {score.images} images right, cross-entropy {score.loss:.3f}"
     reported = last.accuracy or 0.0
     if score.accuracy < gates.accuracy:

@@ -208,7 +208,7 @@ def _numpy() -> Any:
 
 
 def _start(record: _Record, images: int) -> Iterator[str]:
-    """Yield each sign that a training on `images` images did not start from scratch."""
+    """Yield each sign that a training run on `images` images did not start from scratch."""
     numpy = record.numpy
     first = record.state(0)
     averages = chain.from_iterable(parts[1:] for parts in first.values())

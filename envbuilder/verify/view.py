@@ -78,7 +78,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def loss_section(losses: Sequence[tuple[float, float | None]]) -> Section:
-    """Return a section with a curve of a training's losses, plotted over its steps."""
+    """Return a section with the loss curve of a training run, plotted over its steps."""
     drawn = curve(losses)
     wrong = []
     if drawn and drawn.missing:
@@ -210,12 +210,12 @@ class Page(Struct, frozen=True, kw_only=True):
     sections: Sequence[Section]
     advice: Sequence[Advice] = ()
     folded: Sequence[tuple[str, str]] = ()
-    """Titles and texts of the parts that are initially folded."""
+    """Titles and contents of the sections that are initially folded."""
     source: str
 
 
 def render(page: Page) -> str:
-    """Return a page as HTML, with its texts escaped and its credentials redacted."""
+    """Return a page as HTML, with all text escaped and credentials redacted."""
     return redacted(templates().get_template("report.html.j2").render(page=page))
 
 

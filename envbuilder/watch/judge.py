@@ -55,7 +55,7 @@ def judged(watched: Watched) -> Watched:
 
 
 def _run(watched: Watched) -> Run:
-    """Return a watched command in the form that the rules judge.
+    """Return a watched command as the rules judge it.
 
     Its trainings are added up, weighted by their work if it is known, and by their times if it is
     not.

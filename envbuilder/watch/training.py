@@ -1,4 +1,4 @@
-"""Rules that judge what was measured in one process of a training. Pure.
+"""Rules that judge what was measured in one process of a training run. Pure.
 
 Each rule needs a measurement: what was not measured is neither blamed nor assumed to be right.
 Rules stay silent when in doubt, because a sentence that blames an honest training costs more trust
@@ -117,8 +117,8 @@ _LOADING = (
         " and do the rest of the preparation on whole batches."
     ),
 )
-"""Advice for a training that waits for data: without workers, with some workers, and with as many
-workers as can help."""
+"""Advice for a training run that waits for data: without workers, with some workers, and with as
+many workers as can help."""
 _FINDS_NAN = {
     "torch": "torch.autograd.set_detect_anomaly(True)",
     "jax": 'jax.config.update("jax_debug_nans", True)',
@@ -129,7 +129,7 @@ STANDING_STILL_LOST = 0.3
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A watched command in the form that the rules judge."""
+    """A watched command, as the rules judge it."""
 
     watched: Watched
     trained: tuple[Observed, ...]

@@ -220,7 +220,7 @@ def base_of(python: str) -> tuple[str, ...]:
         paths = decoding.from_json(done.stdout, list[str])
     except ValueError as error:
         raise BuildError(
-            f"{python}: the interpreter does not report the path of its library: {done.last_words}",
+            f"{python}: the interpreter does not report the path of libpython: {done.last_words}",
             "Set python: in envbuilder.yaml to another version.",
         ) from error
     parents = tuple(f"{path}/" for path in paths)

@@ -77,7 +77,7 @@ _LIBC_QUERY = "getconf GNU_LIBC_VERSION"
 
 
 class Base(Struct, frozen=True, kw_only=True):
-    """A base image, in the form in which a plan refers to it."""
+    """A base image, as a plan refers to it."""
 
     ref: str
     identity: str
@@ -105,7 +105,7 @@ def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target
 
 
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
-    """Return the reference of the base image that is requested, else configured, else locked."""
+    """Return the reference of the requested base image, or of the configured or locked one."""
     if request.base_image:
         return request.base_image
     configured = settings.configuration.base_images.get(base.ref)

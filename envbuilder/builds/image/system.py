@@ -159,7 +159,7 @@ def built(
 
 
 def _taken(step: Assemble, system: System, base: BaseContents, work: Path) -> layer.Layer:
-    """Return the single layer that the engine's image adds to the base, compressed anew.
+    """Return the single layer that the engine's image adds to the base, recompressed.
 
     Raise `BuildError` if the engine used a different base image, or if the layer is damaged.
     """

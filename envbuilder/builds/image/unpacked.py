@@ -9,8 +9,8 @@
 An environment gets clones of the files if the file system supports them, otherwise hard links or,
 failing that, copies. A hard-linked file that is changed in place changes in every environment.
 Therefore the files are read-only, and each file is compared with its record before it is linked. If
-it differs, it is written anew. Each environment contains the records of its files, so that a change
-can be detected there (`builds.shared`).
+it differs, it is written again. Each environment contains the records of its files, so that a
+change can be detected there (`builds.shared`).
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def limits(memory: int, cpus: int) -> Limits:
     """Return limits that keep a machine with `memory` bytes and `cpus` CPUs responsive.
 
     Containers may use all memory except for a sixteenth (at least 256 MiB, at most 4 GiB). Pass 0
-    for `memory` or `cpus` if the engine cannot limit the memory or the number of processes.
+    for `memory` if the engine cannot limit memory, and 0 for `cpus` if it cannot limit processes.
     """
     reserve = min(max(memory // 16, 256 * _MIB), 4 * _GIB)
     return Limits(

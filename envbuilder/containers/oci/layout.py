@@ -233,7 +233,7 @@ class Layout:
         size = path.stat().st_size
         if size != of.size:
             raise WrongHashError(
-                f"{path}: damaged: expected {of.size} bytes of {of.digest}, found {size}"
+                f"{path}: damaged: expected {of.size} bytes with digest {of.digest}, found {size}"
             )
         found = files.file_sha256(path)
         if f"sha256:{found}" != of.digest:

@@ -458,7 +458,7 @@ class Login:
             self.secrets.add(token)
             return f"Bearer {token}"
         if not any(c.scheme == "basic" for c in offered):
-            raise DeniedError("the registry requires an unsupported kind of login")
+            raise DeniedError("the registry requires an unsupported authentication method")
         if credential is None or credential.is_token:
             raise DeniedError("not logged in")
         return _basic(credential)

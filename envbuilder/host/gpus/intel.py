@@ -189,7 +189,7 @@ def of_host(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about PyTorch's support for a GPU, its kernels, and access to its node."""
+    """Return findings about a GPU's support and kernels in PyTorch, and about its device node."""
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
         return [blocked("warning", gpu, _sentence(gpu))]

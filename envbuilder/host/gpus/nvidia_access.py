@@ -50,9 +50,9 @@ _COMPLETED = 3  # nvmlGpuFabricState_t; between them: not started, in progress
 
 
 def read(reader: Reader) -> None:
-    """Read the nodes and MIG instances, and whether a fabric manager is running.
+    """Read the device nodes and MIG instances, and whether a fabric manager is running.
 
-    `/dev` and the kernel driver's files about each card must have been read before.
+    Call this after `/dev` and the kernel driver's files about each card have been read.
     """
     for path in (_CONTROL, _MEMORY, _WINDOWS):
         reader.opened(path)

@@ -530,7 +530,7 @@ class Debs:
         return self._with(platform, python, asked)
 
     def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
-        """Return the packages that wheels need in a target's image; empty if it cannot get any."""
+        """Return the Debian packages that wheels need in a target's image, if any can be added."""
         image = base(self._profile, platform, python, ())
         if image is None or image.unpacked or not self._profile.debian_suite:
             return {}

@@ -225,7 +225,7 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
     for _ in range(count):
         _, size, length = struct.unpack("<QQQ", stream.take(24))
         if length > _LONGEST_TARGET or size > _LARGEST:
-            raise ValueError("not the table of a bundle")
+            raise ValueError("not a kernel bundle's table of contents")
         if match := _TARGET.fullmatch(stream.take(length)):
             sizes[match[1].decode()] += size
     return " ".join(sorted(sizes)), sizes.total()

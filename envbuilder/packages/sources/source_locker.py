@@ -637,7 +637,7 @@ class SourceLocker:
         metadata = metadata or likely
         if metadata is None:
             raise BuildError(
-                f"{name}: it cannot be built without the framework, and its source does not"
+                f"{name}: cannot be built without the framework, and its source does not"
                 " declare its requirements",
                 "Use a release from the package index, whose source declares them.",
             )

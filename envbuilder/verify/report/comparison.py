@@ -100,7 +100,7 @@ def rows(reports: Iterable[StoredReport]) -> tuple[Row, ...]:
     """Return one row per report, sorted by time on the accelerator, then by time on the CPU.
 
     Rows that cannot be compared with the others come last: first those of busy machines, then
-    non-standard epochs, then failed verifications.
+    those with a non-standard epoch, then those of failed verifications.
     """
 
     def order(row: Row) -> tuple[Any, ...]:

@@ -50,7 +50,7 @@ measured minutes apart. Idle machines reached 1.04 and 1.05 (docs/evidence/repor
 
 
 class Gates(NamedTuple):
-    """What a training must reach after its last epoch; losses are mean cross-entropies in nats."""
+    """What a training must reach after its last epoch. Losses are mean cross-entropies in nats."""
 
     accuracy: float
     """The lowest fraction of right answers in the blind test."""
@@ -89,7 +89,7 @@ FULL = Gates(0.972, 0.24, 0.1)
 
 
 def gates_for(data: Dataset, epochs: int, stated: float | None) -> Gates:
-    """Return what a training must reach: the stated accuracy, or else what was measured."""
+    """Return what a training run must reach: the stated accuracy, or what was measured."""
     if stated is not None:
         return gates_at(stated)
     if not data.subset:

@@ -116,7 +116,7 @@ class Speed(Struct, frozen=True, kw_only=True):
 
 
 class Gradients(Struct, frozen=True, kw_only=True):
-    """Whether every gradient agreed with an eager step in float64 on the CPU."""
+    """The result of comparing every gradient with that of an eager float64 step on the CPU."""
 
     passed: bool
 

@@ -99,7 +99,7 @@ def test_cosign_verifies_what_we_signed(cli: Cli, cosign: Tool, lock: Path, keys
         accepted(cli("verify-signature", "--key", key, "cpu.json"))
     lock.write_bytes(lock.read_bytes() + b" ")
     assert blob("ours.pub").returncode != 0
-    refused(cli("verify-signature", "--key", "ours.pub", "cpu.json"), "for other content")
+    refused(cli("verify-signature", "--key", "ours.pub", "cpu.json"), "does not match the file")
 
 
 def test_we_verify_what_cosign_signed(cli: Cli, cosign: Tool, lock: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_we_verify_what_cosign_signed(cli: Cli, cosign: Tool, lock: Path, tmp_pa
     accepted(verify("cosign.pub"))
     refused(verify("other.pub"), "not by a trusted key")
     lock.write_bytes(lock.read_bytes() + b" ")
-    refused(verify("cosign.pub"), "for other content")
+    refused(verify("cosign.pub"), "does not match the file")
     done = exited(2, cli("sign", "--key", "cosign.key", "cpu.json"))
     assert "cosign's own encrypted format" in done.stderr
 

@@ -199,7 +199,7 @@ def test_a_folder_inside_of_another_one_is_sealed_once(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("answer", ["", "[", "{}", "[1]", "null"])
 def test_an_interpreter_that_names_no_library(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, answer)
-    with pytest.raises(BuildError, match="does not report the path of its library: no library"):
+    with pytest.raises(BuildError, match="does not report the path of libpython: no library"):
         integrity.base_of("/opt/python")
 
 

@@ -196,8 +196,8 @@ def test_an_identity_token_goes_into_a_form_and_not_into_a_url(
     [
         (None, 'Basic realm="r"', "not logged in"),
         (Credential(user="", secret="t", is_token=True), 'Basic realm="r"', "not logged in"),
-        (SOMEBODY, "Negotiate", "the registry requires an unsupported kind of login"),
-        (SOMEBODY, "", "the registry requires an unsupported kind of login"),
+        (SOMEBODY, "Negotiate", "the registry requires an unsupported authentication method"),
+        (SOMEBODY, "", "the registry requires an unsupported authentication method"),
     ],
 )
 def test_a_challenge_that_cannot_be_answered(

@@ -162,7 +162,7 @@ def test_a_login_that_is_refused_is_not_repeated(bench: Make) -> None:
     assert len(made.session.requests) == 2
     made = bench(answer(401))
     with pytest.raises(
-        BuildError, match="a thing: the registry requires an unsupported kind of login"
+        BuildError, match="a thing: the registry requires an unsupported authentication method"
     ):
         made.ask()
     assert len(made.session.requests) == 1
