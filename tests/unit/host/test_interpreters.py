@@ -125,7 +125,7 @@ def test_the_base_is_found_where_an_old_python_does_not_say(machine: Machine) ->
 
 def test_a_venv_whose_base_is_gone_is_rejected(machine: Machine) -> None:
     machine.add("first/bin/python3.11", "3.11.9", base_prefix=str(machine.root / "gone"))
-    with pytest.raises(ToolError, match=r"in a venv whose Python in .*gone cannot be run"):
+    with pytest.raises(ToolError, match=r"in a venv whose base Python, in .*gone, cannot be run"):
         machine.find()
 
 
