@@ -193,13 +193,13 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
 
 
 def _project(tool: str, prefix: str, current: str | None) -> str:
-    """Return the folder of a tool's project, or "" if this process is inside it."""
+    """Return the folder of a tool's project, or "" if it is the current folder."""
     folder = prefix.partition("/.pixi/")[0]
     if tool in {"uv project", "pdm", "poetry"}:
         folder = str(Path(prefix).parent)
     if folder == prefix or "/pypoetry/" in prefix:
         return ""
-    return "" if current is None or Path(current).is_relative_to(folder) else folder
+    return "" if current in {None, folder} else folder
 
 
 def _hiding(
@@ -207,7 +207,7 @@ def _hiding(
 ) -> Iterator[str]:
     """Yield the modules with a framework's name that Python finds before the framework itself."""
     folders = (environ.get("PWD"), *environ.get("PYTHONPATH", "").split(os.pathsep))
-    for folder in filter(None, folders):
+    for folder in filter(None, dict.fromkeys(folders)):
         for name in FRAMEWORKS:
             path = f"{folder}/{name}.py"
             if name in packages and reader.file(path, 1) is not None:

@@ -287,7 +287,7 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
     """Yield notes on hidden copies, packages for another CUDA, and violated requirements."""
     for path in env.hiding:
-        yield f"{path} hides the installed framework from programs started there: rename it"
+        yield f"Python may import {path} instead of the installed framework: rename it"
     for other in env.others:
         yield (
             f"{other.name} {other.version} in {other.site} is not used, because another copy"

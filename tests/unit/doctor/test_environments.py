@@ -52,10 +52,11 @@ def test_what_is_printed_is_right_for_the_machine(host: str, version: str, tmp_p
 def test_commands_of_a_project_change_to_its_folder(tmp_path: Path) -> None:
     case = {"host": "rtx4090", "beside": ["uv.lock"], "packages": {"torch": "2.5.1+cpu"}}
     environments.lay(tmp_path, case)
-    inside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj/src")
-    outside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/home")
+    inside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj")
     assert inside.paste.startswith("grep -q")
-    assert outside.paste == f"cd {tmp_path}/proj\n{inside.paste}"
+    for folder in ("proj/src", "home"):  # the commands write to ./pyproject.toml
+        outside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/{folder}")
+        assert outside.paste == f"cd {tmp_path}/proj\n{inside.paste}"
 
 
 def test_a_module_in_the_current_folder_hides_the_framework(tmp_path: Path) -> None:
@@ -64,8 +65,9 @@ def test_a_module_in_the_current_folder_hides_the_framework(tmp_path: Path) -> N
     path = tmp_path / "work/torch.py"
     path.parent.mkdir()
     path.touch()
-    (note,) = environments.judged(tmp_path, case, PWD=f"{tmp_path}/work").notes
-    assert note == f"{path} hides the installed framework from programs started there: rename it"
+    work = str(path.parent)
+    (note,) = environments.judged(tmp_path, case, PWD=work, PYTHONPATH=work).notes
+    assert note == f"Python may import {path} instead of the installed framework: rename it"
     assert environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj").notes == ()
     (tmp_path / "proj/torch").mkdir()  # a checkout of PyTorch itself
     assert environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj").notes == ()
