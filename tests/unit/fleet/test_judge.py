@@ -77,7 +77,7 @@ def test_less_than_verified(
     assert (entry.outcome, entry.detail, entry.device) == (outcome, detail, "AMD EPYC (cpu)")
 
 
-def test_a_node_that_could_not_keep_its_report_is_verified() -> None:
+def test_a_node_that_failed_after_its_report_is_verified() -> None:
     entry = judged(result(exit_code=1)).entry
     detail = "verify ended with exit code 1 after its report: accuracy 98.40 %"
     assert (entry.outcome, entry.detail) == ("verified", detail)
