@@ -291,7 +291,7 @@ def plan(build: Locked) -> Planned:
 
 
 def _prepared(build: Locked) -> Product:
-    """Have the backend check its tools and plan its product.
+    """Have the backend check its tools and plan what it will build.
 
     If a missing engine or base image prevents that, add a hint to the error.
     """

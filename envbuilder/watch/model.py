@@ -84,7 +84,7 @@ class Copy(Struct, frozen=True, kw_only=True):
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A device that the framework sees; `peak` is the most bytes the process allocated on it."""
+    """A device that the framework sees; `peak` is the largest allocation on it, in bytes."""
 
     device: Name
     title: Name = ""
