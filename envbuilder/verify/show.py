@@ -85,12 +85,14 @@ PyTorch has the check `arithmetic`."""
 def answers(report: Report) -> Iterator[Fact]:
     """Yield whether the device trained, whether its numbers were right, and how fast it was."""
     statuses = {check.name: check.status for check in report.checks}
+    # If the payload itself fails, its answers are not scored, and its steps are not repeated.
+    unjudged = report.status == "failed" and not report.steps
     for question, names in _QUESTIONS.items():
         found = {statuses.get(name, "absent") for name in names}
         answer = "yes"
         if "failed" in found:
             answer = "no"
-        elif statuses.get(names[-1]) not in {"passed", "warning"}:
+        elif unjudged or statuses.get(names[-1]) not in {"passed", "warning"}:
             answer = "not shown"
         yield Fact(question, answer)
     first, warm = report.epoch_seconds

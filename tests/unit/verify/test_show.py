@@ -103,22 +103,31 @@ def test_the_reports_of_the_documentation(name: str, repository: Path) -> None:
 
 # What a reader wants to know first
 
+REPEATED = [{"step": 1, "epoch": 1, "error": 1e-6, "array": "fc1.weight", "loss_error": 1e-7}]
+
 
 @pytest.mark.parametrize(
     ("name", "status", "trained", "right"),
     [
         ("blind test", "failed", "no", "yes"),
         ("blind test", "skipped", "not shown", "yes"),
-        ("arithmetic", "failed", "yes", "no"),
+        ("step", "failed", "yes", "no"),
         ("step", "skipped", "yes", "not shown"),
     ],
 )
 def test_what_no_check_showed_is_no_yes(name: str, status: str, trained: str, right: str) -> None:
     data = whole()
     checks = [{**c, "status": status} if c["name"] == name else c for c in data["checks"]]
-    report = model.check({**data, "checks": checks, "status": "failed"})
+    report = model.check({**data, "checks": checks, "status": "failed", "steps": REPEATED})
     found = list(show.answers(report))
     assert [fact.value for fact in found] == [trained, right, "1.25 s an epoch"]
+
+
+def test_answers_and_steps_that_nobody_judged_are_no_yes() -> None:
+    """A payload that fails, for example because its loss is NaN, is neither scored nor repeated."""
+    report = model.check({**whole(), "status": "failed"})
+    found = list(show.answers(report))
+    assert [fact.value for fact in found[:2]] == ["not shown", "not shown"]
 
 
 def test_a_speed_that_was_not_judged_says_so() -> None:

@@ -260,8 +260,8 @@ def test_the_report_comes_through(tmp_path: Path) -> None:
     failed = {**passing(), "status": "failed", "reasons": ["device: none"]}
     assert run(ended(5, "noise", report_line(failed), stderr="warned"), tmp_path) == failed
     assert (tmp_path / "log/x.log").read_text() == "warned"
-    scored = {**failed, "blind_test": 5}
-    assert run(ended(5, report_line(scored)), tmp_path) == failed, "only this process scores it"
+    scored = {**failed, "blind_test": 5, "steps": []}
+    assert run(ended(5, report_line(scored)), tmp_path) == failed, "only this process judges"
 
 
 @pytest.mark.parametrize(
