@@ -163,7 +163,9 @@ class Tar(Struct):
         """Yield each member, whose content can be read until the next member is requested."""
         try:
             stream = _Forward(unpacked(self._raw), unpacked_limit(self._packed))
-            opening = partial(tarfile.open, fileobj=cast("IO[bytes]", stream), mode="r:")
+            opening = partial(
+                tarfile.open, fileobj=cast("IO[bytes]", stream), mode="r:", tarinfo=_Member
+            )
             self._archive = stream.header(opening)
             while member := stream.header(self._archive.next):
                 _require_plain(member)
@@ -197,6 +199,21 @@ class Tar(Struct):
         if isinstance(error, OSError) and error.errno is not None:
             return error  # of the disk, not of the archive
         return self._failure(str(error) or type(error).__name__)
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive that does not end at an invalid header, as it does for `tarfile`."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> _Member:
+        """Read the next header; raise `tarfile.ReadError` if it is invalid or incomplete."""
+        try:
+            return super().fromtarfile(archive)
+        except (
+            tarfile.InvalidHeaderError,  # type: ignore[attr-defined]
+            tarfile.TruncatedHeaderError,  # type: ignore[attr-defined]
+        ) as error:
+            raise tarfile.ReadError(str(error)) from error
 
 
 def _require_plain(member: tarfile.TarInfo) -> None:

@@ -79,6 +79,7 @@ def with_records(**records: str) -> bytes:
     ("records", "why"),
     [
         ({"mtime": "nan"}, "impossible time"),
+        ({"size": "-1"}, "impossible size|invalid offset"),
         ({"uid": "99999999999"}, "impossible size, mode or owner"),
         ({"path": "a\0b"}, "null character"),
         ({"comment": "1" * 300}, "invalid extended header"),
@@ -88,6 +89,23 @@ def with_records(**records: str) -> bytes:
 def test_values_that_no_file_has_are_refused(records: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidError, match=why):
         read(with_records(**records))
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"x" * 512, "invalid header"),
+        (b"x" * 100, "truncated header"),
+        (block(tarfile.REGTYPE, b"").replace(b"x", b"y", 1), "bad checksum"),
+    ],
+)
+def test_an_archive_does_not_end_at_an_invalid_header(header: bytes, why: str) -> None:
+    """For tarfile it does, as if no members followed."""
+    assert refused(block(tarfile.REGTYPE, b"") + header) == why
+
+
+def test_an_archive_may_end_without_empty_blocks() -> None:
+    assert read(block(tarfile.REGTYPE, b"")) == {"x": b""}
 
 
 def test_a_negative_size_is_refused() -> None:
