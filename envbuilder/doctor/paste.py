@@ -124,7 +124,7 @@ def lines(
     if removed and tool in _REMOVE:
         text = f"{_REMOVE[tool]} {' '.join(sorted(removed))}\n{text}"
     if env.place.project:
-        text = f"cd {process.quoted([env.place.project])}\n{text}"
+        text = f"cd {{project}}\n{text}"
     return text.format(
         again=_AGAIN.get(tool, "") if again else "",
         needs="".join(f" \\\n  {process.quoted([need])}" for need in needs),
@@ -135,4 +135,5 @@ def lines(
         cuda=f"{build.build[2:4]}.{build.build[4:]}",
         python=process.quoted([env.place.python]),
         prefix=process.quoted([env.place.prefix]),
+        project=process.quoted([env.place.project]),
     )

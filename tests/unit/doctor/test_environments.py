@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import struct
 import tempfile
 from pathlib import Path
@@ -49,14 +50,17 @@ def test_what_is_printed_is_right_for_the_machine(host: str, version: str, tmp_p
         assert environments.judged(tmp_path / "after", case).verdict == "right"
 
 
-def test_commands_of_a_project_change_to_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["proj", "a {b} %s"])
+def test_commands_of_a_project_change_to_its_folder(name: str, tmp_path: Path) -> None:
+    project = tmp_path / name
     case = {"host": "rtx4090", "beside": ["uv.lock"], "packages": {"torch": "2.5.1+cpu"}}
+    case["prefix"] = f"{name}/.venv"
     environments.lay(tmp_path, case)
-    inside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/proj")
+    inside = environments.judged(tmp_path, case, PWD=str(project))
     assert inside.paste.startswith("grep -q")
-    for folder in ("proj/src", "home"):  # the commands write to ./pyproject.toml
-        outside = environments.judged(tmp_path, case, PWD=f"{tmp_path}/{folder}")
-        assert outside.paste == f"cd {tmp_path}/proj\n{inside.paste}"
+    for folder in (project / "src", tmp_path):  # the commands write to ./pyproject.toml
+        outside = environments.judged(tmp_path, case, PWD=str(folder))
+        assert outside.paste == f"cd {shlex.quote(str(project))}\n{inside.paste}"
 
 
 def test_a_module_in_the_current_folder_hides_the_framework(tmp_path: Path) -> None:
