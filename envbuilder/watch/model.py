@@ -84,7 +84,10 @@ class Copy(Struct, frozen=True, kw_only=True):
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """A device that the framework sees; `peak` is the largest allocation on it, in bytes."""
+    """A device that the framework sees.
+
+    `peak` is the largest number of bytes that the process had allocated on it at one time.
+    """
 
     device: Name
     title: Name = ""

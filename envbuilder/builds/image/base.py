@@ -105,7 +105,10 @@ def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target
 
 
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
-    """Return the reference of the requested base image, or of the configured or locked one."""
+    """Return the reference of the base image.
+
+    A requested image takes precedence over the configured one, and that one over the locked one.
+    """
     if request.base_image:
         return request.base_image
     configured = settings.configuration.base_images.get(base.ref)

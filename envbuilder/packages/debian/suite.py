@@ -530,7 +530,10 @@ class Debs:
         return self._with(platform, python, asked)
 
     def _needs(self, platform: types.Platform, python: str, wheels: Iterable[File]) -> _Names:
-        """Return the Debian packages that wheels need in a target's image, if any can be added."""
+        """Return the Debian packages that wheels need in a target's image.
+
+        The result is empty if no packages can be added to the image.
+        """
         image = base(self._profile, platform, python, ())
         if image is None or image.unpacked or not self._profile.debian_suite:
             return {}
