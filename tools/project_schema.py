@@ -142,11 +142,20 @@ def _describe(components: Mapping[str, Any]) -> None:
             node["markdownDescription"] = key.meaning
 
 
-def portable(pattern: str) -> str:
-    """Return a pattern as JavaScript writes it, too."""
-    for python, both in _UNREADABLE:
-        pattern = pattern.replace(python, both)
-    return pattern
+def readable(node: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose pattern JavaScript reads, too, and whose description is unindented.
+
+    Python 3.13 and later remove the indentation of docstrings themselves. A property may have one
+    of these two names, so values that are no text stay as they are.
+    """
+    changed = {}
+    if isinstance(pattern := node.get("pattern"), str):
+        for python, both in _UNREADABLE:
+            pattern = pattern.replace(python, both)
+        changed["pattern"] = pattern
+    if isinstance(description := node.get("description"), str):
+        changed["description"] = inspect.cleandoc(description)
+    return {**node, **changed}
 
 
 def _plain(node: Any) -> Any:
@@ -158,13 +167,9 @@ def _plain(node: Any) -> Any:
         return [_plain(item) for item in node]
     if not isinstance(node, dict):
         return node
-    plain = {key: _plain(value) for key, value in node.items()}
-    if isinstance(plain.get("description"), str):
-        plain["description"] = inspect.cleandoc(plain["description"])
-    if "pattern" in plain:
-        plain["pattern"] = portable(plain["pattern"])
-        if "description" in plain:
-            plain["patternErrorMessage"] = f"Expected {plain['description']}."
+    plain = readable({key: _plain(value) for key, value in node.items()})
+    if "pattern" in plain and "description" in plain:
+        plain["patternErrorMessage"] = f"Expected {plain['description']}."
     values = [item for item in plain.get("anyOf", ()) if item != {"type": "null"}]
     if len(values) == 1:
         plain = {key: value for key, value in plain.items() if key != "anyOf"} | values[0]

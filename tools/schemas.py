@@ -9,7 +9,6 @@ checked by envbuilder alone. envbuilder.yaml has its own (`tools/project_schema.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import msgspec
@@ -59,13 +58,7 @@ def _portable(node: Any) -> Any:
         return [_portable(item) for item in node]
     if not isinstance(node, dict):
         return node
-    portable = {key: _portable(value) for key, value in node.items()}
-    if isinstance(portable.get("pattern"), str):
-        portable["pattern"] = project_schema.portable(portable["pattern"])
-    if isinstance(portable.get("description"), str):
-        # Python 3.13 and later remove the indentation themselves.
-        portable["description"] = inspect.cleandoc(portable["description"])
-    return portable
+    return project_schema.readable({key: _portable(value) for key, value in node.items()})
 
 
 def write() -> None:
