@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from envbuilder.commands.options import json_option, load_settings
 from envbuilder.core import console
-from envbuilder.core.errors import INVALID, Hint, InvalidError, SignatureError
+from envbuilder.core.errors import INVALID, EnvbuilderError, Hint, InvalidError, SignatureError
 from envbuilder.core.settings import Settings
 from envbuilder.locks import compare, entries
 from envbuilder.packages.conda import lock as conda_lock
@@ -102,10 +102,10 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
             "inside a project, 'check' takes no profiles, because it checks all locks together",
             Hint("Run", ("check",)),
         )
-    folders = search_path(settings.project, settings.config_dir)
+    locks = variants.library(settings)
     states: list[dict[str, Any]] = []
     for name in names:
-        states += _profile_states(name, folders)
+        states += _profile_states(name, locks)
     if as_json:
         console.data({"schema": 1, "locks": states})
     else:
@@ -116,8 +116,9 @@ def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) 
     return INVALID if any(state["stale"] for state in states) else 0
 
 
-def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def _profile_states(name: str, locks: library.Library) -> Iterator[dict[str, Any]]:
     """Yield the state of a profile's lock and, if the profile has one, of its conda lock."""
+    folders = locks.folders
     profile = load(name, folders)
     path = profile_lock.path_for(name, folders)
     if path is None:
@@ -125,6 +126,8 @@ def _profile_states(name: str, folders: Sequence[Path]) -> Iterator[dict[str, An
     else:
         lock = profile_lock.load(path)
         stale = [*compare.check(profile, lock)]
+        if not stale and (refusal := _refusal(path, locks)):
+            stale = [refusal.message]
         yield {"profile": name, "state": lock.state, "stale": stale, "reason": lock.why}
     of_conda = conda_lock.find(name, library.Library(folders))  # shipped profiles have none
     if of_conda is not None:
@@ -178,12 +181,18 @@ def _state(entry: entries.Entry, locks: library.Library) -> State:
         problems += (*compare.edited(lock, entry.decided),)
     if lock.obstacle and not problems:
         return state(state="unlocked", problems=(lock.obstacle.printed(),), failed=entry.required)
-    if not problems:
-        try:
-            locks.require_signature(entry.path, profile_lock.content(entry.path, ("lock",)))
-        except (InvalidError, SignatureError) as error:
-            state = partial(state, state="unsigned", problems=(error.message,), hint=error.hint)
-            return state(failed=True)
+    if not problems and (refusal := _refusal(entry.path, locks)):
+        state = partial(state, state="unsigned", problems=(refusal.message,), hint=refusal.hint)
+        return state(failed=True)
     failed = bool(problems)
     problems += tuple(f"not for {target}: {why.printed()}" for target, why in lock.missing.items())
     return state(state=lock.state, problems=problems, failed=failed)
+
+
+def _refusal(path: Path, locks: library.Library) -> EnvbuilderError | None:
+    """Return the error of a required signature that a lock lacks, or None."""
+    try:
+        locks.require_signature(path, profile_lock.content(path, ("lock",)))
+    except (InvalidError, SignatureError) as error:
+        return error
+    return None

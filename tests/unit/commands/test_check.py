@@ -84,6 +84,13 @@ def test_a_lock_that_builds_would_refuse_for_its_signature(
     assert "Run:\n  envbuilder lock" not in printed
 
 
+def test_a_profiles_own_lock_must_be_signed_too(project: Path, check: Command) -> None:
+    FILE.write_text("signatures: {locks: [key.pub]}\n")
+    signing.lay_key(project / "key.pem")
+    (state,) = json.loads(check("cpu", "--json", code=2).out)["locks"]
+    assert "not signed" in state["stale"][0]
+
+
 def test_conda_packages_without_a_lock(project: Path, check: Command) -> None:
     text = "profiles: [cpu]\nrequirements_from: [environment.yml]\n"
     FILE.write_text(text)
