@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,5 +93,7 @@ def test_a_damaged_specification_is_refused(text: str, why: str) -> None:
 
 
 def test_json_that_is_nested_too_deeply() -> None:
-    with pytest.raises(ValueError, match=r"recursion|truncated"):
+    with pytest.raises(
+        ValueError, match="recursion" if sys.version_info < (3, 14) else "truncated"
+    ):
         cdi.listed("a.json", '{"x":' * 150_000)
