@@ -304,6 +304,7 @@ def recover(scene: Scene) -> None:
         if not path.exists() or path.read_bytes() != content:
             scene.world.write(name, content)
     scene.lists.update(scene.good_lists)
+    scene.values.update(scene.good_values)
     if "pyproject.toml" not in scene.good_lists:
         scene.lists.pop("pyproject.toml", None)
     scene.world.index.is_away = False

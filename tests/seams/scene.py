@@ -78,6 +78,7 @@ class Scene:
         self.observing = True
         self.good: dict[str, bytes] | None = None
         self.good_lists: dict[str, Listed] = {}
+        self.good_values: dict[str, str] = {}
         self.refused = False
         self.ours: bytes | None = None
         """envbuilder.yaml as a command wrote it."""
@@ -180,6 +181,7 @@ class Scene:
             "made",
             "good",
             "good_lists",
+            "good_values",
             "refused",
             "ours",
             "locks_touched",
@@ -205,6 +207,7 @@ class Scene:
         self.refused = False
         self.good = {}
         self.good_lists = {**self.lists}
+        self.good_values = {**self.values}
         project = self.world.project
         for path in project.rglob("*"):
             inside = path.relative_to(project)
