@@ -70,8 +70,9 @@ class _Result(Struct, frozen=True):
 def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
     """Import the project's modules in its environment and return the outcome.
 
-    Return None if there is no project. If `has_trained`, skip the framework, because the
-    environment has just used it. Raise `VerifyError` if the imports cannot be tried at all.
+    Return None if there is no project, or if it imports nothing. If `has_trained`, skip the
+    framework, because the environment has just used it. Raise `VerifyError` if the imports cannot
+    be tried at all.
     """
     settings = build.settings
     environment = build.environment
@@ -85,8 +86,11 @@ def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
     required = wheels.intersection(map(distribution, build.profile.requirements))
     if has_trained:
         required -= FRAMEWORKS[build.profile.framework].names
+    modules = [module for module, use in uses.items() if use.at_start]
+    if not modules and not required:
+        return None
     asked = {
-        "modules": [module for module, use in uses.items() if use.at_start],
+        "modules": modules,
         "packages": sorted(required),
         "seconds": _SECONDS,
     }

@@ -114,6 +114,12 @@ def test_an_environment_that_cannot_be_asked_is_an_error(
         import_check.tried(a_project(tmp_path, become))
 
 
+def test_a_project_that_imports_nothing_beyond_the_framework_is_not_asked(tmp_path: Path) -> None:
+    build = a_project(tmp_path, lambda *_: 1)
+    build.profile.requirements = ("torch==2.13.0+cpu",)
+    assert import_check.tried(build, has_trained=True) is None
+
+
 def test_nothing_outside_of_a_project(tmp_path: Path) -> None:
     build = a_project(tmp_path, lambda *_: 1)
     build.settings = replace(build.settings, definition=None)
