@@ -1,7 +1,7 @@
 """Import the modules that the project imports or requires, in its built environment.
 
 Each module is imported in a separate process, in the same way as a command in the environment would
-import it. A module that only fails because this machine lacks a device is not counted.
+import it. A module that fails only because this machine lacks a device is not counted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 _SCRIPT = Path(__file__).with_name("inside") / "import_modules.py"
 _SECONDS = 120
-"""Timeout of one import in seconds. A framework's first import can take 30 s on a slow disk."""
+"""Timeout of each import in seconds. A framework's first import can take 30 s on a slow disk."""
 _LONGEST = 500
 _BEFORE = re.compile(r".*^Traceback \(most.*?^(?! )", re.DOTALL | re.MULTILINE)
-"""Matches all output before the last exception. The text after it may contain advice."""
+"""Pattern that matches all output before the last exception. The text after it may contain
+advice."""
 _LIBRARY = re.compile(
     r"\w+: (?:\S*/)?(\S+\.so[.0-9]*): cannot open shared object file: No such file or directory"
 )
@@ -43,19 +44,19 @@ _DEVICE = re.compile(
     r"|Torch not compiled with CUDA|0 active drivers"
     r"|lib(cuda|nvidia-ml|nvcuvid|ze_loader|amdhip64|hsa-runtime64)\.so[.0-9]*: cannot open"
 )
-"""Matches messages of frameworks and packages (Triton, bitsandbytes) about a missing GPU or
-driver."""
+"""Pattern that matches messages from frameworks and packages (Triton, bitsandbytes) about a missing
+GPU or driver."""
 
 
 class Outcome(Struct, frozen=True):
     """The overall result of importing a project's modules."""
 
     status: Literal["passed", "warning", "failed"]
-    """`failed` if a package that the project requires cannot be imported; `warning` if only others
-    cannot."""
+    """`failed` if a package that the project requires cannot be imported. `warning` if only other
+    modules cannot be imported."""
     detail: str
-    """The number of successful imports, and each distinct error with the modules that failed with
-    it."""
+    """The number of successful imports, and each distinct error with the modules whose import
+    raised it."""
 
 
 class _Result(Struct, frozen=True):
@@ -70,7 +71,7 @@ class _Result(Struct, frozen=True):
 def tried(build: Built, *, has_trained: bool = False) -> Outcome | None:
     """Import the project's modules in its environment and return the outcome.
 
-    Return None if there is no project, or if it imports nothing. If `has_trained`, skip the
+    Return None if there is no project, or if it imports nothing. If `has_trained` is true, skip the
     framework, because the environment has just used it. Raise `VerifyError` if the imports cannot
     be tried at all.
     """

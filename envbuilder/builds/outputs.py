@@ -1,6 +1,6 @@
 """Outputs: images that a build saves to a file or folder, or pushes, instead of loading them.
 
-If an earlier build has already pushed an image to a registry, a later build recognizes it.
+If an earlier build has already pushed an image to a registry, a later build recognizes the image.
 Attestations are attached to pushed images.
 """
 
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import Target
 
 _Digests = tuple[str, str | None]
-"""The digest of an image's configuration, and the digest of its manifest, or None if unknown."""
+"""The digest of an image's configuration, and the digest of its manifest. The latter is None if
+unknown."""
 
 
 class Output(Product):
-    """An image that a plan saves, pushes or both. No command can run in it."""
+    """An image that a plan saves, pushes or both. Commands cannot run in it."""
 
     def __init__(
         self,
@@ -50,8 +51,8 @@ class Output(Product):
     def existing(self) -> Artifact | None:
         """Return the image if an earlier build has saved and pushed it as planned, else None.
 
-        Raise `BuildError` if the image must be pushed but the registry does not allow it, so that
-        the build does not only fail at its end.
+        Raise `BuildError` if the image must be pushed but the registry does not allow it. Without
+        this check, the build would fail only at its end.
         """
         delivered: list[_Digests | None] = []
         for step in self.plan.steps:
@@ -65,15 +66,15 @@ class Output(Product):
         return self.plan.artifact.identified(*digests)
 
     def made_by(self) -> dict[str, str]:
-        """Return the versions, by name, of the programs that determine the image's bytes."""
+        """Return the versions of the programs that determine the image's bytes, by program name."""
         return tool_versions(self.plan) | {"zstd": str(compressor()["zstd"])}
 
 
 def _saved(step: Save, plan: Plan) -> _Digests | None:
-    """Return the digests of the plan's image if the file or folder contains it under all its names.
+    """Return the digests of the plan's image if the target contains it under all its names.
 
-    All bytes of the image are checked. A folder may also contain other names and other images.
-    Return None if the image is not there or cannot be read.
+    The target is a file or folder. A folder may also contain other names and other images. All
+    bytes of the image are checked. Return None if the image is not there or cannot be read.
     """
 
     def is_planned(config: dict[str, Any]) -> bool:
@@ -92,7 +93,7 @@ def _saved(step: Save, plan: Plan) -> _Digests | None:
 
 
 def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None:
-    """Return the digests of the image that the tag names, if a build on this machine pushed it.
+    """Return the digests of the image that the tag refers to, if a build on this machine pushed it.
 
     Otherwise, return None. In that case the image must be pushed, so raise `BuildError` if the
     registry does not allow it.
@@ -108,7 +109,7 @@ def _pushed(step: Push, fingerprint: str, settings: Settings) -> _Digests | None
 def pushed_record(
     ref: str, fingerprint: str, settings: Settings
 ) -> image_records.ImageRecord | None:
-    """Return the record of the image that a tag names in its registry.
+    """Return the record of the image that a tag refers to in its registry.
 
     Return None if that image was not made by a build on this machine with this fingerprint.
     """
@@ -123,7 +124,7 @@ def pushed_record(
 
 
 def push(step: Push, progress: console.Progress) -> None:
-    """Push the image in a layout, print how much was transferred, and record the image."""
+    """Push the image in an OCI layout, print how much was transferred, and record the image."""
     target = reference.parse(step.ref)
     connection = Connection(target, plain_http=step.plain_http)
     layout = Layout(Path(step.layout))
@@ -149,7 +150,7 @@ def attach(
     """Attach attestations to a pushed image as referrers, leaving existing referrers unchanged.
 
     `documents` maps the name of each attestation to its path. Raise `BuildError` if the tag now
-    names another image.
+    refers to another image.
     """
     connection = _connect(ref, settings)
     image = _tagged(connection, ref)

@@ -1,4 +1,4 @@
-"""Pack the payload into a single file, a zipapp whose bytes depend on nothing but its code."""
+"""Pack the payload into a single zipapp file whose bytes depend only on the payload's code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 COMPILER = Path(__file__).with_name("inside") / "compile_bytecode.py"
-"""Path of the script with which the environment's Python compiles the environment's modules."""
+"""Path of the script that compiles the environment's modules. The environment's Python runs it."""
 RECORD = "record"
-"""Name of the only folder to which the payload may write. It may only read its other folders."""
+"""Name of the only folder to which the payload may write. All its other folders are read-only."""
 
 
 @cache
 def payload_pyz() -> bytes:
-    """Return the bytes of `payload.pyz`."""
+    """Return the content of `payload.pyz`."""
     folder = resources.payload_dir()
     members = {
         f"payload/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*.py")
@@ -33,7 +33,7 @@ def payload_pyz() -> bytes:
 
 
 def zipped(members: Mapping[str, bytes], comment: str = "") -> bytes:
-    """Return a ZIP file whose bytes depend on nothing but its members and the comment.
+    """Return a ZIP file whose bytes depend only on its members and the comment.
 
     Members are stored, not compressed, because the output of zlib differs between versions.
     """
@@ -61,6 +61,6 @@ def compiler_sha256() -> str:
 TIMEOUT_SECONDS = 4 * 3600.0
 """Timeout for the payload in seconds.
 
-It is long, because an epoch on a slow two-core machine takes minutes. It is finite, because a
-driver may hang.
+It is long because an epoch on a slow two-core machine takes minutes. It is finite because a driver
+may hang.
 """

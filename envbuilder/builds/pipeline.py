@@ -1,13 +1,13 @@
 """A build from beginning to end. Start reading here.
 
-    choose → judge → lock → plan → finish
+      choose → judge → lock → plan → finish
 
 Each stage takes the result of the previous stage (`request.Chosen` to `Built`). All stages except
-the last only make decisions. They download nothing, except for packages that the lock has only as
-sources: their sources are fetched and their wheels built, because the plan depends on the wheels.
-`finish` carries out the plan, unless its result already exists. The order of the checks and their
-exit codes are a contract: arguments and profile (2), host (3), lock (2), engine and tools (4),
-fetching and building (1). Verification (5) is up to the caller.
+the last only make decisions. They download nothing, with one exception: if the lock has only the
+source of a package, the source is fetched and its wheel built, because the plan depends on the
+wheel. `finish` carries out the plan, unless its result already exists. The order of the checks and
+their exit codes are a contract: arguments and profile (2), host (3), lock (2), engine and tools
+(4), fetching and building (1). Verification (5) is up to the caller.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 def prepare(request: Request, settings: Settings, progress: Progress, *, running: bool) -> Planned:
     """Plan a build, after performing all checks that need no download.
 
-    If `running`, commands will run in the result immediately, so the profile must fit this host.
-    Otherwise, the result may be used elsewhere: raise an error only if it cannot be built here, and
-    print notes about other problems. If the request names a target host, the profile must always
-    fit it.
+    If `running` is true, commands will run in the result immediately, so the profile must fit this
+    host. Otherwise, the result may be used elsewhere: raise an error only if it cannot be built
+    here, and print notes about other problems. If the request names a target host, the profile must
+    always fit that host.
     """
     return plan(lock(judge(choose(request, settings, progress, running=running))))
 
 
 def finish(build: Planned) -> Built:
-    """Carry out a plan unless an earlier build made its result; return the finished build."""
+    """Carry out a plan unless an earlier build made its result, and return the finished build."""
     started = time.monotonic()
     artifact = reusable(build)
     is_new = False
@@ -91,10 +91,10 @@ def finish(build: Planned) -> Built:
 def _attested(
     build: Planned, artifact: Artifact, made_by: dict[str, str], *, is_new: bool
 ) -> dict[str, str]:
-    """Write the artifact's attestations if they are missing; return their paths by name.
+    """Write the artifact's attestations if they are missing, and return their paths by name.
 
-    If a command is about to run in a native environment, write none, so that the command need not
-    wait, and remove any that are outdated.
+    If a command is about to run in a native environment, write none, so that the command does not
+    have to wait, and remove any that are outdated.
     """
     waits = not build.running or artifact.kind not in NATIVE
     if not waits and not is_new:
@@ -160,8 +160,8 @@ def choose(request: Request, settings: Settings, progress: Progress, *, running:
 def judge(build: Chosen) -> Judged:
     """Choose the backend, unless the request names one, and check that the profile fits the host.
 
-    With --force, the profile need not fit. Raise `HostError` if a native environment cannot be
-    built on this machine for the target host's platform.
+    With `--force`, the profile does not have to fit. Raise `HostError` if a native environment
+    cannot be built on this machine for the target host's platform.
     """
     profile = build.profile
     host = build.host
@@ -213,9 +213,9 @@ def choose_backend(
 ) -> tuple[types.Backend, str]:
     """Return the backend to use on the host, and the reason for choosing it.
 
-    If several backends work and the project already uses a venv of the profile, choose the venv, so
-    that pulling an image does not change the choice. Otherwise, choose an image if an engine
-    responds and has the base image. If not, choose the first native backend.
+    If several backends work and the project already uses a venv built from the profile, choose the
+    venv backend, so that pulling an image does not change the choice. Otherwise, choose an image
+    backend if an engine responds and has the base image. If not, choose the first native backend.
     """
     usable = backends.automatic(profile.backends)
     if len(usable) == 1:
@@ -257,9 +257,9 @@ def lock(build: Judged) -> Locked:
 
 
 def plan(build: Locked) -> Planned:
-    """Have the backend check its tools and plan the build; print which hashes are only claims.
+    """Have the backend check its tools and plan the build, and print which hashes are only claims.
 
-    Unless this is a dry run, first build the wheels of packages that the lock only has as sources.
+    Unless this is a dry run, first build wheels for packages that the lock has only as sources.
     """
     require_own(build.settings)
     if build.settings.definition is not None and build.settings.project is not None:
@@ -313,7 +313,7 @@ def _prepared(build: Locked) -> Product:
 def _with_wheels(build: Locked, target: Target) -> Locked:
     """Replace the sources in the lock's target with wheels, and return the build with the new lock.
 
-    Wheels that no earlier build has made are built.
+    Wheels that no earlier build has made are built now.
     """
     from envbuilder.packages.sources import source_locker
 
@@ -323,10 +323,10 @@ def _with_wheels(build: Locked, target: Target) -> Locked:
 
 
 def suggest_packages(error: BuildError, build: Locked, python: str) -> None:
-    """Add a hint to an error about a base image, which suggests a variant that needs no registry.
+    """Add a hint to an error about a base image, suggesting a profile that needs no registry.
 
-    The base of that variant is made from Debian packages. Do nothing if the profile has no such
-    variant.
+    The base of the suggested variant is made from Debian packages. Do nothing if the profile has no
+    such variant.
     """
     if build.request.base_image:
         return
@@ -356,7 +356,7 @@ def reusable(build: Planned) -> Artifact | None:
 
 
 def fetch(build: Planned) -> None:
-    """Fetch the files that the store lacks, and check them for conflicts.
+    """Fetch the files that are missing from the store, and check them for conflicts.
 
     First check that there is enough disk space for the files and for the result. Print warnings
     about packages that may not work on this host.
@@ -401,7 +401,7 @@ def fetch(build: Planned) -> None:
 
 
 def _unpacking(build: Planned) -> Callable[[File], None]:
-    """Return a function that unpacks a downloaded wheel if the plan needs it unpacked."""
+    """Return a function that unpacks a downloaded wheel if the plan needs the wheel unpacked."""
     from envbuilder.builds.image.unpacked import unpack
     from envbuilder.packages.store import Store
 
@@ -444,7 +444,7 @@ def execute(build: Planned) -> tuple[Artifact, bool]:
 
 
 def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
-    """Return a hint that lists the project's requirements that determined the framework's release.
+    """Return a hint that lists the project's requirements that limited the framework's release.
 
     Return an empty tuple if the framework is not in `names`, or if nothing limited its release.
     """
@@ -455,7 +455,7 @@ def _what_decided(build: Planned, names: frozenset[str]) -> tuple[Hint, ...]:
 
 
 def makers(build: Planned) -> dict[str, str]:
-    """Return the versions, by name, of the programs that determine the artifact's bytes."""
+    """Return the versions of the programs that determine the artifact's bytes, by program name."""
     made_by = build.product.made_by()
     for step in build.plan.steps:
         if isinstance(step, MakeBase):

@@ -1,4 +1,4 @@
-"""Build plans as data, which `--dry-run` prints and the module `execute` runs."""
+"""Build plans as data. `--dry-run` prints them, and the module `execute` runs them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class UnpackTool(types.Action, frozen=True, kw_only=True):
     name: str
     path: str
     unpacked: str
-    """Folder that contains unpacked wheels, in which the executable is kept."""
+    """Folder that contains unpacked wheels. The executable is kept there."""
 
 
 class UnpackLibraries(types.Action, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class UnpackPython(types.Action, frozen=True, kw_only=True):
 
 
 class MakeBase(types.Action, frozen=True, kw_only=True):
-    """Make a base image from locked Debian packages as an OCI layout, unless it already exists."""
+    """Make a base image from locked Debian packages as an OCI layout, if it does not exist yet."""
 
     identity: types.Sha256
     """Hash of all inputs that determine the image's bytes."""
@@ -102,36 +102,37 @@ class CopyProject(types.Action, frozen=True, kw_only=True):
 
 
 class Run(types.Action, frozen=True, kw_only=True):
-    """Run a command. If it fails, the build fails."""
+    """Run a command. The build fails if the command fails."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     hints: dict[str, str] = field(default_factory=dict)
-    """Advice for the user, by text that the command may print when it fails."""
+    """Advice for the user. Each key is text that the command may print when it fails."""
     output: str = ""
-    """Path of a file to write the command's stdout to, in addition to the log; empty for none."""
+    """Path of a file to write the command's stdout to, in addition to the log. Empty if there is
+    none."""
 
 
 class RunUv(Run, frozen=True, kw_only=True):
-    """Run the locked uv, by means of `process.run_uv`."""
+    """Run the locked uv, using `process.run_uv`."""
 
 
 class ShareWheels(types.Action, frozen=True, kw_only=True):
-    """Make a venv of links to the files and bytecode of unpacked wheels.
+    """Make a venv that consists of links to the files and bytecode of unpacked wheels.
 
-    If wheels have not been installed before, uv installs them into a scratch venv, so it never sees
-    a shared file.
+    Wheels that have not been installed before are installed by uv into a scratch venv, so that uv
+    never sees a shared file.
     """
 
     files: tuple[File, ...]
     unpacked: str
     """Folder that contains unpacked wheels."""
     installed: str
-    """Name of the folders for the files that uv installs; it identifies the versions of uv and
+    """Name of the folders for the files that uv installs. It identifies the versions of uv and
     Python."""
     identity: str
-    """Hash of the facts that determine a venv without packages. If empty, uv makes that venv
-    each time."""
+    """Hash of the facts that determine a venv without packages. If empty, uv makes such a venv each
+    time."""
     unpack_uv: UnpackTool
     make_venv: RunUv
     """The step that makes the scratch venv."""
@@ -139,9 +140,9 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
     """The step that installs `wheels` into the scratch venv."""
     scratch: str
     wheels: str
-    """Folder for the wheels that uv has to install."""
+    """Folder for the wheels that uv must install."""
     requirements: str
-    """Path of the requirements file for these wheels."""
+    """Path of the requirements file for the wheels in `wheels`."""
     env: str
     venv: str
     """Folder of the venv, which is either `env` itself or a folder inside it."""
@@ -157,13 +158,13 @@ class ShareWheels(types.Action, frozen=True, kw_only=True):
 
 
 class Seal(types.Action, frozen=True, kw_only=True):
-    """Write a finished environment's integrity manifest, and a marker that contains `facts`."""
+    """Write a finished environment's integrity manifest, and a marker file with `facts`."""
 
     folder: str
     facts: dict[str, Any]
     base_python: str = ""
-    """Path of the interpreter on which the environment is based, if outside of it; otherwise
-    empty."""
+    """Path of the interpreter on which the environment is based, if it is outside the environment.
+    Otherwise empty."""
 
 
 class Move(types.Action, frozen=True, kw_only=True):
@@ -174,22 +175,22 @@ class Move(types.Action, frozen=True, kw_only=True):
 
 
 class Recording(types.Action, frozen=True, kw_only=True):
-    """Base class of steps that deliver an image and record it."""
+    """Base class for steps that deliver an image and record it."""
 
     profile: types.Name
     fingerprint: types.Sha256
     builder: str
     made_by: dict[str, str]
-    """Versions, by name, of the programs that determine the image's bytes."""
+    """Versions of the programs that determine the image's bytes, by program name."""
     folder: str
-    """Folder to write the record to."""
+    """Folder in which to write the record."""
 
 
 class RecordImage(Recording, frozen=True, kw_only=True):
-    """Record an image that the engine's client built, using the client's report."""
+    """Record an image built by the engine's client, based on the client's report."""
 
     metadata: str
-    """Path of the file in which the client reports the digests of the image."""
+    """Path of the file in which the client reports the image's digests."""
     versions: str
     """Path of the file in which the client describes its builder."""
     names: tuple[str, ...]
@@ -203,39 +204,40 @@ class System(Struct, frozen=True, kw_only=True):
     """
 
     recipe: types.Sha256
-    """Hash of the text of the Dockerfile that installs the packages."""
+    """Hash of the content of the Dockerfile that installs the packages."""
     steps: tuple[LinkFiles | Write | Run, ...]
-    """Steps that build the image with the packages. They are skipped if the layer is cached."""
+    """Steps that build the image with the packages. They are skipped if its layer is cached."""
     ref: str
-    """Temporary name of that image in the engine; empty if the engine does not keep the image."""
+    """Temporary name in the engine of the image with the packages. Empty if the engine does not
+    keep the image."""
     exported: str | UnsetType = UNSET
-    """Folder of the layout that the builder exports, unless the engine keeps the image."""
+    """Folder of the OCI layout that the builder exports. Unset if the engine keeps the image."""
 
 
 class Assemble(types.Action, frozen=True, kw_only=True):
-    """Assemble an image from a base image and further layers, as an OCI layout."""
+    """Assemble an image from a base image and additional layers, as an OCI layout."""
 
     base: str
-    """Folder that contains the base image's layout."""
+    """Folder that contains the base image as an OCI layout."""
     layout: str
-    """Folder for the new image's layout."""
+    """Folder for the new image's OCI layout."""
     platform: types.Platform
     python: types.PythonVersion
     epoch: int
-    """Timestamp of all files in the image, as seconds since 1970."""
+    """Timestamp of all files in the image, in seconds since 1970."""
     uv: File
     """The locked uv that installs the wheels. It runs on the machine that makes the image."""
     wheels: tuple[File, ...]
     unpacked: str
-    """Folder that contains unpacked wheels and their bytecode. If empty, the image gets no
-    bytecode."""
+    """Folder that contains unpacked wheels and their bytecode. If empty, no bytecode is added to
+    the image."""
     debs: tuple[File, ...]
     interpreter: File | UnsetType = UNSET
-    """The Python to install in the image, unless the image uses its base image's own."""
+    """The Python to install in the image. Unset if the image uses the Python of its base image."""
     system: System | None
     """How an engine installs the Debian packages.
 
-    None if the packages consist of nothing but files, which are unpacked without an engine.
+    None if the packages consist only of files, which are unpacked without an engine.
     """
     project: ProjectLayer | UnsetType = UNSET
     """The project's own files, which become the last layer."""
@@ -243,8 +245,8 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     labels: dict[str, str]
     names: tuple[str, ...]
     ahead: str
-    """Temporary name under which an engine loads the lower layers in advance; empty if it does
-    not."""
+    """Temporary name under which an engine loads the lower layers in advance. Empty if it does not
+    load them in advance."""
     cache: str
     """Folder of the layer cache."""
     fresh: bool
@@ -252,7 +254,7 @@ class Assemble(types.Action, frozen=True, kw_only=True):
     work: str
     """Folder for temporary files."""
     records: str
-    """Folder for the records of images that are only temporarily in the engine."""
+    """Folder for the records of images that are in the engine only temporarily."""
 
 
 class Load(Recording, frozen=True, kw_only=True):
@@ -262,12 +264,12 @@ class Load(Recording, frozen=True, kw_only=True):
     cache: str
     names: tuple[str, ...]
     ahead: str
-    """Temporary name of the layers loaded in advance, removed after loading; empty if there are
-    none."""
+    """Temporary name of the layers loaded in advance. The name is removed after loading. Empty if
+    there are none."""
 
 
 class LoadBase(types.Action, frozen=True, kw_only=True):
-    """Load a base image made on this machine into the engine, unless the engine already has it."""
+    """Load a base image made on this machine into the engine unless the engine has it."""
 
     layout: str
     cache: str
@@ -291,7 +293,7 @@ class Push(Recording, frozen=True, kw_only=True):
     ref: str
     plain_http: bool
     uploads: str
-    """Folder for the records of which repositories in a registry contain which blobs."""
+    """Folder for records of which blobs each repository of a registry contains."""
 
 
 ImageStep = MakeBase | LoadBase | Assemble | Load | Save | Push | RecordImage
@@ -312,8 +314,8 @@ Step = (
 
 
 NATIVE = frozenset({"venv", "conda"})
-"""Kinds of artifacts that are environments on this machine. They are identified by a tree
-digest."""
+"""Kinds of artifacts that are environments on this machine. They are identified by the digest of
+their file tree."""
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
@@ -329,47 +331,47 @@ class Artifact(Struct, frozen=True, kw_only=True):
 
     For an image, this is the digest of its configuration. It depends neither on the compression of
     the layers nor on the engine, because a configuration identifies layers by their uncompressed
-    bytes. For a native environment, it is the digest of the tree in its prefix, without
+    bytes. For a native environment, it is the digest of the file tree in its prefix, without
     host-dependent files.
     """
     config_digest: str | UnsetType = UNSET
-    """Digest of an image's configuration, which is the image id in Docker's classic store and in
+    """Digest of an image's configuration. This is the image ID in Docker's classic store and in
     podman."""
     manifest_digest: str | UnsetType = UNSET
     """Digest of an image's manifest, if it is known.
 
     Registries identify the image by this digest, and `REF@sha256:…` pulls it. It is also the image
-    id in Docker's containerd store.
+    ID in Docker's containerd store.
     """
 
     def identified(self, config: str, manifest: str | None) -> Artifact:
-        """Add the digests of the image's configuration and manifest to the artifact."""
+        """Return a copy of the artifact with the digests of the image's config and manifest."""
         return replace(self, digest=config, config_digest=config, manifest_digest=manifest or UNSET)
 
 
 class UsedBase(Struct, frozen=True, kw_only=True):
-    """The base image that an image is built on."""
+    """The base image from which an image is built."""
 
     ref: str
     digest: str
-    """Digest of the base image, or its id in the engine if it is not in a registry.
+    """Digest of the base image, or its ID in the engine if it is not in a registry.
 
-    It may be empty in a dry run.
+    The digest may be empty in a dry run.
     """
 
 
 class BaseCheck(Struct, frozen=True, kw_only=True):
-    """A check of a base image's Python version, to be made before files are fetched."""
+    """A check of a base image's Python version, performed before files are fetched."""
 
     ref: str
     layout: str
-    """Folder of the image's OCI layout; empty if the image to check is in the engine."""
+    """Folder of the image's OCI layout. Empty if the image to check is in the engine."""
     pythons: tuple[types.PythonVersion, ...]
     """Python versions for which the lock has images on this platform."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The inputs, the steps and the artifact of a single build."""
+    """The inputs, the steps and the artifact of one build."""
 
     schema: int = 1
     profile: types.Name
@@ -380,14 +382,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     fingerprint: str
     artifact: Artifact
     lock: str = ""
-    """Digest of the lock that lists the files; empty if only a conda lock lists them."""
+    """Digest of the lock that lists the files. Empty if they are listed only in a conda lock."""
     conda_lock: str = ""
     """Digest of the conda lock that lists the files from conda channels."""
     base: UsedBase | None = None
     """The base image. None for native environments, and for images whose base is made from
     `files`."""
     base_check: BaseCheck | None = None
-    """The check of the base image's Python; None if the Python does not come from a base image."""
+    """The check of the base image's Python. None if Python does not come from a base image."""
     workdir: str
     files: tuple[File, ...]
     steps: tuple[Step, ...]
@@ -398,7 +400,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class BuildResult(Struct, frozen=True, kw_only=True):
-    """The result of a build, as `build --json` prints it."""
+    """The result of a build, in the form printed by `build --json`."""
 
     schema: int = 1
     status: str
@@ -411,7 +413,7 @@ class BuildResult(Struct, frozen=True, kw_only=True):
     fingerprint: str
     seconds: float
     made_by: dict[str, str] = {}
-    """Versions, by name, of the programs that determined the artifact's bytes."""
+    """Versions of the programs that determined the artifact's bytes, by program name."""
 
 
 def fingerprint(facts: Mapping[str, Any]) -> str:
@@ -422,7 +424,10 @@ def fingerprint(facts: Mapping[str, Any]) -> str:
 def install_wheels(
     what: str, *, uv: str, wheels: str, cache: str, python: str, requirements: str
 ) -> RunUv:
-    """Return the step that installs the wheels in the folder `wheels` into the venv of `python`."""
+    """Return the step that installs wheels into the venv whose interpreter is `python`.
+
+    `wheels` is the folder that contains the wheels.
+    """
     return RunUv(
         what=what,
         argv=(
@@ -451,7 +456,7 @@ def install_wheels(
 
 
 def project_of(plan: Plan) -> ProjectLayer | None:
-    """Return the layer with the project's own files in the plan's image, or None if it has none."""
+    """Return the layer with the project's own files in the plan's image, or None."""
     for step in plan.steps:
         if isinstance(step, Assemble | CopyProject) and step.project is not UNSET:
             return step.project
@@ -464,5 +469,5 @@ def names_of(plan: Plan) -> tuple[str, ...]:
 
 
 def tool_versions(plan: Plan) -> dict[str, str]:
-    """Return the versions, by name, of the locked tools that the plan runs."""
+    """Return the versions of the locked tools that the plan runs, by tool name."""
     return {file.name: file.version for file in plan.files if file.kind == "tool"}

@@ -1,9 +1,10 @@
 """The folder `.envbuilder` in a project, and the user's own folder of files for commands.
 
-The project itself only gets a link to each environment, `.envbuilder/NAME`, for use by editors. The
-files that commands import or write (the installed project's metadata and commands, and the hooks)
-are in the user's own folder. No other user can write there, the project may be read-only, and
-commands that run at the same time do not disturb each other. Containers mount that folder.
+The project itself contains only a link to each environment, `.envbuilder/NAME`, for use by editors.
+The files that commands import or write (the installed project's metadata and commands, and the
+hooks) are in the user's own folder. Therefore, no other user can change them, the project may be
+read-only, and commands that run at the same time do not disturb each other. Containers mount the
+user's folder.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ RUNS = "runs"
 """Name of the user's own folder of files for commands."""
 PROGRAMS = f"{package.FOLDER}/bin"
 _HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
-"""Source code of the startup hook, which works in any interpreter."""
+"""Path of the startup hook's source code, which works in any interpreter."""
 
 
 # --- in the project
 
 
 def require_own(folder: Path) -> None:
-    """Raise `InvalidError` if `.envbuilder` in `folder` is a link, or another user controls it.
+    """Raise `InvalidError` if `.envbuilder` in `folder` is a link, or if another user controls it.
 
-    If `folder` itself belongs to another user, nothing will be written there, so check nothing.
+    If `folder` itself belongs to another user, nothing will be written there, so there is no check.
     """
     path = folder / FOLDER
     trusted = files.current_trust()
@@ -56,10 +57,10 @@ def require_own(folder: Path) -> None:
 
 
 def link(settings: Settings, prefix: Path) -> str:
-    """Make the link `.envbuilder/ENVIRONMENT` in the project, which refers to `prefix`.
+    """Create the link `.envbuilder/ENVIRONMENT` in the project, which points to `prefix`.
 
-    Return a message if that fails, else an empty string; the environment also works without the
-    link. Do nothing outside of a project. Also do nothing as root in another user's project, since
+    Return a message if that fails, else an empty string. The environment also works without the
+    link. Do nothing outside a project. Also do nothing as root in another user's project, since
     that user could not remove the link.
     """
     if settings.project is None or settings.definition is None:
@@ -92,8 +93,7 @@ def runs_folder(settings: Settings) -> Path:
     """Return the user's own folder of files for commands.
 
     It is in the data folder, or in the cache folder if the data folder is not writable. Raise
-    `InvalidError` if neither is writable, or if the path of the folder cannot be part of
-    PYTHONPATH.
+    `InvalidError` if neither is writable, or if the folder's path cannot be part of `PYTHONPATH`.
     """
     folder = settings.data_dir / RUNS
     try:
@@ -123,9 +123,10 @@ def lay(settings: Settings, texts: Mapping[str, str]) -> Path:
 def _lay(
     settings: Settings, inputs: Mapping[str, object], make: Callable[[], Mapping[str, str]]
 ) -> Path:
-    """Do the same as `lay`, but name the folder after a digest of `inputs` instead of the contents.
+    """Write files like `lay`, but name their folder after a digest of `inputs`.
 
-    `make` returns the contents. It is only called if there is no folder for the `inputs` yet.
+    `make` returns the files' contents by relative path. It is called only if there is no folder for
+    `inputs` yet.
     """
     digest = hashlib.sha256(msgspec.json.encode(sorted(inputs.items()))).hexdigest()
     above = runs_folder(settings)
@@ -147,10 +148,11 @@ def _lay(
 
 
 def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = False) -> Path | None:
-    """Write the startup hook for each Python, and return its folder, or None if it is not writable.
+    """Write the startup hook for all Python interpreters, and return the folder that contains it.
 
-    In a project, the hook explains missing modules and libraries. `locked` contains the names of
-    the packages in the lock, which the hook never suggests adding.
+    Return None if the folder is not writable. In a project, the hook explains missing modules and
+    libraries. `locked` contains the names of the packages in the lock, which the hook never
+    suggests adding.
     """
     hook = {_HOOK.name: _HOOK.read_text(encoding="utf-8")}
     with suppress(InvalidError):
@@ -184,7 +186,7 @@ def lay_hook(settings: Settings, locked: Iterable[str], *, in_image: bool = Fals
 
 
 def _excluded(settings: Settings) -> dict[str, str]:
-    """Return the packages that the project's file excludes, each with the comment on the line."""
+    """Return the packages that the project's file excludes, each with the comment on their line."""
     if settings.project is None or settings.definition is None:
         return {}
     with suppress(InvalidError):
@@ -221,13 +223,16 @@ def temporary(above: Path) -> Iterator[Path]:
 
 
 def writing(folder: Path) -> AbstractContextManager[None]:
-    """Return a context manager that turns errors of writing to `folder` into `InvalidError`."""
+    """Return a context manager that turns errors when writing to `folder` into `InvalidError`."""
     return files.explained(
         folder, hint="Set ENVBUILDER_DATA_DIR to a folder you can write to.", done="written"
     )
 
 
 def open_to_all(folder: Path) -> None:
-    """Let all users read a folder regardless of the umask: a container may run as another user."""
+    """Let all users read a folder regardless of the umask.
+
+    A container may run as another user.
+    """
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layer import Member
 
 NEWEST = "project"
-"""Tag of the newest image that includes the project's files. (`latest` has the environment
-only.)"""
+"""Tag of the newest image that includes the project's files. (`latest` contains only the
+environment.)"""
 CONTEXT = "project"
 """Folder that contains the project's files in the build context of a Dockerfile."""
 _SHOWN = 5
-"""Maximum number of the user's files that are listed in a note."""
+"""Maximum number of the user's files that a note lists."""
 
 
 class ProjectLayer(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     folder: str
     """The project's folder on this machine."""
     laid: str = ""
-    """Folder that contains the files that envbuilder adds to the project's; empty if there are
+    """Folder that contains the files that envbuilder adds to the project's files. Empty if it adds
     none."""
     digest: types.Sha256
     """Digest of the names, contents and modes of all the files."""
@@ -44,7 +44,7 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
     python_path: tuple[str, ...] = ()
     """Folders in the project from which Python imports modules."""
     programs: str = ""
-    """Folder that contains the project's commands; empty if there are none."""
+    """Folder that contains the project's commands. Empty if there are none."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -60,18 +60,18 @@ class ProjectLayer(Struct, frozen=True, kw_only=True):
         return facts
 
     def place(self, file: image_files.ImageFile) -> Path:
-        """Return the path on this machine of a file in the layer."""
+        """Return the path on this machine of one of the layer's files."""
         is_added = PurePosixPath(file.path).is_relative_to(package.FOLDER)
         return Path(self.laid if is_added else self.folder, file.path)
 
     @property
     def path(self) -> str:
-        """The value to put before the base image's PATH, with its entries separated by colons."""
+        """The folders to put before the base image's `PATH`, separated by colons."""
         own = [f"{conventions.WORK}/{self.programs}"] if self.programs else []
         return ":".join((conventions.PATH, *own))
 
     def variables(self, others: dict[str, str]) -> dict[str, str]:
-        """Add the project's folders to PYTHONPATH in an image's variables."""
+        """Return an image's variables, with the project's folders added to `PYTHONPATH`."""
         folders = (PurePosixPath(conventions.WORK, path) for path in self.python_path)
         return {**others, **conventions.imports_from(folders, others.get("PYTHONPATH"))}
 
@@ -126,7 +126,7 @@ def planned(settings: Settings) -> ProjectLayer | None:
 class _Content(Struct, frozen=True):
     """The content of a file.
 
-    Reading it raises `BuildError` if the file has changed since it was listed.
+    Reading the content raises `BuildError` if the file has changed since it was listed.
     """
 
     _path: Path
@@ -174,7 +174,7 @@ def members(layer: ProjectLayer) -> Iterator[Member]:
 
 
 def copy(layer: ProjectLayer, target: Path) -> None:
-    """Copy the layer's files into a new folder, from which a builder can read them."""
+    """Copy the layer's files to the new folder `target`, from which a builder can read them."""
     target.mkdir(parents=True)
     for file in layer.files:
         path = target / file.path

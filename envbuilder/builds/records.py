@@ -1,8 +1,8 @@
 """Record which images were built, and which projects use an artifact.
 
-The records are kept outside of the images. Engines identify an image by a digest of its content.
-Therefore an image with a recorded id is the image that was built, whatever its tags are, whereas
-another image with the same tag is not.
+The records are kept outside the images. Engines identify an image by a digest of its content.
+Therefore, an image with a recorded ID is the image that was built, whatever its tags are. Another
+image with the same tag is not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOADED = "loaded"
 """Subfolder of a fingerprint's folder for records of intermediate images loaded into the engine."""
 CLAIMS = "envbuilder-data/"
-"""Prefix of the image names that show that an image is recorded in a data folder."""
+"""Prefix of image names that show that the image is recorded in a data folder."""
 _VERSIONS = {
     "buildkit": re.compile(r"^BuildKit(?: version)?: *(\S+)", re.IGNORECASE | re.MULTILINE),
     "buildah": re.compile(r"^ *\"?buildahVersion\"?: *\"?([^\s\",]+)", re.MULTILINE),
@@ -49,9 +49,9 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
     """Digest of the image's configuration, which does not depend on how the layers are
     compressed."""
     ids: tuple[types.Digest, ...]
-    """The ids that engines may give to the image.
+    """The IDs that engines may give to the image.
 
-    The id is the digest of the image's configuration in Docker's classic store and in podman, and
+    The ID is the digest of the image's configuration in Docker's classic store and in podman, and
     the digest of its manifest in Docker's containerd store.
     """
     builder: str
@@ -68,7 +68,7 @@ class ImageRecord(Struct, frozen=True, kw_only=True):
 class LoadedImage(Struct, frozen=True, kw_only=True):
     """The record of an intermediate image that a build loaded into the engine.
 
-    This is either a base image or an image with the lower layers of another.
+    This is either a base image or an image that contains the lower layers of another image.
     """
 
     schema: Literal[1] = 1
@@ -90,9 +90,9 @@ class _Metadata(Struct, frozen=True):
 
 
 def digests(text: str) -> tuple[str, ...]:
-    """Parse the digests that a client reported for its image, the configuration's first.
+    """Return the digests that a client reported for its image, beginning with the configuration's.
 
-    buildx writes a JSON object, whereas podman only writes the id. Raise `BuildError` for any other
+    buildx writes a JSON object, whereas podman writes only the ID. Raise `BuildError` for any other
     text.
     """
     try:
@@ -111,9 +111,9 @@ def digests(text: str) -> tuple[str, ...]:
 def versions(text: str) -> dict[str, str]:
     """Parse the builder's version from the output of `docker buildx inspect` or `podman info`.
 
-    Return the versions by name; empty if they are unknown. Debian's Docker reports its BuildKit as
-    v0.0.0+unknown. That version is omitted, so the builder must be identified by the engine's
-    version.
+    Return the versions by builder name, or an empty mapping if they are unknown. Debian's Docker
+    reports its BuildKit as v0.0.0+unknown. That version is omitted, so the builder must be
+    identified by the engine's version.
     """
     reported: dict[str, str] = {}
     for name, pattern in _VERSIONS.items():
@@ -124,7 +124,7 @@ def versions(text: str) -> dict[str, str]:
 
 
 def claim(fingerprint: str, settings: Settings) -> str:
-    """Return a name that an image keeps as long as this data folder contains its record.
+    """Return a name that an image keeps as long as this data folder contains the image's record.
 
     The name is unique to the data folder, because several data folders, of one user or of several,
     may build the same image on one engine.
@@ -142,8 +142,8 @@ def keep_built(
 ) -> None:
     """Record the image that a step delivered under the name `ref`.
 
-    `ids` are the digests of the image, beginning with its configuration's. `made_by` contains
-    versions of programs in addition to those in the step.
+    `ids` are the digests of the image, beginning with its configuration's. `made_by` contains the
+    versions of programs to record in addition to those in the step.
     """
     record = ImageRecord(
         profile=step.profile,
@@ -159,7 +159,7 @@ def keep_built(
 
 
 def keep(folder: Path, record: ImageRecord) -> None:
-    """Write a record to `folder`, which belongs to its fingerprint.
+    """Write a record to `folder`, which is the folder of the record's fingerprint.
 
     Names that earlier builds gave to the same image are kept. Raise `OSError` if the disk is full.
     """
@@ -174,7 +174,7 @@ def keep(folder: Path, record: ImageRecord) -> None:
 
 
 def note(folder: Path, image: LoadedImage) -> Path:
-    """Record an intermediate image in `folder`, which belongs to its fingerprint.
+    """Record an intermediate image in `folder`, which is the folder of the image's fingerprint.
 
     Return the path of the record.
     """
@@ -185,20 +185,23 @@ def note(folder: Path, image: LoadedImage) -> Path:
 
 
 def loaded(folder: Path) -> tuple[LoadedImage, ...]:
-    """Return the intermediate images that `note` recorded in the folder of a fingerprint."""
+    """Return the intermediate images that `note` recorded in a fingerprint's folder."""
     parts = _read_files((folder / LOADED).glob("*.json"), LoadedImage)
     return tuple(image for image in parts if image.fingerprint == folder.name)
 
 
 def forget(folder: Path, ref: str) -> None:
-    """Remove the record that `note` wrote about the image `ref`, when it has left the engine."""
+    """Remove the record that `note` wrote for the image `ref`.
+
+    Call this when the image has been removed from the engine.
+    """
     for path in (folder / LOADED).glob("*.json"):
         if any(image.ref == ref for image in _read_files([path], LoadedImage)):
             path.unlink(missing_ok=True)
 
 
 def read(folder: Path) -> tuple[ImageRecord, ...]:
-    """Return the image records in the folder of a fingerprint. Damaged files are skipped."""
+    """Return the image records in a fingerprint's folder. Damaged files are skipped."""
     records = _read_files(folder.glob("*.json"), ImageRecord)
     return tuple(record for record in records if record.fingerprint == folder.name)
 
@@ -217,7 +220,7 @@ def _read_files(paths: Iterable[Path], kind: type[_Record]) -> list[_Record]:
 
 
 USERS = "users"
-"""Subfolder of a fingerprint's image folder that records which projects use the image."""
+"""Name of the folder that records which projects use an artifact."""
 
 
 def users_of(prefix: Path) -> Path:
@@ -228,7 +231,7 @@ def users_of(prefix: Path) -> Path:
 def record_user(plan: Plan, settings: Settings) -> None:
     """Record that the current project, if any, uses the plan's artifact on this machine.
 
-    Errors of writing the record are ignored.
+    Errors when writing the record are ignored.
     """
     if settings.project is None or plan.artifact.kind not in NATIVE | {"image"}:
         return
@@ -243,7 +246,7 @@ def record_user(plan: Plan, settings: Settings) -> None:
 
 
 def has_venv(profile: str, settings: Settings) -> bool:
-    """Return whether the current project already uses a venv of the profile."""
+    """Return whether the current project already uses a venv built from the profile."""
     if settings.project is None:
         return False
     user = files.folder_identity(settings.project)
@@ -252,7 +255,7 @@ def has_venv(profile: str, settings: Settings) -> bool:
 
 
 def users_in(folder: Path) -> tuple[Path, ...]:
-    """Return those projects recorded in `folder` that still exist, sorted by path."""
+    """Return the projects recorded in `folder` that still exist, sorted by path."""
     projects = []
     for entry in folder.glob("[0-9a-f]*"):
         with suppress(OSError):
@@ -263,7 +266,7 @@ def users_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_there(project: Path) -> bool:
-    """Return whether a folder still contains a project; assume so if it cannot be read."""
+    """Return whether a folder still contains a project. Assume so if it cannot be read."""
     try:
         (project / PROJECT_FILE).stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -40,11 +40,11 @@ TARGETS: tuple[RenderTarget, ...] = get_args(RenderTarget)
 IMAGE_TARGETS: Mapping[RenderTarget, str] = MappingProxyType(
     {"dockerfile": "", "compose": "image/", "devcontainer": ".devcontainer/image/"}
 )
-"""The targets that include a Dockerfile, and the Dockerfile's folder relative to the output
+"""The targets that include a Dockerfile, each with the Dockerfile's folder relative to the output
 folder."""
 
 MADE = frozenset({BUILT, PRUNED})
-"""Sources of wheels that are not published, which a rendered Dockerfile therefore builds."""
+"""Sources of wheels that are not published. A rendered Dockerfile therefore builds these wheels."""
 
 BAKE: Final = "bake"
 _BAKE_FILE = "docker-bake.hcl"
@@ -73,7 +73,7 @@ class RenderedFile(Struct, frozen=True, kw_only=True):
 
 
 class Requirement(Struct, frozen=True, kw_only=True):
-    """A line of a requirements file: a version of a package, and all hashes accepted for it."""
+    """A line in a requirements file: a version of a package, and all hashes accepted for it."""
 
     name: str
     version: str
@@ -83,10 +83,10 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
 
 def default_target(profile: Profile) -> RenderTarget:
-    """Return the target to render if the user names none.
+    """Return the target to render if the user does not name one.
 
-    This is `conda` if the profile has only the conda backend, else `dockerfile` if the profile has
-    images, else `script`, which makes a native venv.
+    This is `conda` if the profile has only the conda backend. Otherwise, it is `dockerfile` if the
+    profile has images, else `script`, which makes a native venv.
     """
     if _needs_conda(profile):
         return "conda"
@@ -112,7 +112,8 @@ def targets_for(lock: Lock, python: str) -> tuple[Target, ...]:
 def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
     """Return one line for each package version in the targets.
 
-    If a version is not in all targets, its line has a marker for the platforms that have it.
+    If a version is not in all targets, its line has a marker for the platforms that use the
+    version.
     """
     return _lines([(target, target.packages) for target in targets])
 
@@ -120,7 +121,7 @@ def requirements(targets: tuple[Target, ...]) -> tuple[Requirement, ...]:
 def _lines(
     targets: Sequence[tuple[Target, Iterable[File]]],
 ) -> tuple[Requirement, ...]:
-    """Return one line for each package version, with a marker if a target lacks that version."""
+    """Return one line for each package version, with a marker if any target lacks that version."""
     by_pin: dict[tuple[str, str], list[tuple[Target, File]]] = {}
     for target, files in targets:
         for file in files:
@@ -141,7 +142,7 @@ def _lines(
 
 
 def _line(files: Iterable[File], marker: str = "") -> Requirement:
-    """Return the line for one package version; any of `files` may be the one that is installed."""
+    """Return the line for one package version. Any one of `files` may be installed."""
     by_hash = dict(sorted((file.sha256, file) for file in files))
     ordered = tuple(by_hash.values())
     return Requirement(
@@ -154,7 +155,7 @@ def _line(files: Iterable[File], marker: str = "") -> Requirement:
 
 
 def placeholder_urls(lock: Lock) -> dict[str, str]:
-    """Return a placeholder URL for each source in the lock, for builds that download nothing."""
+    """Return a placeholder URL for each source in the lock, for uses that download nothing."""
     return {f.source: f"https://{f.source}.invalid" for f in lock.files}
 
 
@@ -170,13 +171,13 @@ def render(
 ) -> Iterator[RenderedFile]:
     """Yield the files of one render target, the main file first. Each is rendered on demand.
 
-    `urls` maps the symbolic sources of the lock's files and, for `conda`, the profile's channels to
-    URLs. The rendered files contain these URLs without credentials.
+    `urls` maps the symbolic sources of the lock's files to URLs. For `conda`, it also maps the
+    profile's channels to URLs. The rendered files contain these URLs without credentials.
 
-    `environment` is the project's environment, which the definitions of its containers use.
-    `project` is the layer with the project's own files, which the Dockerfile adds. `chosen_by`
-    contains the options that chose the environment and its Python; a command quoted in a rendered
-    file repeats them.
+    `environment` is the project's environment, which the container definitions use. `project` is
+    the layer with the project's own files, which the Dockerfile adds. `chosen_by` contains the
+    options that chose the environment and its Python. A command quoted in a rendered file repeats
+    these options.
 
     Raise `InvalidError` if the profile cannot be rendered as this target.
     """
@@ -227,7 +228,7 @@ def _require_named(lines: Iterable[Requirement], target: RenderTarget) -> None:
 
 
 def _conda(profile: Profile, context: Mapping[str, Any], urls: Mapping[str, str]) -> RenderedFile:
-    """Return the file for conda, mamba and micromamba; its wheels are in a requirements file."""
+    """Return the file for conda, mamba and micromamba. Its wheels are in a requirements file."""
     from envbuilder.packages.conda import lock as conda
     from envbuilder.packages.conda.solve import specs
 
@@ -311,8 +312,8 @@ def _image(
 def _source_build(file: File, target: Target) -> dict[str, Any]:
     """Return the template variables for a Dockerfile to build a package from its source.
 
-    `beside` lists those wheels needed for the build that the target installs anyway; `needs` lists
-    the others.
+    `beside` lists the wheels needed for the build that the target installs anyway. `needs` lists
+    the other wheels needed for the build.
     """
     from envbuilder.packages.sources import sealed, source_locker
 
@@ -328,7 +329,7 @@ def _source_build(file: File, target: Target) -> dict[str, Any]:
 def _dockerfile(
     context: Mapping[str, Any], image: Mapping[str, Any], folder: str
 ) -> Iterator[RenderedFile]:
-    """Yield a Dockerfile and the files that it copies, all in `folder` inside the output folder."""
+    """Yield a Dockerfile and the files that it copies, all in `folder` within the output folder."""
     yield _rendered("Dockerfile", "docker/Dockerfile.j2", image, folder)
     by_name = {**context, "requirements": image["requirements"], "by_name": True}
     yield _rendered("requirements.txt", "requirements.txt.j2", by_name, folder)
@@ -343,7 +344,7 @@ def _dockerfile(
 def _services(
     target: RenderTarget, image: Mapping[str, Any], environment: Environment
 ) -> Iterator[RenderedFile]:
-    """Yield the files for the `compose` or `devcontainer` target, which mount the project."""
+    """Yield the files for the `compose` or `devcontainer` target. These files mount the project."""
     folder = ".devcontainer/" if target == "devcontainer" else ""
     sources = [
         *(f"{name}_INDEX" for name in image["indexes"]),
@@ -391,7 +392,7 @@ def _rendered(
 def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
     """Return the URLs to use in rendered files, by symbolic source in the lock.
 
-    The user's own package index is never among them.
+    The user's own package index is never among these URLs.
     """
     examples = {f.source: f for f in lock.files if f.source != indexes.DEFAULT and not f.recipe}
     urls: dict[str, str] = {}
@@ -409,7 +410,7 @@ def source_urls(lock: Lock, settings: Settings) -> dict[str, str]:
 
 
 class BakeSource(Struct, frozen=True, kw_only=True):
-    """A profile to include in a bake file, with its lock, Python version and files' URLs."""
+    """A profile to include in a bake file, with its lock, Python version and file URLs."""
 
     profile: Profile
     lock: Lock
@@ -418,7 +419,7 @@ class BakeSource(Struct, frozen=True, kw_only=True):
 
 
 class BakeTarget(Struct, frozen=True, kw_only=True):
-    """A target in the bake file, which stands for one profile on one platform."""
+    """A target in the bake file, which represents one profile on one platform."""
 
     name: str
     profile: str

@@ -1,8 +1,8 @@
-"""Build twice from scratch, the second time in changed surroundings, and compare the results.
+"""Build twice from scratch, the second time in a different setting, and compare the results.
 
 Nothing is left behind: images get temporary names and are removed, and folders are temporary.
-Differences are reported together with digests. They are keys of the configuration and layers of an
-image, or files in a native environment.
+Differences are reported together with digests. A difference is a layer or configuration key of an
+image, or a file in a native environment.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Difference(Struct, frozen=True, kw_only=True):
 
     path: str
     digests: tuple[str, str]
-    """Descriptions of the content in the first and in the second build; `nothing` if it is absent.
+    """Descriptions of the content in the first and in the second build.
+
+    `nothing` means that it is absent.
 
     A file is described by its kind and its digest or, for a link, its target. A layer is described
     by the digest of its uncompressed bytes, and a configuration key by the digest of its value.
@@ -60,7 +62,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The result of comparing two builds, as `reproduce --json` prints it."""
+    """The result of comparing two builds, in the form printed by `reproduce --json`."""
 
     schema: int = 1
     status: Literal["equal", "different"]
@@ -71,13 +73,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
     made_by: dict[str, str]
     digests: tuple[str, str]
     compared: Literal["config", "tree"]
-    """The content that the `digests` cover.
+    """The content that `digests` covers.
 
     This is either an image's configuration, which identifies the layers by their uncompressed
     bytes, or the tree of files in a prefix.
     """
     manifest_digests: tuple[str, str] | UnsetType = UNSET
-    """Digests of the images' manifests, as registries show them, if they are known."""
+    """Digests of the images' manifests, as shown by registries, if they are known."""
     seconds: tuple[float, float]
     differences: tuple[Difference, ...] = ()
 
@@ -86,8 +88,8 @@ def run(request: Request, settings: Settings, progress: Progress) -> Outcome:
     """Build twice and compare the results.
 
     The second build reads copies of the store's and the project's files in another folder, and uses
-    no cache of the first build. It runs with a different umask, time zone, language and working
-    folder. Errors of either build are raised unchanged.
+    none of the first build's caches. It runs with a different umask, time zone, language and
+    working folder. Errors from either build are raised unchanged.
     """
     scratch = require_writable(settings.cache_dir / "reproduce", marked=False)
     with ExitStack() as stack:
@@ -121,7 +123,7 @@ def _build(
     stack: ExitStack,
     first: Plan | None = None,
 ) -> Built:
-    """Build as the command `build` does, but under a temporary name.
+    """Build in the same way as the command `build`, but under a temporary name.
 
     `first` is the plan of the first build, or None if this is the first build. Raise `InvalidError`
     if the builder is not reproducible, or if the request names a builder for a native environment.
@@ -151,7 +153,7 @@ def _build(
 def _forget(name: str, progress: Progress) -> None:
     """Remove an image from the engine.
 
-    If that fails, only print a note, so that the result is still reported.
+    If the removal fails, only print a note, so that the result is still reported.
     """
     try:
         with connection.connect() as engine:
@@ -163,7 +165,7 @@ def _forget(name: str, progress: Progress) -> None:
 def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: Progress) -> None:
     """Copy the product's files from one store to another, and link existing base images.
 
-    Wheels that envbuilder built from source are not copied, so that they will be built again.
+    Wheels that envbuilder built from source are not copied, so that they are built again.
     """
     source = Store.of(settings)
     target = Store.of(elsewhere)
@@ -189,7 +191,7 @@ def _copy(product: Product, settings: Settings, elsewhere: Settings, progress: P
 
 
 def _bases(settings: Settings) -> dict[str, Path]:
-    """Return the folders of the user's and the shared base images, by the name of the folder."""
+    """Return the folders of the user's and the shared base images, by folder name."""
     bases: dict[str, Path] = {}
     for root in filter(None, (settings.shared_store, settings.cache_dir)):
         with suppress(OSError):  # missing, or closed to this user
@@ -251,7 +253,7 @@ def _compare(first: Built, second: Built, folder: Path, progress: Progress) -> O
 def _copy_project(first: Plan, second: Plan, folder: Path) -> None:
     """Copy the project's files to `folder`, from which the second build reads them.
 
-    Raise `BuildError`, which lists the changed files, if any have changed since the first build.
+    If any of these files have changed since the first build, raise a `BuildError` that lists them.
     """
     before = project_of(first)
     after = project_of(second)
@@ -297,7 +299,7 @@ def contents(build: Built, folder: Path) -> dict[str, str]:
 
 
 def _files(root: Path) -> dict[str, str]:
-    """Describe each file in a native environment by its kind and content, by path.
+    """Return a description of each file's kind and content in a native environment, by path.
 
     Host-dependent files are omitted.
     """
@@ -309,7 +311,11 @@ def _files(root: Path) -> dict[str, str]:
 
 
 def between(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Difference]:
-    """Yield the differences in the order of the first build, then parts only in the second one."""
+    """Yield the differences between two builds.
+
+    They are in the order of the first build's parts, followed by the parts that only the second
+    build has.
+    """
     for path in {**first, **second}:
         digests = (first.get(path, _ABSENT), second.get(path, _ABSENT))
         if digests[0] != digests[1]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The options of a build. If one is None, envbuilder decides by the profile and the host."""
+    """The options of a build. If one is None, the profile and the host decide."""
 
     profile: str | None = None
     backend: str | None = None
@@ -35,13 +35,13 @@ class Request(Struct, frozen=True, kw_only=True):
     base_image: str | None = None
     tag: str | None = None
     only_tag: str | None = None
-    """The only name to give the image, for builds that are only made to be compared."""
+    """The only name to give the image, for builds that are made only for comparison."""
     builder: str | None = None
-    """Builder with which the docker backend makes the image, `buildkit` or `layers`."""
+    """Builder that the docker backend uses to make the image: `buildkit` or `layers`."""
     output: str | None = None
     """Where to save the image instead of loading it: `oci:DIR` or `FILE.tar`."""
     push: str | None = None
-    """Registry reference, with a tag, to push the image to instead of loading it."""
+    """Registry reference, including a tag, to which the image is pushed instead of being loaded."""
     rebuild: bool = False
     restore: bool = False
     """Whether to rebuild an environment if files that it shares with others were changed.
@@ -55,7 +55,7 @@ class Request(Struct, frozen=True, kw_only=True):
     with_project: bool = False
     """Whether to put the project's own files into the image, if the project's file lists any."""
     project_copy: Path | None = None
-    """Folder from which to read the project's own files; None to read them from the project
+    """Folder from which to read the project's own files. None to read them from the project
     itself."""
     target_host: Path | None = None
 
@@ -73,15 +73,15 @@ class Chosen(Struct, frozen=True, kw_only=True):
     progress: Progress
     library: Library
     host: Host
-    """The host that the result is meant for: this machine, or a host described in a file."""
+    """The host for which the result is intended: this machine, or a host described in a file."""
     assumed: bool = False
     running: bool
-    """Whether the result will run on `host`, so that the profile must fit it."""
+    """Whether the result will run on `host`. If so, the profile must fit the host."""
     profile: Profile
     judged: tuple[BackendFit, ...] = ()
     """How well the profile fits the host with each backend.
 
-    Empty if this has not been judged yet, or with --force.
+    Empty if this has not been judged yet, or with `--force`.
     """
 
 
@@ -90,14 +90,14 @@ class Judged(Chosen, frozen=True, kw_only=True):
 
     backend: str
     workaround: str = ""
-    """Advice on another way to use the profile on this host; empty if there is none."""
+    """Advice on another way to use the profile on this host. Empty if there is none."""
     device_variables: Mapping[str, str] = {}
     """Variables that select which of this machine's GPUs to use."""
     device_note: str = ""
 
 
 class Locked(Judged, frozen=True, kw_only=True):
-    """A build for which the lock has been read, and found to be usable with the backend."""
+    """A build whose lock has been read and can be used with the backend."""
 
     lock: Lock
 
@@ -116,7 +116,8 @@ class Planned(Locked, frozen=True, kw_only=True):
     def environment(self) -> Environment:
         """The product, as an environment in which commands can run.
 
-        It must not be an `Output`. Commands that run something never plan one.
+        The product must not be an `Output`. Envbuilder commands that run something never plan an
+        `Output`.
         """
         return cast("Environment", self.product)
 
@@ -131,7 +132,7 @@ _Stage = TypeVar("_Stage", bound=Chosen)
 
 
 def advance(build: Chosen, to: type[_Stage], **decided: Any) -> _Stage:
-    """Advance a build to its next stage `to`, setting the fields that this stage adds."""
+    """Return the build in its next stage `to`, with the fields that this stage adds."""
     return to(**msgspec.structs.asdict(build), **decided)
 
 
@@ -145,25 +146,26 @@ class Product(Protocol):
         """Return the finished artifact if an earlier build made it, else None."""
 
     def changed(self) -> str:
-        """Return a message if the artifact is damaged or its name refers to another one, else "".
+        """Return a message if the artifact is damaged or replaced, else an empty string.
 
-        By default, report nothing: a damaged image in a file or a registry is simply built again.
-        Changes that can only be detected by reading every file are left to `run_payload`.
+        An artifact is replaced if its name refers to another artifact. By default, report nothing:
+        a damaged image in a file or a registry is simply built again. Changes that can be detected
+        only by reading every file are left to `run_payload`.
         """
         return ""
 
     def altered(self) -> str:
         """Return a message if shared files of the artifact were changed, else an empty string.
 
-        Builds only call this if `Request.restore` is set.
+        Builds call this only if `Request.restore` is set.
         """
         return ""
 
     def made_by(self) -> dict[str, str]:
-        """Return the versions, by name, of the programs that determined the artifact's bytes."""
+        """Return the versions of the programs that determined the artifact's bytes, by name."""
 
     def restore_names(self) -> None:
-        """Give the existing artifact the names that it lacks.
+        """Give the existing artifact any of its names that are missing.
 
         By default, do nothing: a folder has only one name, and an image that is not in an engine
         always has all of its names.

@@ -1,11 +1,11 @@
-"""Write the SBOM of an environment: its components and their licences, in CycloneDX 1.6.
+"""Write the SBOM of an environment: its components and their licenses, in CycloneDX 1.6.
 
-Components are the files in a lock, or the installed packages. Each is identified by a package URL,
-which other tools understand. Licences are copied from METADATA files and conda channels without
-interpreting them. The same components give the same bytes.
+Components are the files in a lock, or the installed packages. Each component is identified by a
+package URL, which other tools understand. Licenses are copied from METADATA files and conda
+channels without interpretation. The same components always give the same bytes.
 
 The format is CycloneDX rather than SPDX, because CycloneDX can express a file's hash, build-time
-components, base images and licences that are not SPDX expressions. The CycloneDX library writes and
+components, base images and licenses that are not SPDX expressions. The CycloneDX library writes and
 validates the format.
 """
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 SUFFIX = ".sbom.cdx.json"
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:envbuilder:sbom")
-"""UUID namespace of the serial numbers, each of which is derived from the content of its
+"""UUID namespace of the serial numbers. Each serial number is derived from the content of its
 document."""
 METADATA_LIMIT = 4 << 20
 """Maximum number of bytes to read from a METADATA file, which contains a long description."""
 LONGEST = 120
-"""Maximum number of characters in the name of a licence. Longer ones are ignored, because they may
-be complete licence texts."""
+"""Maximum number of characters in the name of a license. Longer names are ignored, because they may
+be complete license texts."""
 _CLASSIFIER = "License ::"
 _EMPTY = frozenset({"", "unknown", "none", "n/a"})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -56,23 +56,23 @@ class Component(Struct, frozen=True, kw_only=True):
     version: str
     purl: str
     sha256: str = ""
-    """The sha256 of the component's file; empty if it is unknown."""
+    """The sha256 of the component's file. Empty if it is unknown."""
     licences: tuple[str, ...] = ()
-    """The licences that the component's author declares."""
+    """The licenses declared by the component's author."""
     installed: bool = True
-    """Whether the environment contains the component. False for a tool that was only used in the
+    """Whether the environment contains the component. False for a tool that was used only in the
     build."""
     facts: tuple[tuple[str, str], ...] = ()
-    """Additional properties, as pairs of name and value."""
+    """Additional properties, as pairs of a name and a value."""
     recipe: Recipe | None = None
-    """The source of a component that does not come from an index; None for all others."""
+    """The source of a component that does not come from an index. None for all other components."""
 
 
 def document(name: str, parts: Iterable[Component], facts: Mapping[str, str]) -> bytes:
     """Return a CycloneDX document that lists the components (`parts`) of the environment `name`.
 
     `facts` are additional properties of the environment. The document contains no timestamps or
-    random numbers; its serial number is derived from its content.
+    random numbers. Its serial number is derived from its content.
     """
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom, BomMetaData
@@ -141,7 +141,7 @@ def _component(component: Component) -> CycloneComponent:
 
 
 def _source(component: Component) -> ExternalReference:
-    """Return a reference to a component's source. For a Git repository, it includes the commit."""
+    """Return a reference to a component's source. For a Git repository, include the commit."""
     from cyclonedx.model import (
         ExternalReference,
         ExternalReferenceType,
@@ -168,7 +168,7 @@ def _source(component: Component) -> ExternalReference:
 def locked_components(
     files: Iterable[File], licences: Mapping[str, tuple[str, ...]] = {}
 ) -> tuple[Component, ...]:
-    """Return the locked files as components. `licences` maps a file's sha256 to its licences."""
+    """Return the locked files as components. `licences` maps each file's sha256 to its licenses."""
     components = []
     for file in files:
         facts = {
@@ -196,8 +196,8 @@ def locked_components(
 def of_base(ref: str, digest: str, platform: str) -> Component:
     """Return a base image as a component. A digest in `ref` takes precedence over `digest`.
 
-    `digest` is the image's digest or its id in the engine. It is omitted unless it is a sha256
-    digest, because engines may use other kinds of ids.
+    `digest` is the image's digest or its ID in the engine. It is omitted unless it is a sha256
+    digest, because engines may use other kinds of IDs.
     """
     name, _, digest_of_ref = ref.partition("@")
     digest = next(filter(_DIGEST.fullmatch, (digest_of_ref, digest)), "")
@@ -211,7 +211,7 @@ def of_base(ref: str, digest: str, platform: str) -> Component:
 
 
 def of_metadata(metadata: bytes) -> Component | None:
-    """Return the distribution that a METADATA file describes.
+    """Return the distribution that a METADATA file describes, as a component.
 
     Return None if the name or the version is missing or not printable.
     """
@@ -232,7 +232,7 @@ def of_metadata(metadata: bytes) -> Component | None:
 
 
 def installed(prefix: Path) -> tuple[Component, ...]:
-    """Return the Python distributions in a prefix, sorted by package URL.
+    """Return the Python distributions in a prefix as components, sorted by package URL.
 
     They are found by their `dist-info` folders.
     """
@@ -302,7 +302,7 @@ def file_purl(file: File) -> str:
 
 
 def suite(file: File) -> str:
-    """Return a .deb file's Debian suite without `-updates` or `-security`; empty if unknown."""
+    """Return a .deb file's Debian suite without `-updates` or `-security`, or "" if unknown."""
     seen = re.match(r"([a-z]+)(-[a-z]+)? Release of ", file.by)
     return seen[1] if seen else ""
 
@@ -311,8 +311,7 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
     """Return the package URL of an image: `pkg:oci` if its digest is known, else `pkg:docker`.
 
     `ref` is a name without a digest, or the path of a folder or an archive. `published` says
-    whether the registry has the image under this digest. If it does not, the URL omits the
-    registry.
+    whether the registry has the image under this digest. If not, the URL omits the registry.
     """
     from envbuilder.containers.oci import reference
 
@@ -340,10 +339,10 @@ def _image_purl(ref: str, digest: str, platform: str, *, published: bool) -> str
 
 
 def declared_licences(metadata: bytes) -> tuple[str, ...]:
-    """Return the licences that a METADATA file declares.
+    """Return the licenses that a METADATA file declares.
 
-    They are taken from the field `License-Expression`, or if it is missing, from `License`, or if
-    that is missing too, from the licence classifiers.
+    They are taken from the field `License-Expression`. If that field is missing, they are taken
+    from `License`, and if both are missing, from the license classifiers.
     """
     from packaging.metadata import parse_email
 
@@ -365,7 +364,7 @@ def _usable(text: str, limit: int) -> bool:
 
 
 def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, ...]]:
-    """Return the licences of those wheels that are in the store, by the wheel's sha256."""
+    """Return the licenses of the wheels that are in the store, by the wheel's sha256."""
     licences = {}
     for file in files:
         if file.kind in {"wheel", "tool"} and store.has(file.sha256):
@@ -381,15 +380,15 @@ def wheel_licences(files: Iterable[File], store: Store) -> dict[str, tuple[str, 
 
 
 def conda_licences(packages: Iterable[Package]) -> dict[str, tuple[str, ...]]:
-    """Return the licences that channels declare for conda packages, by the package's sha256."""
+    """Return the licenses that channels declare for conda packages, by the package's sha256."""
     return {p.sha256: (p.license,) for p in packages if _usable(p.license, LONGEST)}
 
 
 def read_metadata(wheel: Path) -> bytes:
-    """Return the content of a wheel's METADATA file; empty if it is missing or unreadable.
+    """Return the content of a wheel's METADATA file. Empty if the file is missing or unreadable.
 
     The store hashes wheels on arrival. A wheel that was damaged later must not abort a report on
-    licences, and in any case it cannot be installed.
+    licenses, and in any case it cannot be installed.
     """
     try:
         with archives.open_zip(wheel) as archive:

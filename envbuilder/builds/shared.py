@@ -30,13 +30,13 @@ class SharedFile(Struct, frozen=True, array_like=True, gc=False):
     def is_same(self, status: os.stat_result) -> bool:
         """Return whether the file still has the recorded size and modification time.
 
-        A change goes undetected if both were restored afterwards.
+        A change is not detected if both were restored afterwards.
         """
         return (status.st_size, status.st_mtime_ns) == (self.size, self.time)
 
 
 def shared(prefix: Path) -> tuple[SharedFile, ...]:
-    """Return the records of an environment's shared files; empty if the records are unreadable."""
+    """Return the records of an environment's shared files. Empty if the records are unreadable."""
     try:
         return decoding.from_json((prefix / SHARED).read_bytes(), tuple[SharedFile, ...])
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def shared(prefix: Path) -> tuple[SharedFile, ...]:
 
 
 def link_bytecode(prefix: Path, folder: Path) -> None:
-    """Link an environment's bytecode into `folder`, to be used as Python's `sys.pycache_prefix`."""
+    """Link an environment's bytecode into `folder`, for use as Python's `sys.pycache_prefix`."""
     folders: set[str] = set()
     for file in shared(prefix):
         above, is_bytecode, name = file.path.rpartition(f"/{BYTECODE}/")

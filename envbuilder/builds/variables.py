@@ -26,9 +26,9 @@ THREADS = "OMP_NUM_THREADS"
 DEFAULT_THREADS = "ENVBUILDER_THREADS"
 """Variable that contains the number of threads to use if the user sets none.
 
-The startup hook in each Python applies it. `THREADS` is not set directly, because programs that
-divide the cores among their processes (torchrun, accelerate, mpirun) only do so if `THREADS` is not
-set.
+The startup hook in each Python applies this variable. `THREADS` is not set directly, because
+programs that divide the cores among their processes (torchrun, accelerate, mpirun) do so only if
+`THREADS` is not set.
 """
 CALLER = "your shell"
 MACHINE = "this machine's cores and quota"
@@ -42,7 +42,7 @@ _FIRST = {
 
 
 class Variable(Struct, frozen=True):
-    """The value of a variable, and where the value comes from."""
+    """The value of a variable, and where the value came from."""
 
     value: str
     source: str
@@ -52,7 +52,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """What an environment sets for its commands: variables, and items to add to list variables."""
 
     given: Mapping[str, str] = {}
-    """Variables to set for each command, unless the profile sets them."""
+    """Variables to set for each command, unless the profile sets the same variables."""
     first: Mapping[str, Sequence[str]] = {}
     """The items to put first in each list variable, such as `PATH`, by the name of the variable."""
     sets_profile: bool = False
@@ -61,7 +61,10 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def machine_threads(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `THREADS` set to this machine's number of threads; empty if the caller set it."""
+    """Return `THREADS` set to this machine's number of threads.
+
+    Return an empty mapping if the caller set `THREADS`.
+    """
     if environ.get(THREADS):
         return {}
     return {THREADS: str(threads.decide(threads.fetch()))}
@@ -76,10 +79,9 @@ def of_command(
 ) -> dict[str, Variable]:
     """Return the variables to set for a command, in addition to the caller's variables.
 
-    `devices` contains the variables that select GPUs. Lists such as `PATH` begin with the
-    environment's items. These are followed by the items given with -e or, without -e, by those of
-    the profile or the caller. If `LD_PRELOAD` is set to an empty value with -e, nothing is
-    preloaded.
+    `devices` contains the variables that select GPUs. List variables such as `PATH` begin with the
+    environment's items. These are followed by the items given with `-e` or, without `-e`, by those
+    of the profile or the caller. If `-e` sets `LD_PRELOAD` to an empty value, nothing is preloaded.
     """
     of_profile = f"profile {profile.name}"
     inherited = {PATH: os.defpath, **caller}
@@ -112,9 +114,9 @@ def of_command(
 
 
 def report(decided: Mapping[str, Variable]) -> None:
-    """Print each variable and its source, if --verbose is set.
+    """Print each variable and its source, if `--verbose` is set.
 
-    Values given with -e are not printed, because they may be secret. Other values are omitted if
+    Values given with `-e` are not printed, because they may be secret. Other values are omitted if
     the variable's name suggests that the value is secret.
     """
     for name, variable in sorted(decided.items()):

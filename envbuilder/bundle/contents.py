@@ -3,7 +3,7 @@
 During unpacking, every byte is hashed before it is used, and all contents are checked before any of
 them is installed.
 
-The module is long because collecting and unpacking follow the same rules.
+This module is long because collecting and unpacking follow the same rules.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from envbuilder.core.console import Progress
 
 PROJECT = "project"
-"""The folder in a bundle that contains a project's files and locks. Their paths inside this folder
+"""The folder in a bundle that contains a project's files and locks. Paths relative to this folder
 are the same as in the project."""
 
 
@@ -87,9 +87,9 @@ class Selection(Struct, frozen=True, kw_only=True):
     lock: Lock
     targets: tuple[Target, ...]
     tools: tuple[File, ...]
-    """The uv from the lock, once for each requested platform."""
+    """The lock's uv, once for each requested platform."""
     conda: tuple[conda_lock.Target, ...] = ()
-    """The requested targets in the conda lock; empty if the profile has no conda lock."""
+    """The requested targets in the conda lock. Empty if the profile has no conda lock."""
 
 
 def select(
@@ -98,11 +98,12 @@ def select(
     pythons: Sequence[str],
     library: Library,
 ) -> tuple[Selection, ...]:
-    """Return the requested profiles with their targets. Raise `InvalidError` if one does not exist.
+    """Return the requested profiles with their targets.
 
     Without `pythons`, select each profile's default Python version and the Python version of its
     image. If a profile has no target for a platform, assume that machines of this platform build
-    images for other platforms, and select only the tools for it.
+    images for other platforms, and select only the tools for it. Raise `InvalidError` if a profile
+    does not exist.
     """
     selections: dict[str, Selection] = {}
     for name in names:
@@ -134,10 +135,11 @@ def select(
 def _conda(
     profile: Profile, targets: Iterable[Target], library: Library
 ) -> tuple[conda_lock.Target, ...]:
-    """Return the targets in a profile's conda lock for the same platforms and Pythons as `targets`.
+    """Return the targets in a profile's conda lock that match `targets`.
 
-    Raise `InvalidError` if the lock is stale, and `SignatureError` if a required signature is
-    missing or not accepted.
+    A target matches if it has the same platform and Python version. Return an empty tuple if there
+    is no conda lock. Raise `InvalidError` if the lock is stale, and `SignatureError` if a required
+    signature is missing or not accepted.
     """
     stored = conda_lock.find_for_use(profile.name, library)
     if stored is None:
@@ -158,8 +160,8 @@ def texts(
 ) -> tuple[Part, ...]:
     """Return parts for the profiles, the profiles that they extend, and their locks, byte for byte.
 
-    In a project, also return parts for the project's locks and for the files from which the project
-    is read. Raise `InvalidError` if the project file contains credentials.
+    In a project, also return parts for the project's locks and for the files that define the
+    project. Raise `InvalidError` if the project file contains credentials.
     """
     folders = library.folders
     parts: list[Part] = []
@@ -186,9 +188,10 @@ def texts(
 
 
 def _own_lock(name: str, folders: Sequence[Path], *, fresh: bool) -> Path | None:
-    """Return the path of a profile's own lock. If `fresh`, return None if the lock is not usable.
+    """Return the path of a profile's own lock, or None if the profile has no lock.
 
-    A project's bundle contains this lock because `check` compares the project's locks with it.
+    If `fresh` is true, also return None if the lock is not usable. A project's bundle contains this
+    lock because `check` compares the project's locks with it.
     """
     path = profile_lock.path_for(name, folders)
     if fresh:
@@ -234,7 +237,10 @@ def _require_public(path: Path) -> None:
 def locked_files(
     selections: Sequence[Selection], settings: Settings, progress: Progress
 ) -> tuple[File, ...]:
-    """Return the locked files of all targets and tools, each file once; fetch missing ones."""
+    """Return the locked files of all targets and tools, each file once.
+
+    Files that are missing from the store are fetched.
+    """
     groups: list[tuple[Target, list[File]]] = []
     for selection in selections:
         managed = selection.profile.python.managed
@@ -256,7 +262,7 @@ def locked_files(
 
 
 def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -> tuple[Part, ...]:
-    """Return parts for locked files, leaving out the files whose sha256 is in `apart`.
+    """Return parts for locked files, except for the files whose sha256 is in `apart`.
 
     Raise `InvalidError` if a file was packed from a project folder that contains a credential.
     """
@@ -272,7 +278,7 @@ def of_files(locked: Iterable[File], settings: Settings, apart: Iterable[str]) -
 
 
 def dataset(settings: Settings, progress: Progress) -> tuple[Part, ...]:
-    """Return parts for the four MNIST files, or no parts if the files are unavailable."""
+    """Return parts for the four MNIST files, or no parts if the full data set is unavailable."""
     samples = mnist.obtain(settings, progress)
     if samples.subset:
         return ()
@@ -288,10 +294,10 @@ def of_envbuilder(
     settings: Settings,
     progress: Progress,
 ) -> tuple[Part, ...]:
-    """Return parts for envbuilder's wheel and its dependencies for these platforms and Pythons.
+    """Return parts for envbuilder's wheel and its dependencies for the given platforms and Pythons.
 
-    The dependencies include the locked uv. If there is a conda lock, they also include the
-    installer for conda packages.
+    The Pythons are those of the selected targets. The dependencies include the locked uv. If there
+    is a conda lock, they also include the installer for conda packages.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     used = {(t.platform, t.python) for t in targets}
@@ -318,7 +324,10 @@ def of_envbuilder(
 
 
 class Needed(Struct, frozen=True, kw_only=True, order=True):
-    """A base image needed for a platform. Without a digest, any image of this name is accepted."""
+    """A base image needed for a platform.
+
+    If there is no digest, any image with this name is accepted.
+    """
 
     ref: str
     platform: types.Platform
@@ -326,7 +335,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 
     @property
     def name(self) -> str:
-        """The image's name in an engine, without its digest, which a tag cannot contain."""
+        """The image's name in an engine, without a digest, which a tag cannot contain."""
         if reference.is_on_disk(self.ref):
             return reference.path_on_disk(self.ref).name
         name = self.ref.partition("@")[0]
@@ -338,7 +347,7 @@ class Needed(Struct, frozen=True, kw_only=True, order=True):
 def needed_bases(
     selections: Iterable[Selection], override: str | None, settings: Settings
 ) -> tuple[Needed, ...]:
-    """Return the base images that the selections need; `override` replaces locked images."""
+    """Return the base images that the selections need. `override` replaces locked images."""
     from envbuilder.builds.image.base import base_ref
     from envbuilder.builds.request import Request
 
@@ -360,8 +369,8 @@ def bases(
 ) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """Return parts for base images, each blob once, and descriptions of unavailable images.
 
-    The reason why an image is unavailable is only printed and not stored in the bundle, because it
-    may contain folder names on this machine or depend on the time.
+    The reason why an image is unavailable is printed but not stored in the bundle, because it may
+    contain folder names on this machine or depend on the time.
     """
     parts: dict[str, Part] = {}
     lacks = []
@@ -377,7 +386,10 @@ def bases(
 
 
 def _obtain(needed: Needed, settings: Settings, progress: Progress) -> Layout:
-    """Return a layout that contains the image, taken from this disk, the engine or the registry."""
+    """Return a layout that contains the image, obtained from disk, the engine or the registry.
+
+    Raise `BuildError` if only the registry may have the image and `needed` has no digest.
+    """
     folder = require_writable(settings.bases_dir)
     if reference.is_on_disk(needed.ref):
         return archive.opened(reference.path_on_disk(needed.ref), folder)
@@ -447,10 +459,10 @@ def manifest(
     lacks: Iterable[str],
     environment: str | None = None,
 ) -> Manifest:
-    """Return the manifest of a bundle of `parts`. Raise `InvalidError` if it would be invalid.
+    """Return the manifest of a bundle that contains `parts`.
 
     `environment` is the name of the project's environment, or None if the bundle contains only
-    profiles.
+    profiles. Raise `InvalidError` if the manifest would be invalid.
     """
     targets = [*chain.from_iterable(selection.targets for selection in selections)]
     result = Manifest(
@@ -469,7 +481,10 @@ def manifest(
 
 
 def of_bytes(path: str, content: bytes, kind: Kind, what: str) -> Part:
-    """Return a part for bytes. Raise `InvalidError` if they are text with a credential."""
+    """Return a part that contains `content`.
+
+    Raise `InvalidError` if `content` is text that contains a credential.
+    """
     if kind in TEXTS:
         publishable.require_public(path.removeprefix(f"{PROJECT}/"), content)
     member = Member(
@@ -514,9 +529,9 @@ class Image(Struct, frozen=True, kw_only=True):
 
     name: str
     folder: str
-    """The folder on disk with the OCI layout that contains only this image."""
+    """The folder on disk that contains an OCI layout of only this image."""
     loaded: bool
-    """Whether the container engine has the image under this name."""
+    """Whether the container engine has the image under its name."""
 
 
 class Unpacked(Struct, frozen=True, kw_only=True):
@@ -526,9 +541,9 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     digest: str
     """The sha256 of the bundle's manifest."""
     new: int
-    """The number of files that were stored because this machine did not have them."""
+    """The number of files that were stored because they were missing on this machine."""
     present: int
-    """The number of files that this machine already had with the right hash."""
+    """The number of files that this machine already had with the correct hash."""
     written: tuple[Draft, ...]
     """The profiles and locks that were written."""
     bases: tuple[Image, ...]
@@ -536,17 +551,17 @@ class Unpacked(Struct, frozen=True, kw_only=True):
     signed: signatures.Signed | None
     """The accepted signature, or None if no signature is required."""
     differences: tuple[str, ...]
-    """The paths of those locks in the bundle that are missing or different in the project. Builds
-    use the project's own locks."""
+    """The paths of the locks in the bundle that are missing or different in the project. Builds use
+    the project's own locks."""
 
 
 def unpack(path: Path, settings: Settings, progress: Progress, *, force: bool) -> Unpacked:
-    """Check a bundle and unpack it. If it is repeated, it continues where the last run stopped.
+    """Check a bundle and unpack it. If repeated, continue where the last run stopped.
 
     Profiles and locks are written last, when everything else is in place. Raise `BuildError` if the
-    disk is full or a part is damaged; the error names the part. Raise `InvalidError` if the file is
-    not an envbuilder bundle, or if one of the user's files differs (see `drafts`). Raise
-    `SignatureError` if a required signature is missing or not accepted.
+    disk is full, or if a part is damaged. In the latter case, the error names the part. Raise
+    `InvalidError` if the file is not an envbuilder bundle, or if one of the user's files differs
+    (see `drafts`). Raise `SignatureError` if a required signature is missing or not accepted.
     """
     try:
         with opened(path) as reader:
@@ -592,7 +607,7 @@ def _require_signed(
 def _checked(reader: Reader) -> tuple[dict[str, bytes], dict[str, Index]]:
     """Check the profiles, locks and base image indexes in a bundle, before anything is stored.
 
-    Return the texts by path, and the indexes by name.
+    Return the contents of the text files by path, and the indexes by name.
     """
     texts: dict[str, bytes] = {}
     indexes: dict[str, Index] = {}
@@ -613,7 +628,10 @@ def _is_stored(member: Member, settings: Settings) -> bool:
 
 
 def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int, int]:
-    """Store missing or damaged members; return how many were stored and how many were present."""
+    """Store the members that are missing or damaged on this machine.
+
+    Return how many were stored and how many were already present.
+    """
     store = Store.of(settings)
     members = reader.manifest.members
     total = sum(m.size for m in members)
@@ -642,11 +660,13 @@ def _store(reader: Reader, settings: Settings, progress: Progress) -> tuple[int,
 def check(manifest: Manifest, texts: Mapping[str, bytes]) -> None:
     """Raise `InvalidError` if a bundle's profiles, locks and files are inconsistent.
 
-    Every profile must be loadable, and the manifest must list either that profile or another
-    profile that extends it. Every lock must match a listed profile, or a project's variant of one.
-    Every file of a project must be a file from which the environment is read. Every locked file
-    must be named in a lock. For each profile, all files of at least one target must be included.
-    `texts` maps paths in the bundle to contents.
+    `texts` maps paths in the bundle to contents. The rules are:
+
+    - Every profile must be loadable, and the manifest must list the profile or one that extends it.
+    - Every lock must match a listed profile, or a project's variant of a listed profile.
+    - Every file of a project must be one from which the environment is read.
+    - Every locked file must be named in a lock.
+    - For each profile, all files of at least one target must be included.
     """
     with TemporaryDirectory(prefix="envbuilder-bundle-") as scratch:
         folder = Path(scratch)
@@ -730,10 +750,10 @@ def _require_target(manifest: Manifest, lock: Lock, *, managed: bool) -> None:
 
 
 def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tuple[Draft, ...]:
-    """Return the files that must be written to make the bundle's profiles and locks effective.
+    """Return the files that must be written so that the bundle's profiles and locks take effect.
 
     If an existing file differs, raise `InvalidError` before anything is written. `force` allows the
-    user's own files to be replaced, but never the files of a project.
+    user's own files to be replaced, but never a project's files.
     """
     folders = profiles.search_path(settings.project, settings.config_dir)
     user = settings.config_dir / "profiles"
@@ -764,7 +784,10 @@ def drafts(texts: Mapping[str, bytes], settings: Settings, *, force: bool) -> tu
 
 
 def write(changes: Iterable[Draft]) -> None:
-    """Write the drafts, locks first, because a lock has no effect until its profile is written."""
+    """Write the drafts, locks first.
+
+    This order is safe because a lock has no effect until its profile is written.
+    """
     hint = "Set ENVBUILDER_CONFIG_DIR to a folder you can write to."
     for draft in sorted(changes, key=lambda d: d.path.suffix != ".json"):
         files.save(draft.path, draft.content, BuildError, hint)
@@ -773,7 +796,7 @@ def write(changes: Iterable[Draft]) -> None:
 def _differences(texts: Mapping[str, bytes], settings: Settings) -> tuple[str, ...]:
     """Return the paths of the bundle's locks that are missing or different in the current project.
 
-    Outside of a project, return an empty result.
+    Outside a project, return an empty tuple.
     """
     if settings.project is None or settings.definition is None:
         return ()
@@ -798,7 +821,10 @@ def _is_index(member: Member) -> bool:
 
 
 def _read_index(member: Member, content: Iterator[bytes]) -> Index:
-    """Read the index of a base image. Raise `InvalidError` unless it lists exactly that image."""
+    """Read the index of a base image.
+
+    Raise `InvalidError` unless it lists exactly one image, for the platform in the member's name.
+    """
     if member.size > JSON_LIMIT:
         raise InvalidError(f"{member.path} is too large: {member.size} bytes")
     index = decode(b"".join(content), Index, member.path)
@@ -816,9 +842,10 @@ def _platform(name: str) -> types.Platform:
 def _laid_out(
     indexes: Mapping[str, Index], manifest: Manifest, settings: Settings
 ) -> tuple[tuple[Descriptor, Layout], ...]:
-    """Create a layout for each base image from blobs in the store; return this machine's images.
+    """Create a layout for each base image from blobs in the store.
 
-    Raise `EnvbuilderError` if an image is incomplete.
+    Return the images for this machine with their layouts. Raise `EnvbuilderError` if an image is
+    incomplete.
     """
     native = types.container_platform(machine.machine()) or "linux/amd64"
     bundled = {member.sha256 for member in manifest.members}
@@ -832,7 +859,7 @@ def _laid_out(
 
 
 def _layout(name: str, index: Index, bundled: Collection[str], settings: Settings) -> Layout:
-    """Return a layout of one image whose blobs are links to blobs in the store."""
+    """Create and return a layout of one image. Its blobs are links to blobs in the store."""
     from filelock import FileLock
 
     digest = f"sha256:{name.partition('-')[0]}"
@@ -884,7 +911,10 @@ def _loaded(
 def _load(
     engine: Engine, name: str, image: Descriptor, layout: Layout, progress: Progress, *, force: bool
 ) -> bool:
-    """Load an image, unless the engine keeps its own. Return whether the engine has this image."""
+    """Load an image into the engine, unless the engine keeps a different image with this name.
+
+    Return whether the engine has the image.
+    """
     existing = engine.image(name)
     if existing is not None:
         if existing.id in {image.digest, layout.read_manifest(image).config.digest}:

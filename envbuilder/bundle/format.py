@@ -2,9 +2,9 @@
 
 The manifest comes first. Its file name contains its own sha256. The members follow in the order of
 the manifest, each with a header that contains only a path and a size. The reader therefore does not
-parse headers: it computes the expected bytes and compares them with the bytes in the file. Path
-traversal, links, devices, duplicate members and trailing data differ from the expected bytes and
-are refused.
+parse headers. Instead, it computes the expected bytes and compares them with the bytes in the file.
+Path traversal, links, devices, duplicate members and trailing data differ from the expected bytes
+and are rejected.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 WITH_PROJECT = 3
-"""The schema of a bundle that contains a project's environment. A bundle of profiles alone keeps
-the earlier schema, so that older versions of envbuilder, which do not support projects, can read
-it."""
+"""The schema of a bundle that contains a project's environment. A bundle that contains only
+profiles keeps the earlier schema, so that older versions of envbuilder, which do not support
+projects, can read it."""
 SIGNED_TYPE = "urn:envbuilder:bundle:v1"
 """The predicate type of a statement about a bundle. Its subjects are the bundle file and the
 manifest."""
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
 LARGEST_MANIFEST = 16 << 20
-"""Maximum size of a manifest in bytes. There is a limit here and on the sizes below because the
-author of a bundle is not trusted."""
+"""Maximum size of a manifest in bytes. This size and the sizes below are limited because the author
+of a bundle is not trusted."""
 LARGEST_TEXT = 16 << 20
-"""Maximum size in bytes of a profile, a lock or one of a project's files, which are read into
+"""Maximum size in bytes of a profile, a lock or a project file. These files are read into
 memory."""
 LARGEST_TEXTS = 64 << 20
-"""Maximum total size in bytes of all profiles, locks and project files, which are in memory at the
-same time."""
+"""Maximum total size in bytes of all profiles, locks and project files, because all of them are in
+memory at the same time."""
 LARGEST_MEMBER = 1 << 36
-"""Maximum size of any member in bytes, which is the same as for a locked file."""
+"""Maximum size in bytes of any member. The limit is the same as for a locked file."""
 
 Kind = Literal["profile", "lock", "project", "wheel", "file", "dataset", "base"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -78,7 +78,7 @@ _AGAIN = (
 
 
 class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file in a bundle, as the manifest lists it."""
+    """A file in a bundle, as listed in the manifest."""
 
     path: str
     size: Annotated[int, Meta(ge=0, le=LARGEST_MEMBER)]
@@ -102,7 +102,7 @@ class Part(Struct, frozen=True, kw_only=True):
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The contents of a bundle, and the targets for which it was made.
 
-    A manifest contains no time, so that bundles are reproducible.
+    A manifest contains no timestamps, so that bundles are reproducible.
     """
 
     schema: int
@@ -123,7 +123,10 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 def order(members: Iterable[Member]) -> tuple[Member, ...]:
-    """Sort the members for a bundle: those that are checked first come before the large ones."""
+    """Return the members in the order of a bundle.
+
+    Members that are checked first come before the large ones.
+    """
     return tuple(sorted(members, key=lambda m: (KINDS.index(m.kind), m.path)))
 
 
@@ -139,7 +142,7 @@ def problem(manifest: Manifest) -> str:
 
 
 def _problems_of_members(members: Sequence[Member]) -> Iterator[str]:
-    """Yield the problems with members, both with individual ones and with their combination."""
+    """Yield the problems with individual members and with their combination."""
     paths: set[str] = set()
     for member in members:
         matched = _PATHS[member.kind].match(member.path)
@@ -168,12 +171,12 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def manifest_name(sha256: str) -> str:
-    """Return the path in a bundle of the manifest with the given sha256."""
+    """Return the path in a bundle of the manifest that has the given sha256."""
     return f"manifest-{sha256}.json"
 
 
 def manifest_stated(block: bytes) -> tuple[str, int] | None:
-    """Return the manifest's sha256 and size, which the first block of a bundle states.
+    """Return the manifest's sha256 and size, as stated in the first block of a bundle.
 
     Return None if the block is not the beginning of a bundle.
     """
@@ -190,9 +193,8 @@ def is_bundle(content: bytes) -> bool:
 def header(path: str, size: int) -> bytes:
     """Return the tar header of a regular file, which contains only the file's path and size.
 
-    A pax header precedes it if a field of the ustar format is too short for a value. `tarfile`
-    writes the same bytes in Python 3.11 to 3.13 (tested). The digests of images rely on this as
-    well.
+    If a value is too long for its ustar field, a pax header precedes the tar header. `tarfile`
+    writes the same bytes in Python 3.11 to 3.13 (tested). Image digests also rely on this.
     """
     entry = tarfile.TarInfo(path)
     entry.size = size
@@ -200,7 +202,7 @@ def header(path: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Return the zero bytes that fill up the last tar block of a file with `size` bytes."""
+    """Return the zero bytes that fill the last tar block of a file with `size` bytes."""
     return bytes(-size % BLOCK)
 
 
@@ -210,8 +212,8 @@ def padding(size: int) -> bytes:
 def write(path: Path, manifest: Manifest, parts: Iterable[Part], progress: Progress) -> str:
     """Write a bundle that consists of `parts`, and return the sha256 of its manifest.
 
-    The file appears at `path` only when it is complete. Raise `BuildError` if the disk is full, or
-    if the bytes of a part do not match the manifest; the error names that part.
+    The file appears at `path` only when it is complete. Raise `BuildError` if the disk is full. If
+    the bytes of a part do not match the manifest, raise a `BuildError` that names the part.
     """
     text = encode(manifest)
     sha256 = hashlib.sha256(text).hexdigest()
@@ -269,7 +271,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class Reader:
-    """An open bundle, from which the manifest and then the members can be read in order."""
+    """An open bundle. The manifest and then the members can be read from it in order."""
 
     def __init__(self, stream: IO[bytes], where: Path) -> None:
         self._stream = stream
@@ -285,8 +287,8 @@ class Reader:
         """Yield each member with an iterator over its bytes, which are hashed as they are read.
 
         If the bytes of a member are not read, skip them. The method can be called repeatedly. If
-        the bundle is damaged, raise a `BuildError` that names the member; if only the hash is
-        wrong, the iterator raises the error after the last byte.
+        the bundle is damaged, raise a `BuildError` that names the member. If only the hash is
+        wrong, the iterator raises this error after the last byte.
         """
         self._stream.seek(self._first)
         for member in self.manifest.members:
@@ -302,7 +304,11 @@ class Reader:
             raise self._damaged("its end")
 
     def _pieces(self, member: Member, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-        """Yield a member's bytes. Raise `BuildError` after the last byte if the hash is wrong."""
+        """Yield a member's bytes in pieces.
+
+        Raise `BuildError` if the bundle ends within the member, or after the last byte if the hash
+        is wrong.
+        """
         remaining = member.size
         digest = hashlib.sha256()
         while remaining:
@@ -375,7 +381,10 @@ def parse(text: bytes, where: str) -> Manifest:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Reader]:
-    """Open a bundle file. Raise `InvalidError` if it cannot be opened or is not a bundle."""
+    """Open a bundle file, and yield a reader for it.
+
+    Raise `InvalidError` if the file cannot be opened or is not a bundle.
+    """
     with files.explained(path):
         stream = path.open("rb")
     if not stream.seekable():

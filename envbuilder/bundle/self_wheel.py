@@ -43,9 +43,10 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
 
 def wheel(settings: Settings) -> Wheel:
-    """Return the wheel of the running envbuilder, built from its checkout or else repacked.
+    """Return the wheel of the running envbuilder.
 
-    Raise `BuildError` if the checkout cannot be built, or if installed files were changed.
+    It is built from the checkout or, without a checkout, repacked from the installed files. Raise
+    `BuildError` if the checkout cannot be built, or if installed files were changed.
     """
     source = resources.source_dir()
     if source:
@@ -87,8 +88,8 @@ def _built(source: Path, settings: Settings) -> Wheel:
 def _repacked(installed: metadata.Distribution) -> Wheel:
     """Rebuild the wheel of an installation from the installed files, always with the same bytes.
 
-    Every file is checked against the hash that was recorded during installation. Raise `BuildError`
-    if a file was changed.
+    Every file is checked against the hash recorded during installation. Raise `BuildError` if a
+    file was changed.
     """
     members: dict[str, bytes] = {}
     data = f"{installed.name.replace('-', '_')}-{installed.version}.data/data"
@@ -160,9 +161,9 @@ def _members(wheel: Wheel) -> dict[str, bytes]:
 
 
 def pinned(wheel: Wheel, python: types.PythonVersion, settings: Settings, extra: str = "") -> str:
-    """Return the text of a requirements file that pins a wheel's requirements with hashes.
+    """Return the content of a requirements file that pins a wheel's requirements with hashes.
 
-    The file can be used on all platforms and with `python` and later versions. It lists the hashes
+    The file can be used on all platforms, and with Python `python` and later. It lists the hashes
     of the wheels that are on the user's index now. If `extra` is given, the requirements of that
     extra are included.
     """
@@ -187,7 +188,7 @@ def _record_hash(content: bytes) -> str:
 
 
 def requirements(wheel: Wheel, extra: str = "") -> tuple[tuple[str, ...], str]:
-    """Return the requirements of a wheel, and its Requires-Python specifier.
+    """Return the requirements of a wheel, and its `Requires-Python` specifier.
 
     If `extra` is given, the requirements of that extra are included.
     """
@@ -230,10 +231,10 @@ def dependencies(
 ) -> tuple[File, ...]:
     """Resolve envbuilder's dependencies, fetch them into the store, and return their files.
 
-    If `extra` is given, the requirements of that extra are included. The versions that are
-    installed on this machine are preferred, because they are known to work. For uv, the locked
-    version is preferred, because a bundle already contains that version. Raise `BuildError` if the
-    dependencies are unavailable.
+    If `extra` is given, the requirements of that extra are included. Versions that are installed on
+    this machine are preferred, because they are known to work. For uv, the locked version is
+    preferred, because a bundle already contains it. Raise `BuildError` if the dependencies are
+    unavailable.
     """
     from envbuilder.packages.python.uv import UnresolvableError, started
 

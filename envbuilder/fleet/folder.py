@@ -1,11 +1,11 @@
-"""The folder of a run, which all nodes can access: the plan, the jobs and their results.
+"""The folder of a run, which all nodes can access: the jobs' scripts, their logs and their results.
 
-scripts/NODE.sbatch      the submitted script
-results/NODE.JOB.json    written by the node at the end of its job
-logs/NODE.JOB.log        the output of the job
-summary.json             the table
+  scripts/NODE.sbatch      the submitted script
+  results/NODE.JOB.json    written by the node at the end of its job
+  logs/NODE.JOB.log        the output of the job
+  summary.json             the summary table
 
-The scripts run as the user, so nobody else may be able to write them or to replace the folder.
+The scripts run as the user, so nobody else may be able to write to them or to replace the folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from envbuilder.fleet.slurm import SUFFIX
 
 SUMMARY = "summary.json"
 _LOG_TAIL = 4096
-"""Number of bytes to read from the end of a job's log, which contains the job's last error."""
+"""Number of bytes to read from the end of a job's log, which contain the job's last error."""
 
 
 def require_path(folder: Path) -> None:
-    """Raise `InvalidError` if a path cannot be written without quotes in an `#SBATCH` line."""
+    """Raise `InvalidError` unless the path can be written without quotes in an `#SBATCH` line."""
     if not re.match(SAFE_FOLDER, str(folder)):
         raise InvalidError(
             f"{folder}: jobs cannot write to a folder with this name",
@@ -40,10 +40,10 @@ def require_path(folder: Path) -> None:
 
 
 def create(folder: Path, scripts: Mapping[str, str]) -> None:
-    """Create the folder of a run with its scripts. `scripts` maps each node to its script.
+    """Create the folder of a run and write its scripts. `scripts` maps each node to its script.
 
     Raise `InvalidError` if the folder already contains a run, or if another user controls its
-    contents. Raise `BuildError` if it cannot be written.
+    contents. Raise `BuildError` if the folder cannot be written.
     """
     with _writing(folder):
         folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -55,19 +55,19 @@ def create(folder: Path, scripts: Mapping[str, str]) -> None:
 
 
 def script(folder: Path, node: str) -> Path:
-    """Return the path of the script for a node."""
+    """Return the path of a node's script."""
     return folder / "scripts" / f"{node}{SUFFIX}"
 
 
 def result_path(folder: Path, node: str, job: str) -> Path:
-    """Return the path of the result that a node's job writes."""
+    """Return the path of the result that a node's job writes to the folder."""
     return folder / "results" / f"{node}.{job}.json"
 
 
 def arrived(folder: Path, expected: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
     """Yield the node and the content of each result that exists. `expected` maps nodes to jobs.
 
-    If a result is too large or cannot be read, yield empty content, which later counts as
+    If a result is too large or cannot be read, yield empty content, which is later treated as
     malformed.
     """
     names = {entry.name for entry in os.scandir(folder / "results")}
@@ -108,7 +108,11 @@ def save(folder: Path, summary: Summary) -> None:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise `BuildError` if the block cannot write the folder, `InvalidError` if a run is in it."""
+    """Turn errors that occur when the block writes to the folder into envbuilder's errors.
+
+    Raise `InvalidError` if the folder already contains a run, and `BuildError` if the folder cannot
+    be written.
+    """
     try:
         yield
     except FileExistsError as error:

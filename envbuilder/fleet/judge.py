@@ -1,7 +1,7 @@
 """Judge each node by its result, then compare it with similar nodes. The code has no side effects.
 
-Each node writes its result to a file. The contents are checked here, because a node may write
-anything.
+Each node writes its result to a file. The contents of that file are checked here, because a node
+may write anything.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from envbuilder.verify.report import model
 from envbuilder.verify.report.regression import MAX_SLOWDOWN
 
 LARGEST = 4 << 20
-"""Maximum size in bytes of the result that a node writes. A typical report has 20,000 to 60,000
+"""Maximum size in bytes of the result that a node writes. A typical report is 20,000 to 60,000
 bytes."""
 LEAST_EQUALS = 3
-"""Minimum number of similar nodes that are needed for a meaningful median."""
+"""Minimum number of similar nodes needed for a meaningful median."""
 _LONGEST_NAME = 80
-"""Maximum number of characters of a name in a node's result."""
+"""Maximum number of characters in a name in a node's result."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """A node's result: its identity, the hardware detected on it, what was done, and any report.
+    """A node's result: its identity, its detected hardware, what was done, and the report, if any.
 
     The identity protects against mistakes, such as two runs that share a folder, but not against a
     node that lies on purpose.
@@ -61,13 +61,15 @@ class Result(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)]
     """The host name that the node itself reports."""
     exit_code: int | None
-    """The exit code of `envbuilder verify`, or None if it was stopped because it took too long."""
+    """The exit code of `envbuilder verify`, or None if the command was stopped because it took too
+    long."""
     message: Annotated[str, Meta(max_length=20_000)]
     """The last lines that `envbuilder verify` printed."""
     seconds: Annotated[float, Meta(ge=0, le=1e9)]
     detected: Detected
     gpus: Annotated[int, Meta(ge=0)] | None
-    """The number of GPUs that the scheduler allocated to the job, or None if it does not say."""
+    """The number of GPUs that the scheduler allocated to the job. None if the scheduler does not
+    report it."""
     report: dict[str, Any] | None
 
 
@@ -77,7 +79,7 @@ def encode(result: Result) -> bytes:
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """A node's table row, with the data that is needed to compare the node with similar ones.
+    """A node's table row, with the data needed to compare the node with similar nodes.
 
     Nodes with the same `kind` are similar. `kind` is None if the node did not pass.
     """
@@ -91,12 +93,15 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 def unexamined(promise: Promise, outcome: Outcome, detail: str, job: str | None = None) -> Judged:
-    """Return the table row of a node that sent no usable result."""
+    """Return the table row of a node that returned no usable result."""
     return Judged(entry=_entry(promise, outcome, detail, job))
 
 
 def examined(promise: Promise, run: str, job: str, content: bytes) -> Judged:
-    """Judge a node by the bytes of its result, which are untrusted."""
+    """Return the judgment of a node by its result.
+
+    `content` is the content of the result file, which is untrusted.
+    """
     try:
         result = _parsed(content, run=run, job=job, node=promise.node)
         report = None if result.report is None else model.check(result.report)
@@ -162,11 +167,11 @@ def _require_agreement(result: Result, report: model.Report | None) -> None:
 
 
 def against_equals(judged: Sequence[Judged]) -> tuple[Entry, ...]:
-    """Return the table rows, each with its epoch time relative to the median of similar nodes.
+    """Return the table rows, each with the epoch time relative to similar nodes.
 
-    Similar nodes have the same profile, backend, framework, device and images. A node that is much
-    slower gets the outcome `slow`. If there are too few similar nodes, the row has no relative
-    time.
+    The epoch time is divided by the median of similar nodes. Similar nodes have the same profile,
+    backend, framework, device and images. A node that is much slower gets the outcome `slow`. If
+    there are too few similar nodes, the row has no relative time.
     """
     groups: dict[tuple[object, ...], list[Judged]] = {}
     for node in judged:
@@ -219,7 +224,7 @@ def _entry(promise: Promise, outcome: Outcome, detail: str, job: str | None) -> 
 
 
 def _without_report(result: Result) -> tuple[Outcome, str]:
-    """Return the outcome of a node that sent no report, and the error on that node."""
+    """Return the outcome of a node that sent no report, and the error that occurred on the node."""
     if result.exit_code is None:
         return "timed-out", f"stopped after {amount(result.seconds)} s"
     # The first line of an error message, or the last line of anything else.
@@ -242,8 +247,8 @@ def _seen(detected: Detected) -> str:
 def of_report(promise: Promise, job: str, report: model.Report, given: int | None = None) -> Judged:
     """Return the table row of a node, based on its report, which has already been checked.
 
-    `given` is the number of GPUs that the scheduler allocated to the job, or None if it does not
-    say.
+    `given` is the number of GPUs that the scheduler allocated to the job, or None if the scheduler
+    does not report it.
     """
     first, warm = report.epoch_seconds
     outcome, detail = _of_report(report)
@@ -280,9 +285,9 @@ def of_report(promise: Promise, job: str, report: model.Report, given: int | Non
 
 
 def _miscounted(promise: Promise, given: int | None, covered: int) -> tuple[Outcome, str] | None:
-    """Return the outcome and its reason if the number of GPUs is wrong, or None if it is right.
+    """Return the outcome and its reason if the number of GPUs is wrong, or None if it is correct.
 
-    Call this only if the node has passed otherwise. Also return None if no number is promised.
+    Also return None if no number is promised. Call this only for a node that has passed otherwise.
     """
     if not promise.gpus_to_prove:
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envbuilder.verify.view import Tone
 
 LONGEST_REASON = 300
-"""Maximum length in characters of untrusted text from a node, a scheduler or an edited summary."""
+"""Maximum number of characters of untrusted text from a node, a scheduler or an edited summary."""
 
 NodeName = Annotated[
     str,
@@ -72,11 +72,11 @@ TONES: dict[Outcome, Tone] = {
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PROVEN = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "good")
 LEFT_OUT = frozenset(outcome for outcome in OUTCOMES if TONES[outcome] == "left")
-"""Outcomes of nodes that got no job. These outcomes do not count as failures."""
+"""Outcomes of nodes for which no job was submitted. These outcomes do not count as failures."""
 
 
 class Resource(Struct, frozen=True, kw_only=True):
-    """A generic resource of a node, such as 8 GPUs of the type h100."""
+    """A generic resource of a node, such as 8 GPUs of type h100."""
 
     name: str
     type: str = ""
@@ -95,7 +95,7 @@ class Node(Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     resources: tuple[Resource, ...] = ()
     reason: str = ""
-    """The reason that an administrator entered for why the node is not usable."""
+    """The reason, entered by an administrator, why the node is not usable."""
 
 
 class Promise(Struct, frozen=True, kw_only=True):
@@ -103,17 +103,18 @@ class Promise(Struct, frozen=True, kw_only=True):
 
     node: NodeName
     profile: types.Name | None = None
-    """The promised profile, or None if the node chooses a profile by what `detect` finds."""
+    """The promised profile, or None if the node chooses a profile based on what `detect` finds."""
     why: str = ""
     """The source of the promise, such as `feature h100`."""
     gpus: Annotated[int, Meta(ge=0)] = 0
     """The number of GPUs on the node that the scheduler offers to jobs."""
     covered: Annotated[int, Meta(ge=0)] | None = None
-    """The number of these GPUs that the verification covers, or None if it covers all of them."""
+    """The number of these GPUs that the verification covers, or None if it covers all of the
+    GPUs."""
 
     @property
     def gpus_to_prove(self) -> int:
-        """The number of GPUs that must be trained on, or 0 if it is unknown or irrelevant."""
+        """The number of GPUs that must be used for training, or 0 if unknown or irrelevant."""
         if self.covered is None:
             return self.gpus
         return self.covered
@@ -132,20 +133,20 @@ class Detected(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """A row of the table: a node, its promise and its result.
 
-    Times are in seconds, and `accuracy` is a fraction. All texts are safe to print, because
+    Times are in seconds, and `accuracy` is a fraction. All strings are safe to print, because
     untrusted text was shortened and stripped of control characters when it was read.
     """
 
     node: NodeName
     outcome: Outcome
     promised: str = ""
-    """The promised profile; empty if the node was to choose a profile."""
+    """The promised profile. Empty if the node was to choose a profile."""
     why: str = ""
     """The source of the promise."""
     device: str = ""
     """The device that did the work. If there is no report, this is the device that was detected."""
     detail: str = ""
-    """The reason for the outcome; empty if the outcome needs no explanation."""
+    """The reason for the outcome. Empty if the outcome needs no explanation."""
     job: JobId | None = None
     profile: str = ""
     """The profile that was verified."""
@@ -160,8 +161,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     gpus: Annotated[int, Meta(ge=0)] | None = None
     """The number of GPUs that passed the verification, or None if there is no passing report."""
     gpus_given: Annotated[int, Meta(ge=0)] | None = None
-    """The number of GPUs on the node that the scheduler offers to jobs, or None if it does not say.
-    """
+    """The number of GPUs on the node that the scheduler offers to jobs, or None if the scheduler
+    does not report it."""
 
     @property
     def partial(self) -> bool:
@@ -174,7 +175,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     run: RunId
     started: str
-    """The time in UTC at which the run started, such as 20261123T091500Z."""
+    """The time in UTC at which the run started, for example 20261123T091500Z."""
     finished: str
     quick: bool
     entries: tuple[Entry, ...]
@@ -188,12 +189,12 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def new_run(stamp: str) -> str:
-    """Return a new id for a run that starts now. `stamp` is the time returned by `stamp_now`."""
+    """Return a new ID for a run that starts now. `stamp` is the time returned by `stamp_now`."""
     return f"{stamp.lower()}-{secrets.token_hex(3)}"
 
 
 def started(run: str) -> str:
-    """Return the time at which a run started, which is part of the run's id."""
+    """Return the time at which a run started, which is part of the run's ID."""
     return run.partition("-")[0].upper()
 
 

@@ -85,7 +85,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def conditions(self) -> str:
-        """The rule's conditions as text."""
+        """The rule's conditions in the form shown to the user."""
         conditions = (("feature", self.feature), ("gres", self.gres), ("node", self.node))
         return ", ".join(f"{name} {value}" for name, value in conditions if value is not None)
 
@@ -106,24 +106,25 @@ class FleetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A site's settings for its cluster, read from `fleet.yaml`."""
 
     profiles: tuple[Rule, ...] = ()
-    """For each node, the first rule that applies to the node decides which profile it must prove.
-    If there are no rules, each node chooses a profile by what it detects."""
+    """Rules that decide which profile each node must prove. The first rule that applies to the node
+    decides. If there are no rules, each node chooses a profile based on what it detects."""
     sbatch: Annotated[tuple[SchedulerOption, ...], Meta(max_length=50)] = ()
-    """Options of sbatch for every job, which become `#SBATCH` lines in the script."""
+    """Options of sbatch for every job. They become `#SBATCH` lines in the script."""
     setup: Annotated[tuple[ShellLine, ...], Meta(max_length=100)] = ()
     """Lines of shell code that every job runs first, such as `module load python`."""
     command: Annotated[tuple[Argument, ...], Meta(max_length=20)] = ()
-    """The command that starts envbuilder on the nodes. By default, it is the command that starts
+    """The command that starts envbuilder on the nodes. The default is the command that starts
     envbuilder on this machine."""
     sif: dict[types.Name, types.AbsolutePath] = {}
-    """For `fleet verify`: profile → the path of its image file. All nodes must be able to access
-    the file and run it with Apptainer."""
+    """Paths of image files for `fleet verify`, by profile. All nodes must be able to access these
+    files and run them with Apptainer."""
 
 
 def read_settings(path: Path) -> FleetSettings:
-    """Read a settings file, which must belong to the user because jobs run shell code from it.
+    """Read a settings file. It must belong to the user, because jobs run shell code from it.
 
-    Raise an `InvalidError` that names the file, line and key, with a suggestion.
+    If a setting is invalid, raise an `InvalidError` that names the file, line and key, and makes a
+    suggestion.
     """
     files.require_own(path)
     text = files.read_text(path)
@@ -135,7 +136,10 @@ def read_settings(path: Path) -> FleetSettings:
 
 
 def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the location, problem and suggestion for each mistake that the types do not catch."""
+    """Yield the location, problem and suggestion for each mistake that the types do not catch.
+
+    A location is a list of keys.
+    """
     for number, rule in enumerate(settings.profiles):
         if not rule.conditions:
             hint = "Add feature:, gres: or node: to name the rule's nodes."
@@ -157,9 +161,9 @@ def _problems(settings: FleetSettings) -> Iterator[tuple[list[str], str, str]]:
 def promised(
     nodes: Iterable[Node], settings: FleetSettings, profile: str | None
 ) -> tuple[tuple[Promise, ...], tuple[Entry, ...]]:
-    """Return the promises of the nodes that get a job, and the table rows of those that get none.
+    """Return the promises of nodes that get a job, and the table rows of nodes that get none.
 
-    If `profile` is given, every node must prove that profile, whatever the settings say.
+    If `profile` is given, every node must prove that profile, regardless of the settings.
     """
     promises: list[Promise] = []
     left_out: list[Entry] = []
@@ -185,7 +189,10 @@ def promised(
 
 
 def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promise | None:
-    """Return what a node must prove, or None if there are rules but none applies to the node."""
+    """Return what a node must prove.
+
+    Return None if there are rules but none of them applies to the node.
+    """
     gpus = sum(r.count for r in node.resources if r.name == "gpu")
     if profile is not None:
         return Promise(node=node.name, profile=profile, why="--profile", gpus=gpus)
@@ -200,13 +207,13 @@ def _promise(node: Node, settings: FleetSettings, profile: str | None) -> Promis
 SAFE_FOLDER = r"^/[A-Za-z0-9._/@+=,~-]*\Z"
 """Pattern for folder names that an `#SBATCH` line can contain without quotes."""
 _START_SECONDS = 120
-"""Seconds to add to the time limit of a job, for its setup and for reporting a time-out."""
+"""Seconds to add to a job's time limit, for its setup and for reporting a timeout."""
 _PASSED_ON = re.compile(
     r"PATH|HOME|LANG|LC_ALL"
     r"|ENVBUILDER_(CACHE_DIR|DATA_DIR|CONFIG_DIR|SHARED_STORE|BASE_IMAGE|TRUSTED_FOLDERS)"
 )
-"""Pattern for the names of the variables that are passed on to jobs. All other variables are left
-out, because other users may be able to read the folder with the scripts."""
+"""Pattern for the names of the variables that are passed on to jobs. All other variables are
+omitted, because other users may be able to read the folder that contains the scripts."""
 
 
 class Common(Struct, frozen=True, kw_only=True):
@@ -220,10 +227,10 @@ class Common(Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
     """Arguments to pass to `envbuilder verify` on each node."""
     project: str | None
-    """The folder that contains the `envbuilder.yaml` of the run, or None outside of a project. Its
-    path is the same on all nodes."""
+    """The folder that contains the run's `envbuilder.yaml`, or None outside a project. The path of
+    the folder is the same on all nodes."""
     sif: dict[str, str]
-    """Profile → the path of its image file."""
+    """Paths of image files, by profile."""
     variables: dict[str, str]
     options: tuple[str, ...]
     """Options to pass to sbatch."""
@@ -248,7 +255,7 @@ class Request(Struct, frozen=True, kw_only=True):
     profile: str | None
     """The profile that every node must prove, or None to follow the settings."""
     patterns: tuple[str, ...]
-    """Patterns for the names of the nodes to verify; empty means all nodes."""
+    """Patterns for the names of the nodes to verify. Empty for all nodes."""
     arguments: tuple[str, ...]
     """Arguments to pass to `envbuilder verify` on each node."""
     quick: bool
@@ -265,7 +272,7 @@ def plan(
     """Return the plan for verifying the requested nodes.
 
     Raise `InvalidError` if there are no nodes, if a pattern matches no node, if a promised profile
-    does not exist, or if image files are given for nodes that choose their profile themselves.
+    does not exist, or if image files are given for nodes that choose their own profile.
     """
     promises, left_out = promised(_chosen(nodes, request.patterns), settings, request.profile)
     if settings.sif and any(promise.profile is None for promise in promises):
@@ -300,8 +307,8 @@ def _counted(promise: Promise, library: Library) -> Promise:
     """Return a copy of a promise with the number of GPUs that the node's verification covers.
 
     Only PyTorch can cover several GPUs (`verify --devices`). A CPU profile covers no GPU. A node
-    that chooses its own profile must cover as many GPUs as with a GPU profile: otherwise, a node
-    that does not see its GPUs would count as a CPU node.
+    that chooses its own profile must cover as many GPUs as with a GPU profile. Otherwise, a node
+    that does not detect its GPUs would count as a CPU node.
     """
     framework = library.framework[0]
     accelerator = ""
@@ -326,7 +333,7 @@ def common(
     environ: Mapping[str, str],
     project: Path | None = None,
 ) -> Common:
-    """Return the settings that all jobs share; `command` starts envbuilder on the nodes."""
+    """Return the settings that all jobs share. `command` starts envbuilder on the nodes."""
     return Common(
         run=run,
         folder=str(folder),
@@ -342,7 +349,10 @@ def common(
 
 
 def time_limit(limit_seconds: int) -> int:
-    """Return the time limit of a job for Slurm, in whole minutes."""
+    """Return a job's time limit for Slurm, in whole minutes.
+
+    `limit_seconds` is the maximum duration of the verification.
+    """
     return math.ceil((limit_seconds + _START_SECONDS) / 60)
 
 

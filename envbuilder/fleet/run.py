@@ -1,4 +1,4 @@
-"""Run a plan: submit a job for each node, follow it, read its result, and write the table."""
+"""Run a plan: submit a job for each node, follow the job, read its result, and write the table."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from envbuilder.fleet.slurm import JobState, RefusedError, Slurm
 _LONGEST_WAIT_SECONDS = 30 * 60
 """Maximum number of seconds to wait for a job to start."""
 SILENT_SECONDS = 600.0
-"""Seconds for which the scheduler may fail to answer before its jobs are given up."""
+"""Number of seconds for which the scheduler may fail to respond before the run gives up on its
+jobs."""
 _GRACE_SECONDS = 120
-"""Seconds that the scheduler may take to end a job after the job's time limit has passed."""
+"""Number of seconds that the scheduler may take to end a job after its time limit."""
 _SETTLE_SECONDS = 60.0
-"""Seconds that a result may take to appear after its job has ended. NFS may take up to 60 s to show
-new files."""
+"""Number of seconds that a result may take to appear after its job has ended. NFS may take up to 60
+s to show new files."""
 _KILLED_SETTLE_SECONDS = 10.0
-"""Seconds that a result may take to appear after its job was killed. Usually, there is no result.
-"""
+"""Number of seconds that a result may take to appear after its job was killed. Usually, there is no
+result."""
 _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 10.0
 """Maximum number of seconds between two checks. The pauses become longer during a run."""
@@ -34,7 +35,7 @@ _LONGEST_PAUSE = 10.0
 
 @dataclass(kw_only=True)
 class _Track:
-    """A job that is being followed, and the times at which it was submitted, started and ended.
+    """A job that is being followed, with the times at which it was submitted, started and ended.
 
     All times are in seconds and come from the same clock.
     """
@@ -47,9 +48,10 @@ class _Track:
     def end(
         self, state: JobState | None, now: float, run_seconds: float
     ) -> tuple[Outcome, str] | None:
-        """Return the outcome and its reason if the job is given up, or None to keep following it.
+        """Return the outcome and its reason if the job must be given up, else None.
 
-        `state` is None if the scheduler does not know the job.
+        None means that the job is still to be followed. `state` is None if the scheduler does not
+        know the job.
         """
         if state is not None and state.phase == "waiting":
             self.ended = None
@@ -73,7 +75,7 @@ class _Track:
 
 
 def _ended(state: JobState | None) -> tuple[Outcome, str]:
-    """Return the outcome and its reason for a job that ended or disappeared without a result."""
+    """Return the outcome and the reason for a job that ended or disappeared without a result."""
     if state is None:
         return "lost", "the scheduler no longer knows the job, and the job reported nothing"
     detail = state.meaning or f"the job ended before it reported ({state.word})"
@@ -107,13 +109,13 @@ class Run:
         self._run_seconds = 60 * planning.time_limit(plan.limit_seconds) + _GRACE_SECONDS
         self._tracks: dict[str, _Track] = {}
         self._refused: dict[str, str] = {}
-        """Node → the reason why sbatch refused the node's job."""
+        """The reason why sbatch refused each node's job, by node."""
         self._verdicts: dict[str, judge.Judged] = {}
 
     def finish(self) -> Summary:
-        """Carry out the plan, write the table to the folder, and return it.
+        """Carry out the plan, write the summary table to the folder, and return it.
 
-        If the user interrupts the run, its own jobs are cancelled, and the table says so.
+        If the user interrupts the run, its jobs are canceled, and the table says so.
         """
         try:
             self._submit()
@@ -124,7 +126,7 @@ class Run:
         return self._save()
 
     def _follow(self) -> None:
-        """Follow all jobs until each of them has a verdict."""
+        """Follow all jobs until every node has a verdict."""
         started = answered = self._now()
         with self._progress.task("verify nodes", len(self._promises), "nodes") as task:
             while self._tracks or self._refused:
@@ -147,7 +149,7 @@ class Run:
                     self._wait(min(_SHORTEST_PAUSE + elapsed / 60, _LONGEST_PAUSE))
 
     def _give_up(self) -> None:
-        """Write the results so far, and cancel the run's jobs because nothing follows them now."""
+        """Write the results so far, and cancel the run's jobs, which are no longer followed."""
         self._collect()
         jobs = [track.job for track in self._tracks.values()]
         for node, promise in self._promises.items():
@@ -188,8 +190,8 @@ class Run:
     def _settle(self, states: Mapping[str, JobState]) -> None:
         """Judge the nodes whose jobs sbatch refused.
 
-        sbatch may report a failure even though the scheduler accepted the job. Such a job is
-        followed instead.
+        sbatch may report a failure even though the scheduler accepted the job. In that case, the
+        job is followed instead.
         """
         # Slurm may list what it refused, too: as a job that failed.
         new = {
@@ -259,7 +261,7 @@ class Run:
 
 
 def _line(entry: Entry) -> str:
-    """Describe the result of a node in one line."""
+    """Return a one-line description of a node's result."""
     seconds = ""
     if entry.epoch_seconds:
         seconds = f", epoch {entry.epoch_seconds:.1f} s"

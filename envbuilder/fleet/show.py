@@ -1,4 +1,4 @@
-"""Show the results of a run on a fleet as a table on the terminal."""
+"""Show the results of a fleet run as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from envbuilder.verify import view
 from envbuilder.verify.view import Section, Word
 
 MOST_ROWS = 60
-"""Maximum number of nodes for which every node gets a row. If there are more nodes, only the
-unproven ones get a row."""
+"""Maximum number of nodes for which every node gets a row. If there are more nodes, only unproven
+nodes get a row."""
 
 
 def print_table(summary: Summary, terminal: Any) -> None:
-    """Print the table, then the remarks on individual nodes and the counts, to a rich console."""
+    """Print the table, the remarks on individual nodes and the counts to a rich console."""
     entries = summary.entries
     everything = len(entries) <= MOST_ROWS
     shown = [entry for entry in entries if everything or entry.outcome not in PROVEN]
@@ -78,7 +78,7 @@ def _remark(terminal: Any, entry: Entry) -> None:
 
 
 def _counts(entries: Sequence[Entry]) -> str:
-    """Return how many nodes have each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
+    """Return the number of nodes for each outcome, such as `3 nodes: 2 verified, 1 wrong`."""
     number = Counter(entry.outcome for entry in entries)
     numbers = ", ".join(f"{number[outcome]} {outcome}" for outcome in OUTCOMES if number[outcome])
     nothing = "; nothing was examined"

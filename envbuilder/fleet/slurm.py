@@ -1,9 +1,9 @@
 """Run Slurm's commands and parse their output.
 
-No command needs Slurm's accounting, which many clusters lack. All output is requested in formats
-that name the fields, which Slurm has supported since version 17. `--json` is not used, because its
-output differs between releases. Names are chosen by administrators, and anyone can write reasons,
-so both are shortened.
+No command needs Slurm's accounting, which many clusters lack. All output is requested with explicit
+format fields, which Slurm has supported since version 17. `--json` is not used, because its output
+differs between releases. Names are chosen by administrators, and anyone can write reasons, so both
+are shortened.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from envbuilder.fleet.model import LONGEST_REASON, JobId, Node, Outcome, Resourc
 SUFFIX = ".sbatch"
 """Suffix of the file names of job scripts."""
 CALL_SECONDS = 60.0
-"""Maximum number of seconds that one command may take. Slurm's own time-outs are 10 to 20 seconds
+"""Maximum number of seconds that one command may take. Slurm's own timeouts are 10 to 20 seconds
 per message."""
 _PREFERENCES = ("SBATCH_", "SINFO_", "SQUEUE_", "SCANCEL_")
 _KEPT_PREFERENCES = frozenset(
     ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 )
 _MOST_CANCELLED = 500
-"""Maximum number of job ids to pass to one call of scancel, so that the command line stays short.
-"""
+"""Maximum number of job IDs to pass to one call of scancel, so that the command line stays
+short."""
 Phase: TypeAlias = Literal["waiting", "running", "ending", "ended"]
 """The phase of a job. In the phase `ending`, the job's script has ended or is being ended, but the
 job still exists."""
@@ -40,10 +40,10 @@ NODE_FORMAT = "%N|%T|%f|%G|%E"
 """Output format for sinfo: name, state, features, generic resources and reason. The reason comes
 last because it may contain any characters."""
 JOB_FORMAT = "%i|%T|%o|%r"
-"""Output format for squeue: id, state, path of the script (which contains no |) and reason."""
+"""Output format for squeue: ID, state, path of the script (which contains no |) and reason."""
 MOST_NODES = 20_000
-"""Maximum number of nodes to accept in sinfo's output. Slurm is known to run with about 15,000
-nodes."""
+"""Maximum number of nodes to accept in sinfo's output. Slurm is known to run on clusters with about
+15,000 nodes."""
 
 _MARKS = "*~#!%$@^-+"
 """The marks that Slurm appends to the state of a node. `*` means that the node does not respond."""
@@ -65,7 +65,8 @@ _WAITING: tuple[Phase, Outcome, str] = ("waiting", "broken", "")
 _ENDING: tuple[Phase, Outcome, str] = ("ending", "broken", "")
 _RUNNING: tuple[Phase, Outcome, str] = ("running", "broken", "")
 """The phase for all other states, including those that newer Slurm releases add. The job is
-followed, and cancelled when its time is over. The outcome is not used if the job disappears."""
+followed, and canceled when its time limit has passed. The outcome is not used if the job
+disappears."""
 _BROKEN: tuple[Phase, Outcome, str] = ("ended", "broken", "")
 JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "PENDING": _WAITING,
@@ -97,9 +98,9 @@ JOB_STATES: dict[str, tuple[Phase, Outcome, str]] = {
     "DEADLINE": ("ended", "timed-out", "ended by the scheduler"),
     "TIMEOUT": ("ended", "timed-out", "ended by the scheduler"),
 }
-"""Slurm's word for a state or flag of a job → the phase, the outcome if there is no result, and
-what the word says about how the job ended. The words are from "Job state codes" on the manual page
-of squeue."""
+"""The phase of a job, its outcome if there is no result, and the meaning of its state, by Slurm's
+word for the state or flag. The meaning describes how the job ended. The words are from "Job state
+codes" in the manual page of squeue."""
 _RESOURCE = re.compile(
     r"([A-Za-z0-9_.-]{1,100})(?::([A-Za-z0-9_.-]{1,100}))??(?::([0-9]{1,9})[KMGTP]?)?"
 )
@@ -115,7 +116,7 @@ class JobState(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     """The node's outcome if the job ended in this state without a result."""
     meaning: str
-    """What the word means for a job that has ended; empty if the job itself failed."""
+    """The meaning of the word for a job that has ended. Empty if the job itself failed."""
     reason: str
     """The reason why the job is waiting or has ended."""
     node: str
@@ -123,7 +124,7 @@ class JobState(Struct, frozen=True, kw_only=True):
 
 
 class RefusedError(Exception):
-    """The scheduler refused a job. The message is the reason that it gave."""
+    """Raised when the scheduler refuses a job. The message is the scheduler's reason."""
 
 
 class Slurm:
@@ -139,7 +140,7 @@ class Slurm:
         return parse_nodes(text)
 
     def submit(self, script: Path) -> str:
-        """Submit a script and return the id of the job. Raise `RefusedError` if it is refused."""
+        """Submit a script and return the ID of the job. Raise `RefusedError` if it is refused."""
         chosen = ("--partition", self._partition) if self._partition else ()
         done = _run("sbatch", "--parsable", *chosen, str(script))
         if done.returncode or done.timed_out:
@@ -151,9 +152,9 @@ class Slurm:
             raise _unexpected("sbatch", done.stdout) from error
 
     def jobs(self, run: str) -> dict[str, JobState]:
-        """Return the jobs of a run by id.
+        """Return the jobs of a run by job ID.
 
-        Slurm forgets a job some minutes after the job ends (MinJobAge).
+        Slurm forgets a job some minutes after the job ends (`MinJobAge`).
         """
         return parse_jobs(
             _checked(
@@ -166,7 +167,7 @@ class Slurm:
         )
 
     def exit_code(self, job: str) -> str:
-        """Return the exit code or signal of a job, or "" if Slurm no longer knows the job."""
+        """Return a job's exit code or signal, or "" if Slurm no longer knows the job."""
         done = _run("scontrol", "--oneliner", "show", "job", job)
         match = re.search(r"\bExitCode=([0-9]+):([0-9]+)", done.stdout)
         if done.returncode or match is None:
@@ -176,7 +177,10 @@ class Slurm:
         return match[1]
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs. scancel fails for jobs that have already ended, which is ignored."""
+        """Cancel jobs.
+
+        Failures of scancel are ignored, because it fails for jobs that have already ended.
+        """
         for first in range(0, len(jobs), _MOST_CANCELLED):
             _run("scancel", *jobs[first : first + _MOST_CANCELLED])
 
@@ -184,8 +188,8 @@ class Slurm:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables for running Slurm's commands.
 
-    Users can set options in variables. These variables override the options in a script, and they
-    hide jobs and nodes from lists. They are therefore removed, except for those that set the
+    Users can set Slurm options in variables. Such variables override the options in a script, and
+    can hide jobs and nodes from lists. Therefore, they are removed, except for those that set the
     account, partition, QOS or reservation.
     """
     return {
@@ -221,7 +225,7 @@ def _why(done: process.Completed) -> str:
 
 
 def job_name(run: str) -> str:
-    """Return the job name that all jobs of a run have in common, and that no other job has."""
+    """Return the job name that all jobs of a run share, and that no other job has."""
     return f"envbuilder-{run}"
 
 
@@ -270,7 +274,7 @@ def _split(text: str) -> list[str]:
 
 
 def _resources(text: str) -> Iterator[Resource]:
-    """Yield the generic resources in a text such as `gpu:h100:8(S:0-1),nvme:2`."""
+    """Yield the generic resources listed in a string such as `gpu:h100:8(S:0-1),nvme:2`."""
     for resource in _split(re.sub(r"\([^)]*\)", "", text)):
         match = _RESOURCE.fullmatch(resource)
         if match:
@@ -278,7 +282,7 @@ def _resources(text: str) -> Iterator[Resource]:
 
 
 def parse_jobs(text: str) -> dict[str, JobState]:
-    """Return the jobs in squeue's output by id."""
+    """Return the jobs in squeue's output, by job ID."""
     states = {}
     for line in filter(None, text.splitlines()):
         fields = line.split("|", 3)
@@ -299,7 +303,7 @@ def parse_jobs(text: str) -> dict[str, JobState]:
 
 
 def given_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return the number of GPUs that a job has on its node, or None if it is unknown.
+    """Return the number of GPUs allocated to a job on its node, or None if it is unknown.
 
     The number is taken from a variable that Slurm has set since version 20.11.
     """

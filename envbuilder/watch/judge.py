@@ -1,7 +1,7 @@
-"""Judge a watched command: whether its work was on the device, and how much time was lost. Pure.
+"""Judge a watched command: whether its work was on the device, and how much time was lost.
 
-The statements in a signed report follow from this judgement: what ran on which device, and what the
-report does not prove.
+The code has no side effects. The statements in a signed report follow from this judgment: what ran
+on which device, and what the report does not prove.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from envbuilder.watch.training import (
 )
 
 FEWER_STEPS = 0.5
-"""Smallest fraction of the busiest rank's steps that every rank must take. Ranks that train
-together take the same number of steps, apart from uneven ends."""
+"""Minimum number of steps that every rank must take, as a fraction of the busiest rank's steps.
+Ranks that train together take the same number of steps, except for a few at the end."""
 LONG_TRAINING = 20.0
-"""Shortest training, in seconds, for which means that are measured from outside are meaningful."""
+"""Minimum duration of a training run, in seconds, for which means measured from outside are
+meaningful."""
 THROTTLED = 0.05
 OTHERS = 0.25
-"""Smallest share of the CPUs' time used by other programs that is reported."""
+"""Minimum share of CPU time used by other programs that is reported."""
 
 
 Rule = Callable[[Run], Iterator[Finding]]
 
 
 def judged(watched: Watched) -> Watched:
-    """Return the report with its verdict and its findings added; the largest loss comes first."""
+    """Return the report with its verdict and its findings, sorted by loss, largest first."""
     run = _run(watched)
     findings: list[Finding] = []
     for rule in RULES:
@@ -55,10 +56,10 @@ def judged(watched: Watched) -> Watched:
 
 
 def _run(watched: Watched) -> Run:
-    """Return a watched command as the rules judge it.
+    """Return a watched command in the form that the rules judge.
 
-    Its trainings are added up, weighted by their work if it is known, and by their times if it is
-    not.
+    Its training processes are combined, weighted by their work if it is known, or else by their
+    duration.
     """
     requested = clipped(watched.requested, NAME)
     weighed = _weighed(watched)
@@ -100,7 +101,8 @@ def _weighed(watched: Watched) -> list[tuple[Observed, float]]:
     """Return the processes that trained, each with its weight.
 
     The weight is the matrix work of all steps, estimated from the sampled steps. If no work was
-    seen for some process, as with compiled code, all weights are seconds of training instead.
+    observed for some process, as with compiled code, the weight of every process is its training
+    time in seconds instead.
     """
     trained = training(watched)
     weights = []
@@ -113,7 +115,7 @@ def _weighed(watched: Watched) -> list[tuple[Observed, float]]:
 
 
 def _lasted(trained: Sequence[Observed]) -> float:
-    """Return the time in seconds during which at least one of the processes took steps."""
+    """Return for how many seconds at least one of the processes was training."""
     total = 0.0
     until = 0.0
     for process in sorted(trained, key=lambda process: process.began):
@@ -124,7 +126,7 @@ def _lasted(trained: Sequence[Observed]) -> float:
 
 
 def _at_once(trained: Sequence[Observed]) -> int:
-    """Return the mean number of processes that took steps at the same time; it is at least 1."""
+    """Return the mean number of processes that trained at the same time, rounded and at least 1."""
     seconds = sum(process.training_seconds for process in trained)
     return max(round(seconds / (_lasted(trained) or math.inf)), 1)
 
@@ -138,7 +140,7 @@ def training(watched: Watched) -> tuple[Observed, ...]:
 def another_environment(watched: Watched) -> str:
     """Return the environment that trained, or was to train, if it is not the profile's environment.
 
-    Return an empty string if it is the profile's.
+    Return an empty string if it is the profile's environment.
     """
     for process in training(watched) or watched.processes:
         if process.environment:
@@ -147,7 +149,7 @@ def another_environment(watched: Watched) -> str:
 
 
 def environment(watched: Watched) -> str:
-    """Return where the training ran: in the profile's environment, or in another one."""
+    """Return text that says whether the training ran in the profile's environment."""
     other = another_environment(watched)
     if other:
         return f"Another environment: {other}"
@@ -157,11 +159,12 @@ def environment(watched: Watched) -> str:
 
 
 def speed(watched: Watched) -> tuple[float, str] | None:
-    """Return the speed of the training and the speed's unit, or None if the speed is not known.
+    """Return the speed of the training and its unit, or None if the speed is not known.
 
-    Tokens or samples are counted over all processes together: the speeds of processes that trained
-    at the same time add up, and processes that trained in turn share the total time. If neither was
-    seen, the speed is the highest number of steps per second of any process.
+    Tokens or samples are counted over all processes together. The speeds of processes that trained
+    at the same time add up, and processes that trained one after another share the total time. If
+    neither tokens nor samples were observed, the speed is the highest number of steps per second of
+    any process.
     """
     trained = [p for p in training(watched) if p.training_seconds > 0]
     seconds = _lasted(trained)
@@ -185,21 +188,21 @@ def device(watched: Watched) -> str:
 
 
 def dtype(watched: Watched) -> str:
-    """Return the dtype in which most of the work was done, or `unknown` if it was not seen."""
+    """Return the dtype in which most of the work was done, or `unknown` if it was not observed."""
     return printable(_most(watched, "dtype"), NAME)
 
 
 def framework(watched: Watched) -> str:
-    """Return the name and version of the framework that trained; empty if none was seen."""
+    """Return the name and version of the framework that trained, or "" if none was observed."""
     for process in training(watched):
         return printable(f"{process.framework} {process.version}", NAME)
     return ""
 
 
 def _most(watched: Watched, field: str) -> str:
-    """Return the value of `field` that most of the matrix work has, or else most parameters.
+    """Return the value of `field` with most of the matrix work or, without work, most parameters.
 
-    Return `unknown` if neither work nor parameters were seen.
+    Return `unknown` if neither work nor parameters were observed.
     """
     pairs: list[tuple[str, float]] = []
     for process, weight in _weighed(watched):
@@ -215,8 +218,8 @@ def _most(watched: Watched, field: str) -> str:
 def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
     """Turn a rule for one process into a rule that judges every process that trained.
 
-    The new rule yields the worst finding of each kind. A finding names its ranks unless it applies
-    to all of them.
+    The new rule yields the worst finding of each kind. A finding names the ranks that it applies
+    to, unless it applies to all of them.
     """
 
     def of_run(run: Run) -> Iterator[Finding]:
@@ -238,8 +241,8 @@ def _each(rule: Callable[[Observed, Run], Iterator[Finding]]) -> Rule:
 def _idle_ranks(run: Run) -> Iterator[Finding]:
     """Yield a finding if some ranks took fewer steps than the others.
 
-    The evidence is the number of steps of each rank. A rank that takes no steps is assumed to have
-    another role, such as an actor beside a learner, and so is a rank whose model has other tensors.
+    The evidence is the number of steps of each rank. A rank that takes no steps, or whose model has
+    other tensors, is assumed to have a different role, such as an actor alongside a learner.
     """
     # A rank's own children inherit its number, and do less than it.
     ordered = sorted(run.watched.processes, key=lambda p: (p.steps or 0, p.seconds))
@@ -319,5 +322,5 @@ CAUSES = {
     "no update": frozenset({"gradients", "not finite"}),
     "not learning": frozenset({"gradients", "no update"}),
 }
-"""For a kind of finding: the kinds of findings that can cause it. If one of these causes is found,
-the finding itself is left out."""
+"""The kinds of findings that can cause a kind of finding, by kind. If one of these causes is found,
+the finding itself is omitted."""

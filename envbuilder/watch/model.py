@@ -1,9 +1,9 @@
-"""The data of a watched training: the form in which files store it, validated on reading.
+"""The data of a watched training run, in the form in which it is stored, validated on reading.
 
 Each process of the command that imports a framework writes an `Observed`. Together with the
-command, the place and the machine's own counters, these make a `Watched`, the report that is kept.
-Both are untrusted, since the script could have written them, so every number and text has a limit
-here.
+command, its location and the machine's own counters, these make a `Watched`, which is the stored
+report. Both are untrusted, since the script could have written them. Therefore, every number and
+string has a limit here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from envbuilder.core.errors import Hint, InvalidError, redacted_values
 PART_BYTES = 256 << 10
 """Maximum size in bytes of the file that one process of the user's command writes."""
 MOST_PROCESSES = 256
-"""Maximum number of processes whose data is read, since the user's command may start any number."""
+"""Maximum number of processes whose data is read, since the user's command may start any number of
+processes."""
 MOST_ROWS = 64
 MOST_LOSSES = 512
-"""Maximum number of losses that a process of the command writes, and of rows in each of the other
-tables."""
+"""Maximum number of losses that one process of the command writes, and maximum number of rows in
+each of the other tables."""
 
 Name = Annotated[str, Meta(max_length=200)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -38,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """The bytes of all tensors of one kind on one device (`cuda:0`) in one dtype (`float32`)."""
+    """The size in bytes of all tensors of one kind with the same device and dtype."""
 
     device: Name
     dtype: Name
@@ -48,8 +49,8 @@ class Placed(Struct, frozen=True, kw_only=True):
 class Work(Struct, frozen=True, kw_only=True):
     """The work of an operator (`aten::addmm`) on one device in one dtype, over all sampled steps.
 
-    `flops` counts matrix products, convolutions and attention, forward and backward. `seconds` is
-    the time that the host's calls took, which is the time of the work itself only on the CPU.
+    `flops` counts matrix products, convolutions and attention, both forward and backward. `seconds`
+    is the time taken by the calls on the host. Only on the CPU is this the time of the work itself.
     """
 
     operator: Name
@@ -58,19 +59,20 @@ class Work(Struct, frozen=True, kw_only=True):
     flops: Count
     seconds: Seconds
     inferred: Count = 0
-    """The part of `flops` that was computed under `no_grad`, for a teacher, an actor or an
+    """The part of `flops` that was computed under `no_grad`, such as for a teacher, an actor or an
     evaluation."""
 
     @property
     def with_gradients(self) -> int:
-        """Return the part of `flops` that was computed with gradients enabled."""
+        """The part of `flops` that was computed with gradients enabled."""
         return max(self.flops - self.inferred, 0)
 
 
 class Copy(Struct, frozen=True, kw_only=True):
     """Copies of tensors of one shape from one device to another, over all sampled steps.
 
-    `where` is the FILE:LINE of the script that copied, or empty if unknown.
+    `where` is the location in the script that made the copies, in the form FILE:LINE, or empty if
+    it is unknown.
     """
 
     source: Name
@@ -80,13 +82,13 @@ class Copy(Struct, frozen=True, kw_only=True):
     shape: Name = ""
     where: Name = ""
     again: Count = 0
-    """Number of calls whose tensor had already been on the target device in the same step."""
+    """Number of calls whose tensor had already been on the target device during the same step."""
 
 
 class Device(Struct, frozen=True, kw_only=True):
     """A device that the framework sees.
 
-    `peak` is the largest number of bytes that the process had allocated on it at one time.
+    `peak` is the largest number of bytes that the process had allocated on the device at one time.
     """
 
     device: Name
@@ -95,12 +97,15 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Loader(Struct, frozen=True, kw_only=True):
-    """All data loaders of a process; `waited` is the time that the training waited for batches."""
+    """The data loaders of a process, taken together.
+
+    `waited` is the time in seconds that the training waited for batches.
+    """
 
     batches: Count
     waited: Seconds
     workers: Count
-    """Number of workers of the data loader that gave the last batch."""
+    """Number of workers of the data loader that provided the last batch."""
 
 
 class Autocast(Struct, frozen=True, kw_only=True):
@@ -112,56 +117,56 @@ class Autocast(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """What was observed of a framework in one process; None stands for what was not observed."""
+    """The observations of a framework in one process. None stands for what was not observed."""
 
     framework: Literal["torch", "jax", "tensorflow"]
     version: Name
     pid: Count
     environment: Name = ""
-    """Folder of the Python environment, if it is not the environment of the report."""
+    """Folder of the Python environment, if it is not the environment that the report is about."""
     rank: Count | None = None
     finished: bool = False
-    """Whether the process wrote its data when it ended. Otherwise, it was killed or is still
+    """Whether the process wrote its data when it ended. If not, it was killed or is still
     running."""
     seconds: Seconds
     """Seconds since the framework was imported."""
     threads: Count | None = None
-    """Number of threads that the framework uses to run one operator on the CPU."""
+    """Number of threads that the framework uses within one operator on the CPU."""
     devices: Annotated[tuple[Device, ...], _Rows] = ()
     peak_rss: Count = 0
     optimizers: Count | None = None
     steps: Count | None = None
     began: Moment = 0.0
-    """Time of the first step or, if no step was seen, time of the framework's import."""
+    """Time of the first step or, if no step was observed, of the framework's import."""
     training_seconds: Seconds = 0.0
-    """Seconds from the first step to the last one."""
+    """Seconds from the first step to the last."""
     samples: Count | None = None
-    """Number of samples in the batches that data loaders gave during the training."""
+    """Number of samples in the batches that data loaders provided during the training."""
     tokens: Count | None = None
     loader: Loader | None = None
     windows: Count = 0
-    """Number of sampled steps; `work` and `copies` are sums over them."""
+    """Number of sampled steps. `work` and `copies` are sums over these steps."""
     window_seconds: Seconds = 0.0
     overhead_seconds: Seconds = 0.0
-    """Estimated time that the observation itself took, in seconds."""
+    """Estimated time in seconds that the observation itself took."""
     parameters: Annotated[tuple[Placed, ...], _Rows] = ()
     trainable: Count | None = None
     """Number of parameters in the optimizers that require gradients."""
     without_gradient: Count | None = None
     """Number of trainable parameters that had no gradient in any examined step."""
     gradient_looks: Count = 0
-    """Number of steps in which gradients were examined: many at first, until all parameters had
-    one."""
+    """Number of steps in which gradients were examined. At first, many steps are examined, until
+    all parameters have had a gradient."""
     newest_gradient: Count = 0
-    """Number of the examination in which the last parameter to get its first gradient got it. The
-    number is high if parts of the model are used in turn."""
+    """Value of `gradient_looks` when a parameter last received its first gradient. It is high if
+    parts of the model are used in turn."""
     unchanged_updates: Count = 0
-    """Number of comparisons, counted back from the latest, in which no compared parameter had
-    changed although it had a gradient."""
+    """Number of most recent comparisons in a row in which no compared parameter had changed
+    although it had a gradient."""
     changed_at: Count = 0
-    """The last step in which a compared parameter was seen to change."""
+    """The last step in which a compared parameter was observed to change."""
     classes: Count = 0
-    """Number of different labels that cross entropy received in sampled steps."""
+    """Number of distinct labels that cross entropy received in sampled steps."""
     labels: Count = 0
     evaluating: Count = 0
     """Number of sampled steps in which all models with dropout or batch normalization were in
@@ -171,17 +176,17 @@ class Observed(Struct, frozen=True, kw_only=True):
     work: Annotated[tuple[Work, ...], _Rows] = ()
     copies: Annotated[tuple[Copy, ...], _Rows] = ()
     fallbacks: Annotated[tuple[Name, ...], _Rows] = ()
-    """Operators that, according to the framework, ran on the CPU because the device does not have
-    them."""
+    """Operators that, according to the framework, ran on the CPU because the device does not
+    support them."""
     autocast: Autocast = Autocast()
     losses: Annotated[tuple[tuple[Count, float | None], ...], Meta(max_length=MOST_LOSSES)] = ()
-    """Number and loss of each sampled step; the loss is None if it was not finite."""
+    """Step number and loss of each sampled step. The loss is None if it was not finite."""
     unseen: Annotated[tuple[Name, ...], _Rows] = ()
     """Sentences that say what could not be observed."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """An accelerator as its driver describes it; the values are means over the training."""
+    """An accelerator as its driver describes it. The values are means over the training run."""
 
     index: Count
     name: Name
@@ -190,13 +195,13 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """The operating system's counters during the training; seconds are CPU seconds."""
+    """The operating system's counters during the training run. Seconds are CPU seconds."""
 
     cpus: Count
     quota: float | None = None
     throttled_seconds: Seconds | None = None
     other_seconds: Seconds | None = None
-    """CPU seconds used by programs that do not belong to the command."""
+    """CPU seconds used by programs that are not part of the command."""
     gpus: Annotated[tuple[Gpu, ...], _Rows] = ()
 
 
@@ -204,13 +209,13 @@ class Source(Struct, frozen=True, kw_only=True):
     """The project's commit, and whether its files matched the commit when the command started."""
 
     environment: Name = ""
-    """Name of the project's environment; empty for `default`."""
+    """Name of the project's environment. Empty for the environment `default`."""
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40,64}\Z")] | None = None
     is_clean: bool | None = None
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A problem or lost time: a sentence that says what was measured, and advice on what to do."""
+    """A problem or lost time: a sentence that says what was measured, and advice."""
 
     kind: Name
     says: Annotated[str, Meta(max_length=500)]
@@ -226,15 +231,15 @@ class Watched(Struct, frozen=True, kw_only=True):
     kind: Literal["watch"] = "watch"
     envbuilder: Name
     time: Name
-    """Time at which the command started, as `core.text.stamp_now` writes it."""
+    """Time at which the command started, in the format of `core.text.stamp_now`."""
     host: Name
     command: Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(max_length=200)]
-    """The command; values of arguments that look like secrets have been replaced."""
+    """The command. Argument values that look like secrets have been replaced."""
     profile: Name
     backend: Name
     fingerprint: Name
-    """Fingerprint of the environment. This field and `lock` are empty if another environment
-    trained."""
+    """Fingerprint of the environment. This field and `lock` are empty if the training ran in
+    another environment."""
     lock: Name
     """The lock's sha256."""
     project: Source = Source()
@@ -245,16 +250,16 @@ class Watched(Struct, frozen=True, kw_only=True):
     machine: Machine
     processes: Annotated[tuple[Observed, ...], Meta(max_length=MOST_PROCESSES)] = ()
     left_out: Count = 0
-    """Number of processes that are left out because there were more than `MOST_PROCESSES`, or
+    """Number of processes that were omitted because there were more than `MOST_PROCESSES` or
     because their file was damaged."""
     on_device: bool | None = None
-    """Whether the work was on the requested device; None if that was not seen."""
+    """Whether the work was on the requested device. None if that was not observed."""
     findings: Annotated[tuple[Finding, ...], _Rows] = ()
-    """Findings, largest loss first."""
+    """Findings, sorted by loss, largest first."""
 
 
 is_report = console.has_keys("schema", "kind", "processes", "findings")
-"""A function that returns whether a file's content is the report of a watched training, intact or
+"""Function that returns whether a file's content is the report of a watched training run, intact or
 damaged."""
 
 
@@ -266,8 +271,8 @@ def encoded(watched: Watched) -> str:
 def readable(watched: Watched) -> Watched:
     """Return the report in a form that can be stored and read back.
 
-    Credentials are removed. Processes are removed, too, if the report would otherwise be too large
-    to be read.
+    Credentials are removed. If the report would otherwise be too large to be read, processes are
+    removed as well.
     """
     watched = decoding.convert(redacted_values(msgspec.to_builtins(watched)), Watched)
     while watched.processes:
@@ -285,12 +290,12 @@ def readable(watched: Watched) -> Watched:
 
 
 def read(path: Path) -> Watched:
-    """Read a stored report; raise `InvalidError` if it is damaged or of another kind."""
+    """Read a stored report. Raise `InvalidError` if it is damaged or of another kind."""
     return parsed(files.read_named(path, decoding.LARGEST), path)
 
 
 def parsed(content: bytes, path: Path) -> Watched:
-    """Parse a file's content as a report; raise `InvalidError` if it is not a valid one."""
+    """Parse a file's content as a report. Raise `InvalidError` if it is not a valid report."""
     try:
         return _decoded(content, Watched)
     except (ValueError, RecursionError) as error:

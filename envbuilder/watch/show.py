@@ -1,4 +1,4 @@
-"""Show a watched training: as text after the command's own output, or as a page."""
+"""Show a watched training run: as text after the command's own output, or as a page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from envbuilder.watch.training import WAITING, WAITING_TOTAL, totals
 
 ADVICE = "This is advice, not proof: it is what a hook saw in the script, which could lie."
 MOST_SHOWN = 6
-"""Maximum number of findings, shares and sentences to show."""
+"""Maximum number of findings, of shares and of sentences to show."""
 
 
 def verdict(watched: model.Watched) -> str:
-    """Return a line that says which device did the work, and whether that is the requested one."""
+    """Return a line that says which device did the work, and whether it is the requested device."""
     where = judge.device(watched)
     if watched.on_device is None:
         if judge.training(watched):
@@ -37,13 +37,13 @@ def verdict(watched: model.Watched) -> str:
 
 
 def facts(watched: model.Watched) -> list[Fact]:
-    """Return the facts measured over all processes together; empty if no process trained."""
+    """Return the facts measured over all processes together. Empty if no process trained."""
     trained = judge.training(watched)
     return [fact for fact in _facts(watched, trained) if fact.value] if trained else []
 
 
 def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterator[Fact]:
-    """Yield the facts to show; a fact that was not observed has an empty value."""
+    """Yield the facts to show. A fact that was not observed has an empty value."""
     longest = max(trained, key=lambda p: p.training_seconds)
     seconds = longest.training_seconds or math.inf
     yield Fact("Framework", judge.framework(watched))
@@ -80,7 +80,7 @@ def _facts(watched: model.Watched, trained: Sequence[model.Observed]) -> Iterato
 
 
 def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes") -> str:
-    """Return each device and dtype in `table` with its share of all `field`, largest first."""
+    """Return each device and dtype in `table` with its percentage of all `field`, largest first."""
     rows = chain.from_iterable(getattr(process, table) for process in trained)
     sums = totals((f"{row.device} {row.dtype}", getattr(row, field)) for row in rows)
     total = sum(size for _, size in sums)
@@ -88,7 +88,7 @@ def _shares(trained: Sequence[model.Observed], table: str, field: str = "bytes")
 
 
 def unseen(watched: model.Watched) -> list[str]:
-    """Return the sentences that say what could not be observed, each one once."""
+    """Return the sentences that say what could not be observed, without duplicates."""
     sentences = list(chain.from_iterable(p.unseen for p in watched.processes))
     if watched.left_out:
         sentences.append(f"{counted(watched.left_out, 'process')} not included")
@@ -100,7 +100,7 @@ _STATES: dict[bool | None, tuple[Literal["passed", "failed", "skipped"], str]] =
     False: ("failed", "bold red"),
     None: ("skipped", "bold yellow"),
 }
-"""For whether the work was on the requested device: the state and the style of the verdict."""
+"""The state and the style of the verdict, by whether the work was on the requested device."""
 
 
 def show(watched: model.Watched, changes: Sequence[str], out: Any) -> None:

@@ -1,8 +1,8 @@
-"""Rules that judge what was measured in one process of a training run. Pure.
+"""Rules that judge what was measured in one process of a training run. They have no side effects.
 
-Each rule needs a measurement: what was not measured is neither blamed nor assumed to be right.
-Rules stay silent when in doubt, because a sentence that blames an honest training costs more trust
-than a loss that is not mentioned.
+Each rule needs a measurement: anything that was not measured is neither criticized nor assumed to
+be right. When in doubt, rules report nothing, because a sentence that wrongly criticizes a training
+run costs more trust than a loss that is not mentioned.
 """
 
 from __future__ import annotations
@@ -22,76 +22,80 @@ from envbuilder.watch.model import Copy, Finding, Observed, Placed, Watched, Wor
 
 _Key = TypeVar("_Key")
 NONE_THERE = 0.01
-"""Smallest share of the work that is treated as work on a device. A smaller share may belong to a
-metric or to the tensor of a seed."""
+"""Minimum share of the work that is treated as work on a device. A smaller share may come from a
+metric or a seed's tensor."""
 MOSTLY = 0.5
-"""Smallest share of the work on the device at which the work as a whole counts as being there."""
+"""Minimum share of the work on the device at which the work as a whole is considered to be on the
+device."""
 LEFT_BEHIND = 1e-4
 LEFT_BEHIND_BYTES = 64
-"""Smallest share and smallest size in bytes of misplaced parameters that are reported. Fewer
-parameters do no harm: a temperature, for example, is one number."""
+"""Minimum size in bytes of misplaced parameters that are reported. `LEFT_BEHIND` is their minimum
+share. Fewer parameters do no harm. For example, a temperature is a single number."""
 CPU_WORK = 0.2
-"""Smallest share of matrix work on the CPU that is reported even if no parameters are on the CPU. A
-smaller share may be due to augmentation or metrics."""
+"""Minimum share of matrix work on the CPU that is reported even if no parameters are on the CPU. A
+smaller share may come from augmentation or metrics."""
 NOT_ON_DEVICE_LOST = 0.9
-"""Share of the time assumed to be lost. It was not measured: an accelerator trains at least about
-ten times as fast."""
+"""Share of the time assumed to be lost if the work is not on the device. It is not measured. An
+accelerator trains at least about ten times as fast."""
 DOUBLE = 0.1
-"""Smallest share of work or parameters in float64 that is reported. A loss that is summed in
-float64 causes a smaller share."""
+"""Minimum share of work or parameters in float64 that is reported. A loss that is summed in float64
+causes a smaller share."""
 DOUBLE_LOST = 0.5
-"""Share of the time that is lost by work in float64: its rate is half that of float32 on CPUs and
-data centre GPUs, and an eighth or less on other GPUs."""
+"""Share of the time that work in float64 loses. Its speed is half that of float32 on CPUs and data
+center GPUs, and an eighth or less on other GPUs."""
 UNSCALED = 0.5
-"""Smallest share of matrix work in float32 under autocast that is reported. The operators that
+"""Minimum share of matrix work in float32 under autocast that is reported. The operators that
 autocast leaves in float32 do no matrix work."""
 AUTOCAST_LOST = 0.3
 WAITING = 0.2
-"""Smallest share of the training's time spent waiting for batches that is reported."""
+"""Minimum share of the training time spent waiting for batches that is reported."""
 WAITING_BATCH = 0.005
 WAITING_TOTAL = 2.0
-"""Shortest waiting times in seconds that are reported, per batch and in total. Handing over a batch
-from a worker takes a millisecond or two; starting a worker takes longer."""
+"""Minimum total waiting time, in seconds, that is reported. `WAITING_BATCH` is the minimum per
+batch. Handing over a batch from a worker takes one or two milliseconds. Starting a worker takes
+longer."""
 MOST_WORKERS = 8
-"""Maximum number of workers that the advice recommends; more workers rarely help a single process.
-"""
+"""Maximum number of workers that the advice recommends. More workers rarely help a single
+process."""
 COPY_BYTES = 1024
-"""Smallest size in bytes of a tensor whose copies are reported; smaller tensors are labels and
+"""Minimum size in bytes of a tensor whose copies are reported. Smaller tensors are labels and
 metrics."""
 COPY_RATE = 1e10
 """Assumed speed of copies from ordinary memory over PCIe, in bytes per second."""
 LEAST_LOOKS = 16
-"""Smallest number of examined steps after which a missing gradient is reported. The experts of a
+"""Minimum number of examined steps after which a missing gradient is reported. The experts in a
 mixture get their first gradient sooner."""
 IN_TURN = 0.5
-"""A share of the examined steps. If some parameter got its first gradient only after this share,
-more parameters will probably follow, and nothing is reported."""
+"""Share of the examined steps. If some parameter got its first gradient only after this share, more
+parameters will probably follow, so nothing is reported."""
 SHORT_STEP = 0.02
-"""Duration of a step in seconds. A single sample per step is not reported if steps take longer,
-because they have enough to do."""
+"""Maximum duration of a step, in seconds, at which training with a single sample per step is
+reported. Longer steps have enough work to do."""
 EVALUATING_LOST = 0.2
 SINGLE_LOST = 0.5
-"""Shares of the time assumed to be lost by training in `eval()` mode and with single samples;
-neither was measured."""
+"""Share of the time assumed to be lost by training with single samples. `EVALUATING_LOST` is the
+share for training in `eval()` mode. Neither was measured."""
 LEAST_UPDATES = 2
 LEAST_WINDOWS = 2
-"""Smallest number of compared updates, and of sampled steps, that must agree."""
+"""Minimum number of sampled steps that must agree. `LEAST_UPDATES` is the minimum number of
+compared updates."""
 LEAST_LOSSES = 64
 LEAST_STEPS = 200
 LABELS = 3
-"""Smallest number of labels per class at which the number of classes counts as known."""
+"""Minimum number of labels per class at which the number of classes is considered to be known."""
 NEAR_CHANCE = 0.04
 STILL = 0.99
-"""If a loss ends below this fraction of the loss of guessing, it has begun to fall."""
+"""Fraction of the loss of guessing. A loss that ends below this fraction has begun to fall."""
 STEADY = 0.05
-"""Largest standard deviation of the losses, relative to the loss of guessing, at which they count
-as standing still. The deviation is larger once the model knows some samples."""
+"""Maximum standard deviation of the losses, relative to the loss of guessing, at which the losses
+are considered constant. The deviation is larger once the model has learned some samples."""
 LARGEST_LOSS = 1e30
-"""Losses of at least this value, which the user's script may report, say nothing about learning."""
+"""Minimum loss that is ignored. The user's script may report such losses, but they say nothing
+about learning."""
 NAME = 60
 SENTENCE = 500
-"""Maximum number of characters of a name that the script wrote, and of a sentence that contains
-such names."""
+"""Maximum number of characters of a sentence that contains names written by the script. `NAME` is
+the maximum for such a name."""
 _USELESS = 1.0
 _MOVES = {
     "torch": 'Write `model.to("{torch}")` before the optimizer is made, and for each batch'
@@ -105,7 +109,7 @@ _MOVES = {
         ' environment, and remove `tf.device("/CPU:0")` from the script.'
     ),
 }
-"""For each framework, advice on how to put the work on the device."""
+"""Advice on how to move the work to the device, by framework."""
 _LOADING = (
     "Load batches in other processes: `DataLoader(…, num_workers={most})`.",
     (
@@ -117,19 +121,20 @@ _LOADING = (
         " and do the rest of the preparation on whole batches."
     ),
 )
-"""Advice for a training run that waits for data: without workers, with some workers, and with as
-many workers as can help."""
+"""Advice for a training run that waits for data. The three entries are for a run without workers,
+with some workers, and with as many workers as can help."""
 _FINDS_NAN = {
     "torch": "torch.autograd.set_detect_anomaly(True)",
     "jax": 'jax.config.update("jax_debug_nans", True)',
     "tensorflow": "tf.debugging.enable_check_numerics()",
 }
 STANDING_STILL_LOST = 0.3
-"""Share of the time assumed to be lost. It was not measured, and may be everything or nothing."""
+"""Share of the time assumed to be lost if the loss does not fall. It was not measured. The actual
+share may be everything or nothing."""
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A watched command, as the rules judge it."""
+    """A watched command in the form that the rules judge."""
 
     watched: Watched
     trained: tuple[Observed, ...]
@@ -140,7 +145,7 @@ class Run(Struct, frozen=True, kw_only=True):
     cpus_each: int
     """Number of CPUs for each of the processes that train at the same time."""
     needed: int
-    """Number of CPUs that the trainings and their data loaders keep busy."""
+    """Number of CPUs that the training processes and their data loaders keep busy."""
     others: float
     """Share of the machine's CPUs that other programs used, or 0 if there were enough CPUs for
     everything."""
@@ -148,7 +153,10 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def is_on(device: str, requested: str) -> bool:
-    """Return whether a device, named as the framework does (`cuda:0`), is of the requested kind."""
+    """Return whether a device is of the requested kind.
+
+    `device` is the framework's name for the device, such as `cuda:0`.
+    """
     kind = requested.partition(":")[0]
     names = {kind}
     if kind in ACCELERATORS and kind != "cpu":
@@ -159,8 +167,8 @@ def is_on(device: str, requested: str) -> bool:
 def device_share(process: Observed, requested: str) -> float | None:
     """Return the share of a process's work on the requested kind of device, or None if unknown.
 
-    The share is that of the matrix work if any was seen. Otherwise it is that of the parameters,
-    since nothing else can be seen of compiled code.
+    The share is based on the matrix work if any was observed. Otherwise, it is based on the
+    parameters, because nothing else can be observed of compiled code.
     """
     share = share_of(process.work, "flops", lambda row: is_on(row.device, requested))
     if share is None:
@@ -173,7 +181,7 @@ def device_share(process: Observed, requested: str) -> float | None:
 
 
 def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> float | None:
-    """Return the share of the rows for which `counts` is true, weighted by their field `size`.
+    """Return the share of the rows for which `counts` returns true, weighted by their field `size`.
 
     Return None if that field is zero in all rows.
     """
@@ -188,7 +196,7 @@ def share_of(rows: Iterable[Any], size: str, counts: Callable[[Any], bool]) -> f
 
 
 def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
-    """Return each key with the sum of its numbers, largest sum first, without sums of zero."""
+    """Return each key with the sum of its numbers, largest sum first. Sums of zero are omitted."""
     sums = defaultdict[_Key, float](int)
     for key, number in pairs:
         sums[key] += number
@@ -196,7 +204,7 @@ def totals(pairs: Iterable[tuple[_Key, float]]) -> list[tuple[_Key, float]]:
 
 
 def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
-    """Return a finding whose texts and loss are cut to the limits that apply in a report."""
+    """Return a finding whose texts and lost share are limited to what a report allows."""
     return Finding(
         kind=kind,
         says=clipped(says, SENTENCE),
@@ -206,7 +214,7 @@ def finding(kind: str, says: str, advice: str, lost: float) -> Finding:
 
 
 def devices(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield a finding if the work, or part of it, was not done on the requested device."""
+    """Yield a finding if all or part of the work was not done on the requested device."""
     requested = run.requested
     share = device_share(process, requested)
     if share is None:
@@ -248,12 +256,12 @@ def _in_steps(process: Observed) -> str:
 
 
 def _torch(requested: str) -> str:
-    """Return torch's name for a requested device."""
+    """Return PyTorch's name for a requested device."""
     return ACCELERATORS[requested].device if requested in ACCELERATORS else requested
 
 
 def _at(copies: Sequence[Copy]) -> str:
-    """Return a phrase that names the lines of the script that made most of these copies."""
+    """Return a phrase that names the lines of the script that copied the most data."""
     lines = totals((copy.where, copy.bytes) for copy in copies if copy.where)
     return f"at {first([where for where, _ in lines], 3)}" if lines else "in a library"
 
@@ -284,7 +292,7 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if autocast or a gradient scaler is used, but the work is in float32.
 
     The evidence is the dtypes of the work done with gradients. The finding is wrong if autocast is
-    meant for a teacher or an evaluation. The rule stays silent if autocast took effect in work
+    intended for a teacher or an evaluation. Nothing is reported if autocast took effect in work
     without gradients.
     """
     asked = process.autocast
@@ -310,8 +318,8 @@ def autocast(process: Observed, run: Run) -> Iterator[Finding]:
 def waiting(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if the training waited for its data.
 
-    The evidence is the time that the loaders took to give each batch. The cause that the finding
-    names is wrong if other programs used the CPUs; the sentence then says so.
+    The evidence is the time that the loaders took to provide each batch. The cause named in the
+    finding is wrong if other programs used the CPUs. In that case, the finding says so.
     """
     loader = process.loader
     if loader is None or not loader.batches or not process.training_seconds:
@@ -337,8 +345,8 @@ def waiting(process: Observed, run: Run) -> Iterator[Finding]:
 def copies(process: Observed, run: Run) -> Iterator[Finding]:
     """Yield a finding if tensors were copied to the device although they were already there.
 
-    The evidence is that the same tensor was copied to the device earlier in the same step, or came
-    from a tensor on the device that still exists. The finding is wrong if the earlier copy was
+    The evidence is that the same tensor was copied to the device earlier in the same step, or was
+    made from a tensor on the device that still exists. The finding is wrong if the earlier copy was
     freed in between.
     """
     large = [copy for copy in process.copies if copy.bytes >= COPY_BYTES * copy.calls]
@@ -366,9 +374,9 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if some parameters never get a gradient.
 
     The evidence is that the parameters had no gradient in any examined step, and that many steps
-    were examined. Nothing is reported if steps change parameters although none has a gradient,
-    because a library may then keep the gradients elsewhere. Nothing is reported either if some
-    parameter got its first gradient late, because parts of the model are then used in turn.
+    were examined. Nothing is reported if steps change parameters although no parameter has a
+    gradient, because a library may then keep the gradients elsewhere. Nothing is reported either if
+    some parameter got its first gradient late, because parts of the model are then used in turn.
     """
     trainable = process.trainable or 0
     without = min(process.without_gradient or 0, trainable)
@@ -391,9 +399,9 @@ def gradients(process: Observed, _: Run) -> Iterator[Finding]:
 def updates(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if the optimizer's steps change nothing.
 
-    The evidence is that no compared number with a gradient changed in the last comparisons, which
-    cover most of the training. Nothing is reported if there are several optimizers, because one of
-    them may have its turn later.
+    The evidence is that no compared parameter with a gradient changed in the last comparisons,
+    which cover most of the training. Nothing is reported if there are several optimizers, because
+    another optimizer may take its turn later.
     """
     share = 1 - min(process.changed_at / max(process.steps or 0, 1), 1.0)
     still = process.unchanged_updates
@@ -415,8 +423,8 @@ def modules(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if models were trained in `eval()` mode, or with one sample at a time.
 
     The evidence covers all models that an optimizer trains, in every sampled step. The finding is
-    wrong if the user intends either. Training with one sample is assumed to be intended for texts
-    and for long steps.
+    wrong if the user intends either. Training with one sample at a time is assumed to be intended
+    for text data and for long steps.
     """
     windows = process.windows
     if process.evaluating == windows >= LEAST_WINDOWS:
@@ -441,7 +449,7 @@ def modules(process: Observed, _: Run) -> Iterator[Finding]:
 
 
 def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
-    """Yield a finding if operators ran on the CPU because the device does not have them."""
+    """Yield a finding if operators ran on the CPU because the device does not support them."""
     if not process.fallbacks:
         return
     # The host waits for it.
@@ -460,9 +468,9 @@ def fallbacks(process: Observed, run: Run) -> Iterator[Finding]:
 def losses(process: Observed, _: Run) -> Iterator[Finding]:
     """Yield a finding if the loss was not finite, or if it stays at the level of guessing.
 
-    That level is the logarithm of the number of classes that cross entropy saw. The finding is
-    wrong for a long training that learns nothing at first. The rule stays silent if the loss falls
-    at all.
+    The level of guessing is the logarithm of the number of classes that cross entropy received. The
+    finding is wrong for a long training run that learns nothing at first. Nothing is reported if
+    the loss falls at all.
     """
     pairs = process.losses
     lost = [step for step, loss in pairs if loss is None]

@@ -251,7 +251,7 @@ def _rows(archive: zipfile.ZipFile, record: str) -> dict[str, list[str]]:
 
 
 def _is_plain(entry: zipfile.ZipInfo) -> bool:
-    """Return whether a file is installed unchanged and can be read by this module."""
+    """Return whether the file is installed unchanged and can be read by this module."""
     folder, _, rest = entry.filename.partition("/")
     parts = entry.filename.split("/")
     return (
@@ -265,13 +265,16 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 
 def _is_readable(entry: zipfile.ZipInfo) -> bool:
-    """Return whether this module can read a file: it is stored or deflated, and not encrypted."""
+    """Return whether this module can read the file.
+
+    It can read files that are stored or deflated, and not encrypted.
+    """
     known = entry.compress_type in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
     return known and not entry.flag_bits & _ENCRYPTED
 
 
 def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
-    """Decompress deflated bytes, and yield their content in pieces of limited size."""
+    """Decompress deflated data, and yield the result in pieces of limited size."""
     inflate = lib.decompressobj(-lib.MAX_WBITS)
     for piece in packed:
         rest = piece
@@ -286,7 +289,10 @@ def _inflated(packed: Iterable[bytes], lib: Any) -> Iterator[bytes]:
 
 @cache
 def _zlib() -> Any:
-    """Return the zlib module to use: Intel's ISA-L if installed, since it takes half the time."""
+    """Return the zlib module to use.
+
+    This is Intel's ISA-L if it is installed, because it takes half the time.
+    """
     try:
         from isal import isal_zlib
     except ImportError:  # there are no wheels of it for other processors
@@ -309,7 +315,8 @@ def recorded_paths(name: str, env: Path, site: str, record: str) -> tuple[str, .
     """Return the sorted paths in an installed wheel's RECORD, relative to the environment `env`.
 
     `site` and `record` are the paths of site-packages and of RECORD, relative to the environment.
-    Raise `BuildError`, which names the wheel as `name`, if a path is outside the environment.
+    Raise `BuildError` if a path is outside the environment. `name` is the wheel's name in the error
+    message.
     """
     paths: set[str] = set()
     with (env / record).open(newline="", encoding="utf-8") as stream:
@@ -332,7 +339,7 @@ class Python(Struct, frozen=True, kw_only=True):
 
     @property
     def site(self) -> str:
-        """The path of site-packages in environments for this Python, relative to their prefix."""
+        """The path of site-packages in this Python's environments, relative to their prefix."""
         return f"lib/python{self.version.rpartition('.')[0]}/site-packages"
 
 
@@ -350,7 +357,7 @@ class Stage(Struct, frozen=True):
         return self._folder / "env"
 
     def make(self) -> None:
-        """Make an environment without packages, which contains only the interpreter's files."""
+        """Create an environment without packages, which contains only the interpreter's files."""
         interpreter = self._folder / "python"
         self._answer(interpreter, virtual=False)
         self._run(
@@ -372,7 +379,7 @@ class Stage(Struct, frozen=True):
         )
 
     def install(self, wheels: Sequence[File], folder: Path) -> None:
-        """Install wheels into the environment; `folder` contains them under their file names."""
+        """Install wheels into the environment. `folder` contains the wheel files."""
         path = self._folder / "requirements.txt"
         path.write_text(requirements(wheels, folder))
         interpreter = self.env / "bin" / "python"
@@ -477,12 +484,12 @@ because an image can have at most `MOST_LAYERS` layers."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """The content of a single layer of wheels."""
+    """The content of one layer of wheels."""
 
     wheels: tuple[File, ...]
     files: tuple[str, ...] = ()
-    """The files in the layer, which are all from its only wheel. If empty, the layer contains all
-    files of its wheels except those in `without`."""
+    """The files in the layer, all of which come from its only wheel. If empty, the layer contains
+    all files of its wheels except those in `without`."""
     without: tuple[str, ...] = ()
     reason: str
     """The reason why the layer exists, in a few words."""
@@ -494,12 +501,12 @@ def parts(
     split: Callable[[File], Sequence[tuple[str, ...]]],
     room: int,
 ) -> list[Part]:
-    """Return the content of the layers for the wheels, bottom layer first.
+    """Return the content of each layer for the wheels, bottom layer first.
 
-    Each large wheel gets its own layers, and all other wheels share one last layer. The largest
-    wheels are lowest, because an engine unpacks a layer again if a layer below it changed. `split`
-    returns the groups that `cut` yields for a large wheel. `room` is the maximum number of layers,
-    not counting the last one.
+    Each large wheel gets one or more layers of its own, and all other wheels share one last layer.
+    The largest wheels are in the lowest layers, because an engine unpacks a layer again if a layer
+    below it changed. `split` returns the groups that `cut` yields for a large wheel. `room` is the
+    maximum number of layers, not counting the last one.
     """
     ranked = sorted(wheels, key=lambda w: (-sizes[w.sha256], w.sha256))
     large = [w for w in ranked if sizes[w.sha256] >= LARGE][: max(room, 0)]
@@ -521,12 +528,12 @@ def parts(
 
 
 def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
-    """Yield groups of a wheel's files, one group per layer. The files left over are in no group.
+    """Yield groups of a wheel's files, one group per layer. Any remaining files are in no group.
 
     Full groups come first, in the order of their paths. They are followed by the files that are too
     large to share a layer, smallest first. This order gives an engine work early and leaves little
-    for the end. The groups of a huge wheel keep folders together, so that folders which do not
-    change in its next version keep their layers.
+    for the end. The groups of a huge wheel keep folders together, so that folders that do not
+    change in the wheel's next version keep their layers.
     """
     steps = -(-sum(files.values()) // (SPREAD * CUT))
     limit = CUT * max(steps, 1)
@@ -546,9 +553,9 @@ def cut(files: Mapping[str, Bytes]) -> Iterator[tuple[str, ...]]:
 
 
 def _folders(files: Mapping[str, Bytes], limit: Bytes) -> Iterator[list[str]]:
-    """Yield the sorted files in groups of whole folders, each of at most `limit` bytes.
+    """Yield the sorted files in groups of whole folders, each group at most `limit` bytes in size.
 
-    A single file that is larger is a group of its own.
+    A single file that is larger than `limit` forms its own group.
     """
     pending = [(0, [*files])]
     while pending:
