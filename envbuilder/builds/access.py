@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Runner = Callable[[Sequence[str], Mapping[str, str]], int]
 """A function that runs a command and returns its exit code.
 
-The mapping contains variables to set in addition to those of this process.
+Its second argument contains the variables to set in addition to those of this process.
 """
 _PORT = re.compile(
     r"((?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[0-9.]{7,15}):)?((?P<outside>[0-9]{1,5}):)?"
@@ -45,9 +45,9 @@ _CLOSED = (
     "/sbin",
     "/usr",
 )
-"""Folders of an image where nothing may be mounted, neither over the folder nor inside it."""
+"""Folders of an image where no mount is allowed, neither over the folder nor inside it."""
 _KEPT_WHOLE = ("/tmp", "/run", "/var", "/root", conventions.HOME)  # noqa: S108
-"""Folders of an image that no mount may cover; folders inside them may be mounted over."""
+"""Folders of an image that no mount may cover. A mount on a folder inside them is allowed."""
 _ENVIRONMENTS_OWN = frozenset({"PATH", "VIRTUAL_ENV"})
 
 
@@ -60,19 +60,21 @@ class Access(Struct, frozen=True, kw_only=True):
     """Volumes to mount, for images only."""
     variables: Mapping[str, str] = {}
     passed: tuple[str, ...] = ()
-    """Names of the caller's variables to pass on, without their values in any argument list."""
+    """Names of the caller's variables to pass on. Their values never appear in an argument list."""
     python_path: tuple[PurePath, ...] = ()
     """Folders on this machine from which Python imports modules."""
     programs: tuple[PurePath, ...] = ()
     """Folders on this machine that contain the project's commands."""
     own_folders: tuple[Volume, ...] = ()
-    """Folders outside the project that contain some of the above paths, mounted in containers."""
+    """Volumes for folders outside the project that `python_path` and `programs` refer to.
+    Containers mount them."""
     shares_cores: bool = False
-    """Whether the startup hook in each Python sets the number of threads, instead of a variable."""
+    """Whether the startup hook, rather than a variable, sets the number of threads in each Python
+    process."""
     is_read: bool = False
     """Whether this process reads the command's output.
 
-    If so, the command gets no terminal, and no notes about it are printed.
+    If so, the command gets no terminal, and envbuilder prints no notes about the command.
     """
 
 
@@ -80,7 +82,7 @@ NOTHING = Access()
 
 
 def combined(project: Access, command: Access) -> Access:
-    """Merge the project's access with that of one command, which takes precedence."""
+    """Merge the project's access with that of one command. The command takes precedence."""
     inside = {port.inside for port in command.ports}
     addresses = {port.address for port in command.ports}
     targets = {volume.target for volume in command.volumes}
@@ -152,7 +154,10 @@ def volume(text: str, folder: Path) -> Volume:
 
 
 def _source(text: str, folder: Path) -> str:
-    """Return the absolute path of a folder on this machine, or the name of an engine's volume."""
+    """Return the absolute path of a folder on this machine, or the name of an engine's volume.
+
+    Raise `InvalidError` if the text is neither, or if the folder does not exist or is a file.
+    """
     if not text.startswith(_FOLDER_STARTS):
         if _VOLUME_NAME.fullmatch(text):
             return text
@@ -192,7 +197,7 @@ def place_inside(text: str) -> str:
 
 
 def covered(path: PurePosixPath) -> str:
-    """Return the part of an image that a mount at `path` would hide; empty if it hides none."""
+    """Return the part of an image that a mount at `path` would hide, or "" if it hides nothing."""
     for folder in _CLOSED:
         if PurePosixPath(folder).is_relative_to(path) or path.is_relative_to(folder):
             return f"{folder} of the image"
@@ -205,9 +210,9 @@ def covered(path: PurePosixPath) -> str:
 def variable(text: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """Parse `NAME=VALUE` or `NAME`, and return the name and the value.
 
-    For `NAME` alone, the value is None, which stands for the value in the caller's environment.
-    Raise `InvalidError` if the text is malformed, or if `NAME` is not set in the caller's
-    environment.
+    For `NAME` alone, return None as the value, which stands for the value in the caller's
+    environment. Raise `InvalidError` if the text is malformed, if the environment itself sets the
+    variable, or if `NAME` alone is given but is not set in the caller's environment.
     """
     name, sign, value = text.partition("=")
     try:
@@ -265,7 +270,7 @@ def of_project(settings: Settings) -> Access:
 
 
 def hooked(access: Access, settings: Settings, plan: Plan) -> Access:
-    """Add a startup hook to the access, which makes Python explain failed imports.
+    """Add a startup hook that makes Python explain failed imports to a command's access.
 
     If the hook cannot be written, return the access unchanged.
     """
@@ -292,10 +297,10 @@ def own_folder(folder: Path, name: str, *, writable: bool = False) -> Volume:
 
 
 def project_command(settings: Settings, asked: str = "run") -> tuple[str, ...]:
-    """Return the command that the project's file defines for the environment.
+    """Return the command that the project file defines for the environment.
 
-    Raise `InvalidError` if it defines none. `asked` is the envbuilder command to suggest in the
-    hint.
+    Raise `InvalidError` if the file defines no command. `asked` is the envbuilder command to
+    suggest in the error's hint.
     """
     command = environments.of(settings).command
     if not command:
@@ -344,5 +349,5 @@ def _project_folder(project: Path, text: str) -> str:
 
 
 def volume_name(project: Path, name: str) -> str:
-    """Return the engine's name for a volume of the project, which no other project uses."""
+    """Return the name of a project's volume in the engine, which is unique to the project."""
     return f"envbuilder-{files.folder_identity(project)[:12]}-{name}"

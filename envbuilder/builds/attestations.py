@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 MEDIA_TYPES = {"sbom": sbom.MEDIA_TYPE, "provenance": PAYLOAD_TYPE}
 SUFFIXES = {"sbom": sbom.SUFFIX, "provenance": ".provenance.json"}
-"""Suffix of each attestation's file name, which is appended to the artifact's name."""
+"""Suffix of each attestation's file name. It is appended to the artifact's name."""
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envbuilder:build:v1"
 """Build type in the provenance; docs/explanation/supply-chain.md describes its parameters."""
@@ -77,9 +77,9 @@ def ensure(
     anew: bool,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Write the attestations if one is missing or if `anew` is true; return their paths by name.
+    """Write the attestations if one is missing or `anew` is true. Return their paths by name.
 
-    `versions` gives the versions of additional builders, by name. Raise `BuildError` if a file
+    `versions` maps the names of additional builders to their versions. Raise `BuildError` if a file
     cannot be written.
     """
     paths = places(plan, artifact, settings)
@@ -152,9 +152,9 @@ def bill(
 ) -> bytes:
     """Return the SBOM of a base image, locked files and additional installed components.
 
-    The additional components are in `extra`. `facts` describe the environment, such as its
-    platform; empty facts are omitted. Licences are read from the wheels in the store. `licences`
-    adds those of other files, by the file's sha256.
+    `extra` contains the additional components. `facts` describes the environment, such as its
+    platform. Empty facts are omitted. Licenses are read from the wheels in the store. `licences`
+    maps the sha256 of other files to their licenses.
     """
     known = sbom.wheel_licences(files, Store.of(settings)) | dict(licences or {})
     parts = [sbom.of_base(base.ref, base.digest, facts["platform"])] if base else []
@@ -190,8 +190,8 @@ def installed(plan: Plan, artifact: Artifact, progress: Progress) -> tuple[sbom.
 def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, str] | None:
     """Return the versions of an image's Debian packages, by name, or None if they cannot be read.
 
-    If the plan assembles the image, read the packages of its base image. Otherwise, read those of
-    the image in the engine.
+    If the plan assembles the image, the packages of its base image are read. Otherwise, those of
+    the image in the engine are read.
     """
     from envbuilder.builds.image.base import read_contents
     from envbuilder.builds.image.layer_cache import LayerCache
@@ -220,8 +220,9 @@ def _packages(plan: Plan, artifact: Artifact, progress: Progress) -> dict[str, s
 def provenance(plan: Plan, artifact: Subject, versions: Mapping[str, str]) -> bytes:
     """Return the provenance statement for an artifact that was built according to `plan`.
 
-    `versions` gives the versions of additional builders, such as BuildKit. The statement contains
-    nothing specific to a single run, so the same build always gives the same bytes.
+    `versions` maps the names of additional builders, such as BuildKit, to their versions. The
+    statement contains nothing specific to a single run, so the same build always gives the same
+    bytes.
     """
     signatures = {"signatures": msgspec.to_builtins(plan.signatures)} if plan.signatures else {}
     document = {

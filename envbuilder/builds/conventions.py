@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 PREFIX = "/opt/env"
 """Path of the environment in an image."""
 PYTHON = IMAGE_PYTHON
-"""Path of the interpreter in an image, unless the image uses its base image's interpreter."""
+"""Path of the locked interpreter in an image. Images that use their base image's interpreter lack
+it."""
 OWN = "/opt/envbuilder"
-"""Folder of envbuilder's own files in an image. In a container, folders of envbuilder are also
-mounted inside it."""
+"""Folder that contains envbuilder's own files in an image. In a container, envbuilder also mounts
+folders of its own inside this folder."""
 PAYLOAD = f"{OWN}/payload.pyz"
 ID = 1000
 """User id and group id of the image's user."""
@@ -28,14 +29,14 @@ HOME = "/home/user"
 WORK = "/work"
 PASSWD = f"user:x:{ID}:{ID}::{HOME}:/bin/sh"
 GROUP = f"user:x:{ID}:"
-"""The lines for the image's user in /etc/passwd (`PASSWD`) and in /etc/group (`GROUP`)."""
+"""The image user's line in /etc/group. `PASSWD` is the user's line in /etc/passwd."""
 ENTRYPOINT = (f"{PREFIX}/bin/python", "-I", PAYLOAD, "exec", "--")
-"""Entry point of an image. It sets the number of threads from the container's CPU quota and
+"""Entry point of an image. It sets the number of threads based on the container's CPU quota and
 affinity, and then replaces itself with the command. Python runs the entry point in isolated mode
 (`-I`), but the command gets all variables of the container."""
 COMMAND = ("python",)
 PATH = f"{PREFIX}/bin"
-"""Folder that contains the environment's programs, which is prepended to the base image's PATH."""
+"""Folder that contains the environment's programs. It is prepended to the base image's PATH."""
 
 
 def variables(profile: Profile) -> dict[str, str]:

@@ -67,10 +67,10 @@ def execute(
 ) -> bool:
     """Run the steps of a plan. Return False if another process has built the artifact meanwhile.
 
-    Only one process at a time builds a given artifact. `is_done` is called once this process may
-    build. If it returns True, no step runs, because the artifact may already be in use. The working
-    folder is always removed. The artifact appears with a single move or load at the end. Raise
-    `BuildError` if a step fails.
+    Only one process at a time builds a given artifact. `is_done` is called as soon as it is this
+    process's turn. If it returns True, no step is run, because the artifact may already be in use.
+    The working folder is always removed. The artifact appears with a single move or load at the
+    end. Raise `BuildError` if a step fails.
     """
     workdir = Path(plan.workdir)
     require_writable(workdir.parent, marked=False)
@@ -194,8 +194,8 @@ def _move(source: Path, target: Path) -> None:
     """Move a finished folder to `target`, after moving an existing environment out of the way.
 
     The existing environment is moved to the working folder. If it were removed in place, a process
-    killed in between could leave half of it, perhaps with its marker. Raise `BuildError` if
-    something exists at `target` that envbuilder did not make.
+    that is killed during the removal could leave half of the environment, perhaps with its marker.
+    Raise `BuildError` if something exists at `target` that envbuilder did not make.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     exists = target.exists() or target.is_symlink()
@@ -300,9 +300,9 @@ def _load_base(step: LoadBase) -> None:
 
 
 def _failing_step(printed: str) -> str:
-    """Return the last excerpt in which BuildKit shows a failing step; empty if there is none.
+    """Return the last excerpt in which BuildKit shows a failing step, or "" if there is none.
 
-    The last lines of BuildKit's output only quote the Dockerfile.
+    The excerpt is needed because the last lines of BuildKit's output only quote the Dockerfile.
     """
     excerpts = re.findall(r"^-{6}\n > \[.*\n((?:.*\n)*?)-{6}$", printed, re.MULTILINE)
     return excerpts[-1].rstrip() if excerpts else ""
@@ -319,9 +319,10 @@ def _unpack_tool(step: UnpackTool, store: Store) -> None:
 
 
 def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
-    """Write each library under its soname, following links inside its package.
+    """Write each library to a file named after its soname.
 
-    Raise `BuildError` if one of the libraries is in none of the packages.
+    Links inside a library's package are followed. Raise `BuildError` if a library is in none of the
+    packages.
     """
     from envbuilder.packages.debian import deb
 
@@ -348,7 +349,10 @@ def _unpack_libraries(step: UnpackLibraries, store: Store) -> None:
 
 
 def _targets(members: Mapping[str, tarfile.TarInfo], names: Collection[str]) -> dict[str, str]:
-    """Return the requested libraries in a package, with the paths of their regular files."""
+    """Return the requested libraries that a package contains, by name.
+
+    The values are the paths of the regular files, after following links.
+    """
     targets: dict[str, str] = {}
     for path, member in sorted(members.items()):
         target = path

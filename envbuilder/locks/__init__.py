@@ -1,4 +1,5 @@
 """Create lock files, and compare them with their profiles and with earlier locks.
 
-May import `packages` and the rooms below it, but neither `build` nor `doctor`.
+This package may import `packages` and everything below it, but it must import neither `builds` nor
+`doctor`.
 """

@@ -1,8 +1,8 @@
 """Explain why a target cannot be resolved: which packages have no wheel, and what requires them.
 
-A single error from uv names only some of the packages that cannot be installed. So uv is run again
-without the named packages, but with the requirements declared by their sources, until it finds a
-solution or fails for another reason.
+A single error from uv names only some of the packages that cannot be installed. Therefore, uv is
+run again without the named packages, but with the requirements that their sources declare. This is
+repeated until uv finds a solution or fails for another reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Ask = Callable[[Profile], Sequence[Found] | UnresolvableError]
     """A function that asks uv whether a profile can be resolved for a target. It returns uv's
-    solution, or the reason why there is none."""
+    solution, or the error that explains why there is none."""
 
 _LARGEST_SOURCE = 32 << 20
 """Maximum size in bytes of a source distribution that is downloaded to read its requirements."""
@@ -48,8 +48,7 @@ _MOST_QUESTIONS = 12
 """Maximum number of uv runs for one target."""
 _MAC = "macos/arm64"
 _RECENT = timedelta(days=365)
-"""Wheels uploaded within this time count as recent, so the index is not read to look for newer
-ones."""
+"""Maximum age of a recent wheel. For such a wheel, the index is not searched for newer versions."""
 _OWN_INDEX = (
     "its own index has no such wheel or cannot be reached, and no public lock contains its hash"
 )
@@ -60,26 +59,28 @@ class Blocker(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Literal["absent", "unknown", "source", "wheel"]
-    """Why the package has no wheel. `absent`: no index has the package. `unknown`: an index cannot
-    be read. `source`: the releases that would fit are available only as source distributions.
-    `wheel`: the releases that would fit have no source either, and their wheels are for other
-    targets."""
+    """The reason why the package has no wheel. `absent`: no index has the package. `unknown`: an
+    index cannot be read. `source`: the releases that would fit are available only as source
+    distributions. `wheel`: the releases that would fit have no source distribution either, and
+    their wheels are for other targets."""
     version: str = ""
-    """The newest release that would fit; for `source`, the newest that can be built."""
+    """The newest release that would fit. For `source`, it is the newest one that can be built."""
     by: tuple[str, ...] = ()
-    """What requires the package: a place such as "requirements.txt:3", or a package such as "wandb
+    """The places and packages that require this package, such as "requirements.txt:3" or "wandb
     0.15.3"."""
     pythons: tuple[str, ...] = ()
     """The Python versions for which fitting releases have wheels on the target's platform."""
     problem: str = ""
-    """For `unknown`, why the package's state is unknown; for `absent`, which releases did not exist
-    yet on the `as_of` day."""
+    """For `unknown`, the reason why the package's state is unknown. For `absent`, the releases that
+    did not exist yet on the `as_of` day."""
     instead: tuple[str, ...] = ()
     """Outdated versions that the target would get because of this package, such as "wandb 0.15"."""
 
 
 class Diagnosis:
-    """Facts that a command has read from package indexes, kept so that each page is read once.
+    """Facts that a command has read from package indexes.
+
+    They are kept so that each page is read once.
 
     The user's own indexes are read only when something cannot be resolved.
     """
@@ -91,7 +92,7 @@ class Diagnosis:
         self._indexes: dict[str, upstream.Index] = {}
         self._stated: dict[str, tuple[str, ...]] = {}
         self.read = upstream.Pages().read
-        """A function that returns a page of a package index named by a profile."""
+        """A function that returns a page of a package index that a profile names."""
 
     @cached_property
     def memory(self) -> Memory:
@@ -112,10 +113,11 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[tuple[Blocker, ...], UnresolvableError | None]:
-        """Return the packages without a wheel for a target, and why the rest cannot be resolved.
+        """Return the packages that have no wheel for a target, and the error that remains.
 
-        The second value is None if the remaining packages can be resolved. `refusal` is uv's error
-        for the complete profile. `places` maps each requirement to the place where it is listed.
+        The error says why the profile cannot be resolved even without these packages. It is None if
+        the remaining packages can be resolved. `refusal` is uv's error for the complete profile.
+        `places` maps each requirement to the place where it is listed.
         """
         blockers: dict[str, Blocker | None] = {}
         rest: UnresolvableError | None = refusal
@@ -149,7 +151,7 @@ class Diagnosis:
         ask: Ask,
         places: Mapping[str, str] | None = None,
     ) -> tuple[Blocker, ...]:
-        """Return the packages without a wheel that force outdated versions of others on a target.
+        """Return the packages without a wheel that force a target to use outdated packages.
 
         A wheel is outdated if a release with a newer major version fits the project. A pre-release
         that nothing requires is outdated if another release would fit.
@@ -189,9 +191,10 @@ class Diagnosis:
         return tuple(blockers.values())
 
     def _newer(self, profile: Profile, target: upstream.Target, name: str, version: str) -> str:
-        """Return a specifier for the newer versions that a package should have; empty if none.
+        """Return a specifier for the newer versions that a package should have.
 
-        A release that has no source, and wheels only for other Python versions, does not fit.
+        Return an empty string if there are none. A release does not fit if it has no source and has
+        wheels only for other Python versions.
         """
         accepted = ranks(*target)
         fitting = []
@@ -215,7 +218,10 @@ class Diagnosis:
         refusal: UnresolvableError,
         places: Mapping[str, str],
     ) -> Blocker | None:
-        """Return the blocker for a package named by uv, or None if the package is not the cause."""
+        """Return the blocker for a package that uv named.
+
+        Return None if the package does not prevent a solution.
+        """
         index = self.index(profile.resolution.as_of)
         releases = index.releases(name)
         lines = [line for line in profile.requirements if distribution(line) == name]
@@ -247,10 +253,10 @@ class Diagnosis:
     def fitting(
         self, profile: Profile, target: upstream.Target, name: str, proof: str = ""
     ) -> dict[Version, upstream.Release]:
-        """Return a package's releases that fit the profile's requirements and uv's error (`proof`).
+        """Return the releases of a package that satisfy the profile and uv's error (`proof`).
 
-        If the version limits in `proof` contradict each other, return the releases that fit any of
-        them.
+        If the version limits in `proof` contradict each other, return the releases that satisfy any
+        of the limits.
         """
         index = self.index(profile.resolution.as_of)
         versions = allowed(profile, target, name)
@@ -266,10 +272,10 @@ class Diagnosis:
     def required_by_source(
         self, name: str, versions: SpecifierSet, as_of: str | None
     ) -> tuple[str, ...]:
-        """Return the requirements declared by the source of the newest release within `versions`.
+        """Return the requirements that the source of the newest release within `versions` declares.
 
-        Return an empty tuple if there is no source, if it is too large, or if it declares no
-        requirements.
+        Return an empty tuple if there is no source, if the source is too large, or if it declares
+        no requirements.
         """
         releases = [*self.index(as_of).fitting(name, versions).values()]
         sdist = releases[-1].sdist if releases else None
@@ -280,14 +286,20 @@ class Diagnosis:
         return self._stated[sdist.file]
 
     def index(self, as_of: str | None = None) -> upstream.Index:
-        """Return the user's indexes as they were on a day (by default today), opened only once."""
+        """Return the user's indexes as they were on a day, by default today.
+
+        They are opened only once for each day.
+        """
         if (key := as_of or "") not in self._indexes:
             opened = upstream.opened(self._settings, as_of)
             self._indexes[key] = self._stack.enter_context(opened)
         return self._indexes[key]
 
     def elsewhere(self, name: str, version: str, as_of: str | None) -> Sequence[str] | None:
-        """Return a release's requirements from another platform's wheel; None if there is none."""
+        """Return a release's requirements, which are read from a wheel for another platform.
+
+        Return None if there is no such wheel.
+        """
         with self._lock:
             return self.index(as_of).required_elsewhere(name, version)
 
@@ -307,7 +319,10 @@ def allowed(profile: Profile, target: upstream.Target, name: str) -> SpecifierSe
 
 
 def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
-    """Return the packages that require `name` according to uv's error, and the allowed versions."""
+    """Return the packages that require `name` according to uv's error.
+
+    Each is returned with the versions of `name` that it allows.
+    """
     package = r"([A-Za-z][\w.-]*?)(?:==(\S+)|[<>!~]\S+)?"
     pattern = rf"(?<!\S){package} depends? on {re.escape(name)}(?![\w-])(\S*)"
     needs = []
@@ -319,7 +334,7 @@ def _needs(name: str, proof: str) -> list[tuple[str, SpecifierSet]]:
 
 
 def too_old(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
-    """Return the blockers that force outdated versions which could be avoided.
+    """Return the blockers that force outdated versions that could be avoided.
 
     An outdated version cannot be avoided if one of its blockers has neither a wheel nor a source.
     """
@@ -338,7 +353,10 @@ class OutdatedError(UnresolvableError):
 
 
 def replaced(line: str, version: str, platform: str) -> str:
-    """Return the line's requirement pinned to `version`, with an environment marker for macOS."""
+    """Return a requirement that pins the package in `line` to `version`.
+
+    If the platform is macOS, the requirement has an environment marker for macOS.
+    """
     need = Requirement(line)
     need.specifier = SpecifierSet(f"=={version}")
     need.marker = None
@@ -346,7 +364,10 @@ def replaced(line: str, version: str, platform: str) -> str:
 
 
 def explained(blockers: Sequence[Blocker], target: upstream.Target) -> Reason:
-    """Return the reason why a target cannot be locked, with an item per blocker and remedy."""
+    """Return the reason why a target cannot be locked.
+
+    The reason contains one item for each blocker and for each remedy.
+    """
     platform, python = target
     # Several may be left out over one that they disagree about.
     blockers = [*{(b.name, b.kind): b for b in reversed(blockers)}.values()][::-1]
@@ -376,7 +397,7 @@ def _sentence(blocker: Blocker, platform: str, python: str) -> str:
     instead = f", so {', '.join(blocker.instead)} would be used" if blocker.instead else ""
     if blocker.kind == "absent":
         near = nearest(name)
-        perhaps = f"(similar: {near})" if near else ""
+        perhaps = f" (similar: {near})" if near else ""
         problem = f"no index has it{perhaps}"
         edit = "Correct the name"
         if not near and is_popular(name):

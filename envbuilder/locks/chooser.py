@@ -1,8 +1,8 @@
 """Choose a framework release, a Python and package versions that fit a project, by running uv.
 
-There are two searches. The first leaves the framework's release open and tries one Python version
-after another. The second turns pins into lower bounds and finds the nearest later versions that fit
-together.
+There are two kinds of search. The first leaves the framework's release open and tries one Python
+version after another. The second replaces pins with lower bounds and finds the nearest later
+versions that fit together.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 _MOST_SOURCES = 12
-"""Maximum number of uv runs for one Python version. uv names the packages that lack wheels one at a
-time."""
+"""Maximum number of uv runs for one Python version. Several runs are needed because uv names the
+packages that lack wheels one at a time."""
 _MOST_NEEDS = 3
 """Maximum number of packages to list as the reason for a choice."""
 _OF_PYTHON = re.compile(r"wheel|Python")
-"""Matches errors from uv that another Python version may resolve."""
+"""Matches uv errors that another Python version may avoid."""
 
 
 class Answer(NamedTuple):
@@ -53,12 +53,15 @@ class Answer(NamedTuple):
 
     python: str
     versions: Mapping[str, str]
-    """Package name → version."""
+    """The version of each package, by the package's name."""
     sources: frozenset[str]
     """Packages that were left out because they must be built."""
 
     def release(self, profile: Profile) -> str:
-        """Return the framework's release without its build, such as 2.4.1 for 2.4.1+cu121."""
+        """Return the framework's release without its build, such as 2.4.1 for 2.4.1+cu121.
+
+        If the solution does not contain the framework, return the profile's release.
+        """
         names = FRAMEWORKS[profile.framework].names & self.versions.keys()
         if not names:
             return profile.release or ""
@@ -66,14 +69,14 @@ class Answer(NamedTuple):
 
 
 class Way(NamedTuple):
-    """An alternative Python version and framework release that an environment could use."""
+    """A Python version and framework release that an environment could use as an alternative."""
 
     python: str
     wheels: tuple[str, ...]
     """Packages that have a wheel for this Python version but not for the original one."""
     release: Line | None
-    """The framework release to use instead and the packages that need it; None if it does not
-    change."""
+    """The framework release to use instead, and the packages that need it. None if the release does
+    not change."""
     sources: frozenset[str] = frozenset()
     """Packages that must be built."""
 
@@ -82,11 +85,11 @@ class Chooser:
     """A search with uv for package versions that fit together on the first platform of a profile.
 
     `diagnosis` provides the facts that the command has read from indexes. `sources` are packages
-    known to have no wheels. Packages that may be built are not passed to uv. If the Python version
-    is already decided (`settled`), this includes packages that have wheels for other Python
-    versions only. The requirements of packages to be built are passed to uv nevertheless, except
-    for the packages in `unasked`, which the user did not ask to build. `report` is called with a
-    line of text for each run.
+    known to have no wheels. Packages to be built are not passed to uv, but their requirements are.
+    For the packages in `unasked`, which the user did not ask to build, the requirements are not
+    passed either. If the Python version is already decided (`settled`), packages that have wheels
+    only for other Python versions are also treated as packages to be built. `report` is called with
+    a line of text for each uv run.
     """
 
     def __init__(
@@ -120,9 +123,9 @@ class Chooser:
     ) -> Iterator[Way]:
         """Yield the framework releases and Python versions for which all requirements have wheels.
 
-        `limits` are the project's constraints on the framework, and `pythons` its constraints on
-        Python. Python versions are tried from the nearest to the farthest, with unsupported ones
-        last. Newer framework releases are tried only if no other release fits.
+        `limits` are the project's constraints on the framework, and `pythons` are its constraints
+        on Python. Python versions are tried from the nearest to the farthest, with unsupported
+        versions last. Newer framework releases are tried only if no other release fits.
         """
         profile = self._profile
         every = [*profile.choices()]
@@ -142,7 +145,7 @@ class Chooser:
         """Yield solutions with the nearest later versions, and the versions that differ from a pin.
 
         `lines` are the requirements in the project's files. The first solution keeps the
-        framework's release if it is pinned; the second may change it.
+        framework's release if it is pinned. The second solution may change the release.
         """
         loose = _relaxed(self._profile, lines)
         pins = {li.name: Requirement(li.text).specifier for li in lines if is_pin(li.text)}
@@ -164,9 +167,9 @@ class Chooser:
     ) -> Iterator[Answer]:
         """Yield uv's solution for each Python version that has one.
 
-        A Python version is skipped if a package is known to have no wheel for it. The search stops
-        when an error that does not depend on the Python version occurs again. The errors are added
-        to `refusals`.
+        A Python version is skipped if a package is known to have no wheel for it. Errors are added
+        to `refusals`. The search stops at an error that is already in `refusals` and that does not
+        depend on the Python version.
         """
         possible = {*pythons}
         for python in pythons:
@@ -190,7 +193,7 @@ class Chooser:
         *options: str,
         before: Mapping[str, str] | None = None,
     ) -> Answer | UnresolvableError:
-        """Return uv's solution for a profile's requirements, or the reason why there is none.
+        """Return uv's solution for a profile's requirements, or the error if there is no solution.
 
         `before` maps package names to the versions to keep if possible. Packages that the project
         gets from other sources are left out. Raise `BuildError` if an index fails.
@@ -259,7 +262,7 @@ class Chooser:
     def _asked(
         self, profile: Profile, python: str, *options: str, before: Mapping[str, str]
     ) -> tuple[Found, ...]:
-        """Return uv's solution; raise `UnresolvableError` if there is none."""
+        """Return uv's solution. Raise `UnresolvableError` if there is none."""
         packages = counted(len(profile.requirements), "package")
         self._report(f"{profile.name}: asking for {packages} with Python {python}")
         platform = profile.platforms[0]
@@ -281,7 +284,7 @@ class Chooser:
             return error
 
     def _never_built(self, profile: Profile) -> frozenset[str]:
-        """Return the packages to build for which no fitting release has a wheel on any platform."""
+        """Return the packages to build whose fitting releases have no wheel for any platform."""
         build = profile.resolution.build
         required = tuple(map(distribution, profile.requirements))
         names = required if build is True else build or ()
@@ -320,7 +323,11 @@ class Chooser:
         return frozenset(upstream.pythons(releases, self._profile.platforms[0]))
 
     def _pythons(self, python: str, limits: Sequence[Line]) -> list[str]:
-        """Return the Python versions to try: supported first, then by distance from `python`."""
+        """Return the Python versions to try.
+
+        Supported versions come first. Among these, and among the others, the nearest to `python`
+        come first.
+        """
         of_builds = set[str]()
         for choice in self._profile.choices().values():
             of_builds.update(choice.pythons)
@@ -335,9 +342,9 @@ class Chooser:
         return sorted(release.allowed(possible, limits), key=rank)
 
     def _way(self, before: str, answer: Answer, asked: Profile) -> Way:
-        """Return uv's answer to the question `asked` as an alternative, with the reasons for it.
+        """Return the alternative that uv's answer to the question `asked` stands for.
 
-        `before` is the original Python version.
+        It contains the reasons for the alternative. `before` is the original Python version.
         """
         profile = self._profile
         index = self._diagnosis.index(profile.resolution.as_of)
@@ -356,7 +363,10 @@ class Chooser:
         return Way(answer.python, tuple(lacking), needed, answer.sources)
 
     def _requirer(self, answer: Answer, asked: Profile) -> str:
-        """Return the packages that do not accept the profile's framework release, as one text."""
+        """Return a list, as text, of the packages that reject the profile's framework release.
+
+        If there are none, return "the project".
+        """
         profile = self._profile
         framework = FRAMEWORKS[profile.framework]
         index = self._diagnosis.index(profile.resolution.as_of)
@@ -393,7 +403,7 @@ def _of_index(profile: Profile) -> Profile:
 
 
 def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Profile:
-    """Return a copy of a profile that allows any framework release within limits and a bound."""
+    """Return a copy of a profile that allows any framework release within `limits` and `bound`."""
     framework = FRAMEWORKS[profile.framework]
     builds = framework.builds
     requirements = []
@@ -415,10 +425,11 @@ def _without_release(profile: Profile, limits: Iterable[str], bound: str) -> Pro
 
 
 def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
-    """Return a copy of a profile in which exact pins are replaced by lower bounds.
+    """Return a copy of a profile in which lower bounds replace exact pins.
 
-    Packages without a lower bound are dropped, because uv would pick their oldest release. They are
-    then installed only as dependencies of other packages, as are the framework's own parts.
+    Packages without a lower bound are dropped, because uv would choose their oldest release. They
+    are then installed only if other packages depend on them. The same applies to the framework's
+    own parts.
     """
     framework = FRAMEWORKS[profile.framework]
     texts = {line.name: line.text for line in lines}
@@ -447,7 +458,7 @@ def _relaxed(profile: Profile, lines: Iterable[Line]) -> Profile:
 
 
 def _lower(specifiers: SpecifierSet) -> Iterator[str]:
-    """Yield the lower bounds of a specifier set; a pin counts as a lower bound."""
+    """Yield the lower bounds of a specifier set. A pin is treated as a lower bound."""
     for specifier in specifiers:
         if specifier.operator in {"==", "===", "~="}:
             yield f">={specifier.version.removesuffix('.*').partition('+')[0]}"

@@ -1,7 +1,7 @@
 """Compare a lock with its profile and with the lock that it replaces. These functions are pure.
 
-Because of a dependency or an edit, a lock can contain a framework build that installs but never
-uses the device, in place of the build for this hardware. A new lock may add packages, drop
+Because of a dependency or an edit, a lock can contain a framework build that can be installed but
+never uses the device, in place of the build for this hardware. A new lock may add packages, drop
 packages, or change their versions.
 """
 
@@ -36,7 +36,10 @@ _DIGITS = 9
 
 
 def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
-    """Return the lock in `origin`, or None if it was made for another profile of the same name."""
+    """Return the lock in `origin`, unless it was made for another profile of the same name.
+
+    Return None in that case, or if `origin` is None.
+    """
     if origin and origin[1].inputs == inputs_digest(origin[0]):
         return origin[1]
     return None
@@ -45,7 +48,7 @@ def own_lock(origin: tuple[Profile, Lock] | None) -> Lock | None:
 def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator[str]:
     """Yield a message for each file of `lock` that is not meant for the profile's hardware.
 
-    `origin` is the profile's own lock. The files of `lock` are compared with those in it.
+    `origin` is the profile's own lock, which the files of `lock` are compared with.
     """
     theirs: dict[tuple[str, str, str], File] = {}
     for target in origin.targets if origin else ():
@@ -76,10 +79,10 @@ def foreign_files(profile: Profile, lock: Lock, origin: Lock | None) -> Iterator
 def _objection(
     file: File, profile: Profile, platform: types.Platform, expected: File | None
 ) -> str:
-    """Return why a file is not the right one for this hardware; empty if it is the right one.
+    """Return the reason why a file is wrong for this hardware, or "" if it is not wrong.
 
-    `expected` is the same package in the profile's own lock. It is compared only if the versions
-    are equal, since a project may choose another release.
+    `expected` is the same package in the profile's own lock. The two are compared only if their
+    versions are equal, since a project may choose another release.
     """
     framework = FRAMEWORKS[profile.framework]
     is_build = file.name in framework.builds
@@ -99,7 +102,7 @@ def _objection(
 
 
 def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
-    """Yield a message for each file that was edited after the lock was made from it."""
+    """Yield a message for each file that has been edited since the lock was made from it."""
     before = lock.decision.files if lock.decision else {}
     for file, digest in after.files.items() if after else ():
         if before.get(file, digest) != digest:
@@ -107,9 +110,10 @@ def edited(lock: Lock, after: Decided | None) -> Iterator[str]:
 
 
 def decided_again(before: Lock | None, after: Decided | None) -> str:
-    """Return how the framework release or Python version changed since an earlier lock, and why.
+    """Return a message that says how the framework release or the Python version changed, and why.
 
-    Empty if neither changed, or if the project's limits on them are still the same.
+    Return an empty string if neither has changed since the earlier lock, or if the project's limits
+    on them are still the same.
     """
     earlier = before.decision if before else None
     if earlier is None or after is None or earlier.limits == after.limits:
@@ -128,9 +132,9 @@ def decided_again(before: Lock | None, after: Decided | None) -> str:
 
 
 def later_day(decided: Decided | None) -> str:
-    """Return a message if the date limit on packages comes from the framework release.
+    """Return a message if the framework release determines the date limit on packages.
 
-    Empty if the project sets `as_of` itself, or if there is no date limit.
+    Return an empty string if the project sets `as_of` itself, or if there is no date limit.
     """
     if decided is None or not decided.as_of or f"as_of {decided.as_of}" in decided.limits:
         return ""
@@ -140,7 +144,7 @@ def later_day(decided: Decided | None) -> str:
 
 
 def in_images(lock: Lock) -> str:
-    """Return a line listing the Debian packages that wheels need in images; empty if none."""
+    """Return a line that lists the Debian packages that wheels need in images, or "" if none."""
     for target in lock.targets:
         if needs := target.system_packages:
             packages = ", ".join(name for name, wheels in needs.items() if wheels)
@@ -176,7 +180,11 @@ def dependency_problems(profile: Profile, target: Target) -> Iterator[str]:
 
 
 def changes(before: Lock | None, after: Lock) -> list[str]:
-    """Return a line for each changed package; none if there is no earlier lock to compare with."""
+    """Return a line for each changed package.
+
+    Return an empty list if there is no earlier lock to compare with, or if either lock has no
+    targets.
+    """
     if before is None or not before.targets or not after.targets:
         return []
     old = _versions(before)
@@ -201,12 +209,12 @@ def moved(changes: Iterable[str]) -> Iterator[str]:
 
 
 def differences(locks: Iterable[tuple[str, str, Lock | None]]) -> Iterator[tuple[str, str]]:
-    """Yield the label of each lock that differs from its environment's other locks, and a message.
+    """Yield the label of each lock that differs from others of its environment, and a message.
 
     The message lists the packages whose version is not the most common one in the environment. Each
-    item of `locks` has an environment's name (which may be empty), a label and a lock. Frameworks
-    and their companions may have any version. Debian packages are not compared, since they depend
-    on each profile's base image.
+    item of `locks` contains the name of an environment (which may be empty), a label and a lock.
+    Frameworks and their companions may have any version. Debian packages are not compared, since
+    they depend on each profile's base image.
     """
     versions: dict[tuple[str, str], dict[str, str]] = {}
     counts: dict[tuple[str, str], Counter[str]] = {}
@@ -253,9 +261,10 @@ def other_cuda(profile: Profile, requirements: Iterable[str]) -> Iterator[str]:
 
 
 def _versions(lock: Lock, *, of_python: bool = False) -> dict[str, str]:
-    """Return the versions of each package by name; with `of_python`, of Python packages only.
+    """Return the version of each package, by the package's name.
 
-    If the versions differ between targets, they are joined with commas.
+    If a package's versions differ between targets, they are joined with commas. With `of_python`,
+    only Python packages are included.
     """
     versions: dict[str, set[str]] = {}
     for target in lock.targets:
@@ -274,7 +283,7 @@ def _version(file: File) -> str:
 
 
 def check(profile: Profile, lock: Lock) -> tuple[str, ...]:
-    """Return the reasons why a lock no longer fits its profile; empty if it fits.
+    """Return the reasons why a lock no longer fits its profile. Empty if the lock fits.
 
     No other files are read.
     """

@@ -42,17 +42,17 @@ class Entry(Struct, frozen=True, kw_only=True):
     environment: str = ""
     """The name of the project's environment; empty for a profile's own lock."""
     name: str = ""
-    """The profile's name; empty if no profile fits the environment or if the environment cannot be
+    """The profile's name. Empty if no profile fits the environment or if the environment cannot be
     read."""
     profile: Profile | InvalidError
-    """The profile to lock, or the project's variant of it; an error if there is no usable
-    profile."""
+    """The profile to lock, or the project's variant of it. If there is no usable profile, this is
+    the error that says why."""
     origin: tuple[Profile, Lock] | None = None
-    """For a project's variant, the original profile and its lock; None if the original has no
-    lock."""
+    """For a project's variant, the original profile and its lock. None if the original profile has
+    no lock."""
     places: Mapping[str, str] = {}
-    """The project's requirements, each mapped to the place that lists it, such as
-    "requirements.txt:3"."""
+    """The place that lists each of the project's requirements, such as "requirements.txt:3", by
+    requirement."""
     notes: tuple[str, ...] = ()
     """Notes about requirements that were changed or left out."""
     earlier: Path | None
@@ -62,27 +62,28 @@ class Entry(Struct, frozen=True, kw_only=True):
     shipped: Path | None = None
     """The lock shipped with envbuilder, if the new lock would take precedence over it."""
     required: bool
-    """Whether the user named the profile, so that failing to lock it is an error."""
+    """Whether the user named the profile. If so, a failure to lock it is an error."""
     decision: Decision | None = None
     """The framework release and Python version chosen for the project, if the profile offers
     several."""
     decided: profile_lock.Decided | None = None
-    """The same decision as the lock records it, with the reasons for it."""
+    """The contents of `decision` in the form that the lock records, with the reasons for it."""
     limits: tuple[str, ...] = ()
-    """The project's limits on the framework and its companions, as constraints for any build."""
+    """The project's limits on the framework and its companions, as constraints that apply to any
+    build."""
     pythons: tuple[Line, ...] = ()
     """The project's limits on the Python version."""
 
     @property
     def label(self) -> str:
-        """The lock's name, PROFILE or ENVIRONMENT.PROFILE, as in its file name."""
+        """The lock's name as in its file name: PROFILE or ENVIRONMENT.PROFILE."""
         return ".".join(filter(None, (self.environment, self.name)))
 
     @property
     def release(self) -> tuple[str, ...]:
         """The project's framework release and Python version, as text.
 
-        Empty outside of a project, and if the profile pins no framework release.
+        Empty outside of a project, or if the profile does not pin a framework release.
         """
         if isinstance(self.profile, InvalidError) or not self.environment:
             return ()
@@ -96,7 +97,10 @@ def entries(
     output_dir: Path | None = None,
     choosing: variants.ReleaseOptions = variants.ANY,
 ) -> Iterator[Entry]:
-    """Yield the locks to create for one profile or all; in a project, for each environment."""
+    """Yield the locks to create for one profile or all profiles.
+
+    In a project, these are the locks of each environment.
+    """
     if settings.definition is not None:
         for entry in of_project(settings, name, choosing):
             yield replace(entry, path=output_dir / entry.path.name) if output_dir else entry
@@ -117,7 +121,10 @@ def entries(
 
 
 def place(name: str, settings: Settings, output_dir: Path | None) -> Path:
-    """Return the path of a profile's lock; raise `InvalidError` if a project's folder is a link."""
+    """Return the path of a profile's lock.
+
+    Raise `InvalidError` if the project's folder `profiles` or `profiles/locks` is a link.
+    """
     if settings.project and output_dir is None:
         for folder_name in ("profiles", "profiles/locks"):
             files.require_unlinked(settings.project / folder_name)
@@ -130,9 +137,10 @@ def of_project(
 ) -> Iterator[Entry]:
     """Yield the locks to create for a project, or only those for one profile.
 
-    Opt-in profiles are skipped unless the project lists them, and so are profiles for a framework
-    that the environment does not use. If an environment cannot be read or no profile fits it, yield
-    an entry with the error, so that the other environments can still be locked.
+    Opt-in profiles are skipped unless the project lists them. Profiles for a framework that the
+    environment does not use are skipped as well. If an environment cannot be read, or if no profile
+    fits it, yield an entry that contains the error, so that the other environments can still be
+    locked.
 
     Raise `InvalidError` outside a project, if a profile cannot be read, or if every environment
     fails.
@@ -253,8 +261,9 @@ def _entry(
 def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
     """Return a profile's lock, or None if it has none.
 
-    If the user's lock is damaged or stale, return the shipped lock instead, provided that it
-    matches the profile. Raise `InvalidError` if the lock is damaged and no shipped lock matches.
+    If the user's lock is damaged or stale, return the shipped lock instead, provided that the
+    shipped lock matches the profile. Raise `InvalidError` if the user's lock is damaged and no
+    shipped lock matches.
     """
     path = profile_lock.path_for(profile.name, folders)
     try:
@@ -272,7 +281,10 @@ def lock_of(profile: Profile, folders: Sequence[Path]) -> Lock | None:
 
 
 def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
-    """Return why each lock has its framework release, by label; empty if the releases are equal."""
+    """Return the reason why each lock has its framework release, by the lock's label.
+
+    The dictionary is empty if all locks have the same release.
+    """
     result = {}
     releases = set[str]()
     for entry in chosen:
@@ -284,9 +296,11 @@ def reasons(chosen: Iterable[Entry]) -> dict[str, str]:
 
 
 def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
-    """Return whether locking failed as a whole, given (required by name, usable) for each lock.
+    """Return whether locking failed as a whole.
 
-    It failed if a lock that is required by name is unusable, or if all locks are unusable.
+    `locks` says for each lock whether the user named its profile, and whether the lock is usable.
+    Locking failed if the lock of a named profile is unusable, or if there are locks and all of them
+    are unusable.
     """
     every = tuple(locks)
     unusable = [is_required for is_required, is_usable in every if not is_usable]
@@ -294,7 +308,7 @@ def failed(locks: Iterable[tuple[bool, bool]]) -> bool:
 
 
 def read_earlier(path: Path | None, load: Callable[[Path], _Lock]) -> tuple[_Lock | None, str]:
-    """Return the existing lock, or None and the reason why it cannot be read.
+    """Return the existing lock, or None and the reason why the lock cannot be read.
 
     The reason is empty if there is no lock. An unreadable lock is not an error, since a new lock
     will replace it.
@@ -316,8 +330,8 @@ class UnusedLock(Struct, frozen=True, kw_only=True):
     path: Path
     why: str
     excluded: bool
-    """Whether the project file rules the lock out. Otherwise, only the profile is missing on this
-    machine; it may be a user's own profile on another machine."""
+    """Whether the project file excludes the lock. If it does not, the lock's profile does not exist
+    on this machine. It may be a user's own profile on another machine."""
 
 
 def unused_locks(settings: Settings) -> Iterator[UnusedLock]:
@@ -381,8 +395,8 @@ class CondaEntry(Struct, frozen=True, kw_only=True):
 def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Iterator[CondaEntry]:
     """Yield the conda locks to create in `folder`.
 
-    These are the lock for the profile `name` or, without a name, those for all profiles that have
-    the conda backend. Raise `InvalidError` for a profile that cannot be read.
+    If `name` is given, this is the lock for that profile. Otherwise, these are the locks for all
+    profiles that support the conda backend. Raise `InvalidError` for a profile that cannot be read.
     """
     for profile_name in (name,) if name else profile_files.names(library.folders):
         profile = profile_files.load(profile_name, library.folders)
@@ -400,7 +414,7 @@ def conda_of_profiles(library: Library, name: str | None, folder: Path) -> Itera
 def conda_of_project(
     settings: Settings, name: str | None, folder: Path | None, *, requested: bool
 ) -> Iterator[CondaEntry]:
-    """Yield the conda locks that a project needs; with `requested`, also those that it can have.
+    """Yield the conda locks that a project needs. With `requested`, also yield optional ones.
 
     Raise `InvalidError` if the project cannot be read, or if `requested` is set and a required
     profile is unusable.
@@ -427,12 +441,15 @@ def conda_of_project(
 
 
 def is_conda_needed(variant: Profile, path: Path) -> bool:
-    """Return whether a project's lock at `path` needs, or already has, a conda lock beside it."""
+    """Return whether a project's lock at `path` needs a conda lock beside it or already has one."""
     return variant.backends == ("conda",) or conda_lock.beside(path).is_file()
 
 
 def conda_problems(variant: Profile, path: Path) -> tuple[str, ...]:
-    """Return the problems of the conda lock beside a project's lock at `path`; empty if none."""
+    """Return the problems of the conda lock beside a project's lock at `path`.
+
+    Empty if there are no problems, or if no conda lock is needed.
+    """
     if not is_conda_needed(variant, path):
         return ()
     beside = conda_lock.beside(path)
@@ -460,7 +477,7 @@ def conda_solved(
 
     Versions that still fit are kept, except with `upgrade` and for the packages in `packages`. If
     the existing lock is up to date, it is also returned as the new one, without reading the
-    channels, unless `again` is set. Raise the errors of `solve.lock`.
+    channels. With `again`, the lock is solved anyway. Raise the same errors as `solve.lock`.
     """
     from envbuilder.packages.conda import solve
 
@@ -476,7 +493,10 @@ def conda_solved(
 
 
 def conda_names(path: Path | None) -> frozenset[str]:
-    """Return the normalized names of the packages in a conda lock; empty if it cannot be read."""
+    """Return the normalized names of the packages in a conda lock.
+
+    Empty if there is no lock or if it cannot be read.
+    """
     lock, _ = read_earlier(path, conda_lock.load)
     return _conda_names(lock) if lock else frozenset()
 
@@ -496,7 +516,10 @@ def _conda_without(lock: conda_lock.Lock, names: set[str]) -> conda_lock.Lock:
 
 
 def conda_as_files(profile: Profile, lock: conda_lock.Lock | None) -> profile_lock.Lock | None:
-    """Return a conda lock as `compare.changes` expects it, or None if there is no lock."""
+    """Convert a conda lock to the form that `compare.changes` takes.
+
+    Return None if there is no lock.
+    """
     if lock is None:
         return None
     targets = []
@@ -518,10 +541,10 @@ AnyLock = Lock | conda_lock.Lock
 def save(
     locks: Mapping[Path, AnyLock], hint: str | Hint, others: Mapping[Path, bytes] = {}
 ) -> None:
-    """Write the locks and then the other files; either all of them are written or none.
+    """Write the locks and then the other files. Either all of them are written or none.
 
-    Raise `InvalidError` if a new lock could not be read back. Also raise it, with `hint`, if a file
-    cannot be written.
+    Raise `InvalidError` if a new lock could not be read back. Also raise `InvalidError`, with
+    `hint`, if a file cannot be written.
     """
     contents = {path: content(lock) for path, lock in locks.items()}
     for path, lock in locks.items():

@@ -1,8 +1,8 @@
 """Resolve a profile to a lock: exact files with a sha256, for each of its platforms and Pythons.
 
 uv is run separately for each platform and Python version. It uses the user's own package index and
-a static index of the packages that come from named upstream indexes. This module prepares the runs,
-and records which hashes in the result were read and which are only claimed.
+a static index of the packages that come from named upstream indexes. This module prepares the uv
+runs. It also records which hashes in the result were read from an index and which are only claimed.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     FindOutdated = Callable[[Profile, Place, Iterable[Found], Ask], Sequence[Blocker]]
 
 _MOST_ROUNDS = 12
-"""Maximum number of rounds of finding packages to build. Each round goes one level deeper into the
-requirements."""
+"""Maximum number of rounds of finding packages to build. Each round follows the requirements one
+level deeper."""
 _ANY_OF = {
     "linux/amd64": "manylinux_2_17_x86_64",
     "linux/arm64": "manylinux_2_17_aarch64",
@@ -90,11 +90,11 @@ def resolve(
     """Create the lock for a profile.
 
     Versions in `previous` are kept if they still fit, except with `upgrade` and for the packages in
-    `upgrade_packages`. These move to the newest version that fits the others. For a project's
-    variant, `origin` is the original profile with its lock, from which unchanged parts are taken.
-    `memory` and `suites` hold answers that the command already has.
+    `upgrade_packages`. Those packages are updated to the newest version that fits the others. For a
+    project's variant, `origin` is the original profile with its lock, from which unchanged parts
+    are taken. `memory` and `suites` contain answers that the command already has.
 
-    If neither an index nor a claim provides a distribution, the lock is `unlocked` and states the
+    If neither an index nor a claim provides a distribution, the lock is `unlocked` and contains the
     reason. `explain` finds the packages that prevent a target from being resolved. `find_outdated`
     finds outdated versions among those that are in no earlier lock. `elsewhere` reads the
     requirements of a release from a wheel for another platform. Packages without wheels are built
@@ -209,7 +209,7 @@ def _asking(start: Start, offered: _Offered, place: Place) -> Ask:
 
 @contextlib.contextmanager
 def _uv_of_targets(profile: Profile, start: Start, offered: _Offered) -> Iterator[dict[Place, Uv]]:
-    """Yield a `Uv` for each target of a profile, set up with an index of the target's offers."""
+    """Yield a `Uv` for each target of a profile. Each has an index of the target's offers."""
     uv_of = {}
     with contextlib.ExitStack() as stack:
         for place in itertools.product(profile.platforms, profile.python.supported):
@@ -238,15 +238,15 @@ class _Solution(NamedTuple):
 
     targets: tuple[Target, ...]
     urls: dict[str, str]
-    """The URL at which uv found each wheel (sha256 → URL)."""
+    """The URL at which uv found each wheel, by the wheel's sha256."""
     failures: dict[Place, UnresolvableError]
-    """The targets that cannot be resolved, and why."""
+    """The targets that cannot be resolved, with the error for each."""
     missing: dict[str, Reason]
-    """The targets that the lock omits, and why."""
+    """The targets that the lock omits, with the reason for each."""
 
 
 def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
-    """Return requirements for packages that replace others which cannot be installed together."""
+    """Return requirements for packages to use instead of packages that conflict with each other."""
     clashes = (e for e in solution.failures.values() if isinstance(e, ClashError))
     return sorted({clash.instead for clash in clashes} - {"", *asked.requirements})
 
@@ -254,7 +254,7 @@ def _in_place_of_others(asked: Profile, solution: _Solution) -> list[str]:
 def _with_interpreters(
     targets: Iterable[Target], profile: Profile, settings: Settings, basis: Lock | None
 ) -> tuple[Target, ...]:
-    """Return the targets, each with its standalone Python interpreter if it uses one."""
+    """Return the targets. Each target that uses a standalone Python gets that interpreter."""
     everywhere = settings.definition is not None or profile.python.managed
     return tuple(
         replace(target, interpreter=interpreters.of_target(target, basis))
@@ -267,7 +267,7 @@ def _with_interpreters(
 def _named_sources(profile: Profile, foundry: SourceLocker) -> dict[Source, Offer]:
     """Return an offer for each source that the project names for one of the profile's targets.
 
-    Raise `UnresolvableError` for the first source that is unavailable.
+    Raise `UnresolvableError` if a source is unavailable.
     """
     offers = {}
     for source in profile.resolution.sources:
@@ -338,10 +338,10 @@ def _finished(
     *,
     may_lack: bool,
 ) -> _Solution:
-    """Return the solution with built wheels or locked sources for the packages to be built.
+    """Return the solution, in which packages to be built have built wheels or locked sources.
 
     With `may_lack`, the lock may omit targets that cannot be resolved. Otherwise, or if no target
-    is left, raise the `UnresolvableError` of the first one.
+    is left, raise the `UnresolvableError` of the first target that cannot be resolved.
     """
     failures = {**solution.failures}
     targets = []
@@ -375,9 +375,9 @@ def _targets(
     *,
     in_project: bool,
 ) -> _Solution:
-    """Resolve each target of a profile; in a project, also record what each package requires.
+    """Resolve each target of a profile. In a project, also record what each package requires.
 
-    `lacking` says why some platforms cannot be resolved.
+    `lacking` contains the platforms that cannot be resolved, with the reason for each.
     """
 
     def answer(platform: types.Platform, python: str) -> tuple[Found, ...] | UnresolvableError:
@@ -424,11 +424,12 @@ def _tools(
     earlier: Iterable[Lock | None],
     on_progress: Callable[[str], None],
 ) -> tuple[dict[types.Platform, File], dict[str, str]]:
-    """Return the wheels of the uv that the profile names, by platform, and their URLs by sha256.
+    """Return the wheels of the profile's uv version, by platform, and their URLs by sha256.
 
-    The wheels are taken from an earlier lock if it has this version. They are for the uv that
-    installs, because it determines the installed bytes. The uv that resolves depends on the
-    machine; the lock records its choices. A project's rules for packages do not apply here.
+    The wheels are taken from an earlier lock if it has this version. They contain the uv that
+    installs packages, because that uv determines the installed bytes. The uv that resolves packages
+    depends on the machine, and the lock records its choices. A project's rules for packages do not
+    apply here.
     """
     for lock in earlier:
         versions = {p: f.version for p, f in lock.tools.items()} if lock else {}
@@ -450,10 +451,11 @@ def _sized(
     measure: Measure,
     on_progress: Callable[[str], None],
 ) -> Lock:
-    """Return the lock with the sizes added that no index stated, as far as they can be determined.
+    """Return the lock with sizes added to the files for which no index stated one.
 
-    The size in the previous lock for the same sha256 is used, because a size depends only on the
-    bytes, not on their location. For the other files, their servers are asked.
+    If the previous lock has a size for the same sha256, that size is used, because it depends only
+    on the bytes, not on their location. The sizes of all other files are requested from their
+    servers. Sizes that cannot be determined are left out.
     """
     before = previous.files if previous else ()
     sizes = {f.sha256: f.size for f in before if f.size is not None}
@@ -477,7 +479,7 @@ def _sized(
 def preferred(
     basis: Lock | None, free: Collection[str], platform: str, python: str
 ) -> dict[str, str]:
-    """Return the versions that an earlier lock has for a target (name → version).
+    """Return the versions that an earlier lock has for a target, by package name.
 
     The packages in `free` are left out.
     """
@@ -487,9 +489,10 @@ def preferred(
 
 
 def _judged(lock: Lock, foreign: Iterable[str]) -> Lock:
-    """Return the lock with its final state: `claimed` if a hash was not read from an index.
+    """Return the lock with its final state.
 
-    The lock is `unlocked` if it contains files for other hardware, because `check` would reject it.
+    The state is `claimed` if a hash was not read from an index. It is `unlocked` if the lock
+    contains files for other hardware, because `check` would reject such a lock.
     """
     if others := [*foreign]:
         others.append("Use an index with upstream's own files, or another framework_version")

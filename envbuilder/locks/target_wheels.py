@@ -1,6 +1,6 @@
 """Find the wheels for one target with uv, and determine their requirements and sizes.
 
-A package that is assigned to a named index comes only from that index. A framework is installed
+A package that is assigned to a named index is taken only from that index. A framework is installed
 under only one of its distribution names.
 """
 
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 
 _MOST_EXCLUDED = 20
-"""Maximum number of versions from wrong indexes to exclude before a target counts as
-unresolvable."""
+"""Maximum number of versions from wrong indexes to exclude. If more are found, the target is
+treated as unresolvable."""
 
 
 _CUDAS = frozenset({"12", "13"})
 
 _USUAL = frozenset({"opencv-python-headless"})
-"""Packages to prefer among equivalent ones if the project lists none of them, because they need no
-display."""
+"""Packages to prefer among equivalent packages if the project lists none of them. They are
+preferred because they need no display."""
 
 
 class ClashError(UnresolvableError):
@@ -73,7 +73,8 @@ class ClashError(UnresolvableError):
         super().__init__(why, target)
         family = next((f for f in map(frozenset, SAME) if names <= f), frozenset())
         self.instead = next(iter(family & _USUAL.union(preferred)), "")
-        """The package to install in place of both; empty if there is none."""
+        """The package to install in place of the conflicting ones. Empty if there is no such
+        package."""
 
 
 def left_out(profile: Profile) -> frozenset[str]:
@@ -108,7 +109,7 @@ def resolver(
     environ: Mapping[str, str],
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield a `Uv` that is set up to resolve a profile, with a static index of the offers."""
+    """Yield a `Uv` that is set up to resolve a profile and has a static index of the offers."""
     with started(settings, run, environ, offers, profile.indexes, memory) as uv:
         excludes = uv.folder / "excludes.txt"
         resolution = profile.resolution
@@ -125,9 +126,10 @@ def resolver(
 
 
 def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) -> Uv:
-    """Return `uv` with those of the profile's overrides that apply to a target.
+    """Return a copy of `uv` with those of the profile's overrides that apply to a target.
 
-    If an override's marker did not match, uv would omit the package altogether.
+    The other overrides are omitted, because uv would leave out a package altogether if its
+    override's marker did not match.
     """
     needs = map(Requirement, profile.resolution.overrides)
     holding = [need for need in needs if applies(need.marker, platform, python)]
@@ -143,9 +145,9 @@ def overriding(uv: Uv, profile: Profile, platform: types.Platform, python: str) 
 def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform, str]:
     """Return the platforms that cannot be resolved because a named index lacks a required version.
 
-    Each platform is mapped to a message. The framework may be missing from the index on platforms
-    for which PyPI has the same build. A companion of the framework is required in the version that
-    goes with the release.
+    The values are messages that say what is missing. On platforms for which PyPI has the same
+    build, the framework may be missing from the index. A companion of the framework must be
+    available in the version that goes with the framework's release.
     """
     row = releases.table_of(profile.framework).get(profile.release or "")
     offered: dict[str, set[str]] = {}
@@ -166,8 +168,8 @@ def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform,
             if applying and not (name in builds and is_on_pypi(profile, platform)):
                 lacking.setdefault(
                     platform,
-                    f"{need.name}{need.specifier}: the index {sources[name]} did not answer, and"
-                    " no public lock contains the hashes of its wheels:"
+                    f"{need.name}{need.specifier}: the index {sources[name]} cannot be reached or"
+                    " does not have it, and no public lock contains the hashes of its wheels:"
                     f" {_elsewhere(sources[name])}",
                 )
     return lacking
@@ -176,8 +178,8 @@ def unoffered(profile: Profile, offers: Iterable[Offer]) -> dict[types.Platform,
 class Hashes:
     """A lookup of the Python versions for which the hash of a framework's wheel is known.
 
-    Each index is read once. Whether an index can be reached depends on the machine; what the index
-    or a claim states does not.
+    Each index is read once. The result depends on the machine only because not every machine can
+    reach every index. What an index or a claim states is the same everywhere.
     """
 
     def __init__(self, settings: Settings, read: Callable[[str], bytes]) -> None:
@@ -213,9 +215,10 @@ def of_target(
 ) -> tuple[Found, ...]:
     """Return the wheels for a target, with the framework only under the name in the profile.
 
-    Another package may require the framework under a different name, such as `tensorflow` where the
-    profile has `tensorflow-cpu`. Both contain the same modules. The other name is resolved to the
-    same version, so that the limits of the packages that require it apply, and is then left out.
+    Another package may require the framework under a different name, such as `tensorflow` if the
+    profile has `tensorflow-cpu`. Both distributions contain the same modules. The other name is
+    resolved to the same version, so that the version limits of the packages that require it apply.
+    Then its wheel is left out.
     """
     wheels = _of_indexes(profile, platform, python, before, uv)
     present = {types.canonical(wheel.file.name): wheel.file.version for wheel in wheels}
@@ -242,10 +245,10 @@ def compared(
 ) -> tuple[Found, ...]:
     """Return the wheels for a target after checking them for conflicting files.
 
-    `contents` holds the files in each wheel by the wheel's sha256. A wheel whose contents are
+    `contents` contains the files in each wheel, by the wheel's sha256. A wheel whose contents are
     unknown is marked as unread. If stray files or programs conflict, one of the wheels gets a
-    recipe that leaves them out. Raise `ClashError` for any other path at which two wheels install
-    different bytes.
+    recipe that leaves these files out. Raise `ClashError` if two wheels install different bytes at
+    any other path.
     """
     installed = {w.file: contents[w.file.sha256] for w in wheels if w.file.sha256 in contents}
     pruned = wheel_conflicts.prunable(installed, python)
@@ -301,7 +304,8 @@ def with_dependencies(
 ) -> tuple[Found, ...]:
     """Return the wheels for a target, each with the names of the wheels that it requires.
 
-    A requirement on a framework name that is not in the lock is replaced by the name that is.
+    If a wheel requires the framework under a name that is not in the lock, that name is replaced by
+    the framework's name in the lock.
     """
     names = FRAMEWORKS[profile.framework].names
     pins = {wheel.file.name: wheel.file.version for wheel in wheels}
@@ -321,10 +325,11 @@ def with_dependencies(
 
 
 def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
-    """Return a profile's constraints, with additional ones that keep out builds for other hardware.
+    """Return a profile's constraints, with additional ones that exclude builds for other hardware.
 
-    If the profile uses PyPI's build of torch, other builds of the same release are excluded: a
-    find-links folder may contain 2.13.0+cpu, which satisfies `torch==2.13.0` for uv.
+    If the profile uses PyPI's build of torch, other builds of the same release are excluded.
+    Otherwise, uv could choose a build such as 2.13.0+cpu from a find-links folder, because that
+    build satisfies `torch==2.13.0`.
     """
     if profile.framework != "torch":
         return (*profile.constraints, *_one_cuda(profile, platform))
@@ -338,7 +343,7 @@ def _constraints(profile: Profile, platform: types.Platform) -> tuple[str, ...]:
 
 
 def _one_cuda(profile: Profile, platform: types.Platform) -> Iterator[str]:
-    """Yield constraints that keep torch, beside another framework, from adding a second CUDA.
+    """Yield constraints that keep torch from adding a second CUDA version to another framework's.
 
     Both CUDA versions would install cuDNN at the same path.
     """
@@ -355,10 +360,11 @@ def _of_indexes(
     before: Mapping[str, str],
     uv: Uv,
 ) -> tuple[Found, ...]:
-    """Return the wheels for a target, taking packages that have a named index only from that index.
+    """Return the wheels for a target.
 
-    uv chooses the best version from all indexes, which may be PyPI's build for other hardware. In
-    that case, uv is run again without that version.
+    Packages that have a named index are taken only from that index. uv chooses the best version
+    from all indexes, which may be PyPI's build for other hardware. In that case, uv is run again
+    without that version.
     """
     builds = FRAMEWORKS[profile.framework].builds
     sources = {types.canonical(d): s for d, s in profile.indexes.items()}
@@ -407,11 +413,11 @@ def _elsewhere(source: str) -> str:
 
 PARALLEL = 6
 PATIENCE = 3
-"""Number of unanswered requests after which a host is not contacted again."""
+"""Number of unanswered requests after which a host is no longer contacted."""
 
 
 def sizes(urls: Iterable[str], session: Session | None = None) -> dict[str, int]:
-    """Return URL → size in bytes for the files at some URLs. Never raises.
+    """Return the sizes in bytes of the files at some URLs, by URL. This never raises an error.
 
     URLs whose size is not clearly stated are left out. A guess would be worse, because the size
     decides whether a disk has enough space.
@@ -449,7 +455,10 @@ def _size(url: str, session: Session, silent_hosts: list[str]) -> int | None:
 
 
 def _stated_size(answer: requests.Response) -> int | None:
-    """Return the size in bytes that a HEAD response states for the file; None if it states none."""
+    """Return the size in bytes that a HEAD response states for the file.
+
+    Return None if the response does not state a size.
+    """
     # An HTML page instead of a file comes from a proxy or portal that requires a login.
     page = answer.headers.get("Content-Type", "").lower().startswith("text/html")
     packed = answer.headers.get("Content-Encoding")

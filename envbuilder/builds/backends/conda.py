@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from envbuilder.builds.request import Locked
 
 NO_USER_SITE = {"PYTHONNOUSERSITE": "1"}
-"""Variables that hide the packages in the user's home from Python. An environment that sees conda's
-libraries would otherwise also see those packages, and import them first. A profile may override
-this."""
+"""Variables that hide the packages in the user's home folder from Python. Otherwise, an environment
+that can use conda's libraries would also import those packages, and would prefer them. A profile
+may override these variables."""
 VENV = "venv"
 """Path of the venv that contains the wheels, relative to the prefix."""
 _INTERPRETER = frozenset({"python", "pip", "setuptools", "wheel"})
@@ -62,8 +62,8 @@ for _name in $_envbuilder_names; do eval "_stated_$_name=\\$$_name"; done
 _activate || exit
 for _name in $_envbuilder_names; do eval "export $_name=\\$_stated_$_name"; done
 exec "$@\""""
-"""Shell script that activates the environment, restores those of the user's variables that
-activation scripts changed, and runs a command. The names of the variables consist of letters,
+"""Shell script that activates the environment and runs a command. In between, it restores those of
+the user's variables that activation scripts changed. The variables' names consist of letters,
 digits and underscores."""
 
 
@@ -76,11 +76,11 @@ def plan(
     rattler: str,
     channels: Mapping[str, str],
 ) -> Plan:
-    """Plan the environment, without side effects.
+    """Plan the environment without side effects.
 
-    `target` comes from the lock of the wheels and `conda` from the conda lock. `rattler` is the
-    version of py-rattler, which affects the records that the prefix contains. `channels` maps the
-    symbolic names of channels to public URLs.
+    `target` comes from the lock of the wheels, and `conda` from the conda lock. `rattler` is the
+    version of py-rattler, which affects the package records that are written to the prefix.
+    `channels` maps the symbolic names of channels to public URLs.
     """
     profile = build.profile
     wheels = target.of_kind("wheel")
@@ -184,7 +184,7 @@ def _venv_steps(
     work: Path,
     prefix: Path,
 ) -> tuple[Step, ...]:
-    """Return the steps that make a venv of the newly installed Python and install the wheels."""
+    """Return the steps that create a venv with the new Python and install the wheels into it."""
     env = work / "env"
     python = f"bin/python{target.python}"
     # A Python library among the conda packages, which the wheels' venv must see.
@@ -240,15 +240,18 @@ class CondaEnvironment(NativeEnvironment):
         return [_bash(), "-c", _INSIDE, str(self.prefix / prefixes.SCRIPT), *argv]
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return what the environment sets for its commands, besides its activation script.
+        """Return the variables that the environment sets besides its activation script.
 
-        The activation script prepends the environment's program folders to `PATH`.
+        The activation script itself prepends the environment's program folders to `PATH`.
         """
         path = tuple(map(str, (self.prefix / foreign_programs.FOLDER, *programs)))
         return Place(first={variables.PATH: path}, sets_profile=True)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the variable that lists which variables the activation script must restore."""
+        """Return a variable that tells the activation command which variables to restore.
+
+        Return an empty dictionary if there are none.
+        """
         text = " ".join(names)
         return {_STATED: text} if text else {}
 

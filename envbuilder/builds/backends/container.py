@@ -1,7 +1,7 @@
 """Images in an engine: check that they exist and are unchanged, and run commands in them.
 
-A command runs as the user. It sees the project's folder, at the same path as on the host if
-possible, and can write to it.
+Commands run as the current user. They can read and write the project's folder, which has the same
+path as on the host if possible.
 """
 
 from __future__ import annotations
@@ -62,12 +62,16 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
     workdir: PurePosixPath
     """The working directory of the command, as a path in the container."""
     reason: str = ""
-    """Why the folder is not at the same path as on the host; empty if it is."""
+    """The reason why the folder's path differs from its path on the host. Empty if it does not
+    differ."""
 
     def inside(
         self, paths: Iterable[PurePath], own_folders: Iterable[Volume] = ()
     ) -> tuple[PurePosixPath, ...]:
-        """Translate host paths in this folder or `own_folders` to container paths; skip others."""
+        """Translate host paths inside this folder or `own_folders` to container paths.
+
+        Paths outside these folders are omitted.
+        """
         seen: dict[PurePath, PurePosixPath] = {self.folder: self.target}
         for volume in own_folders:
             seen[Path(volume.source)] = PurePosixPath(volume.target)
@@ -80,9 +84,9 @@ class ProjectMount(Struct, frozen=True, kw_only=True):
 
 
 def project_folder(project: Path | None, cwd: Path) -> Path:
-    """Return the folder that a command sees: the project if `cwd` is inside it, otherwise `cwd`.
+    """Return the folder that a command sees: the project if it contains `cwd`, otherwise `cwd`.
 
-    The home folder does not count as a project, because it usually contains several.
+    The home folder is not treated as a project, because it usually contains several.
     """
     inside = project is not None and cwd.is_relative_to(project) and not _is_home(project)
     return project if project and inside else cwd
@@ -117,10 +121,11 @@ def project_mount(folder: Path, cwd: Path, uid: int) -> ProjectMount:
 
 
 def user_in(folder: os.stat_result, uid: int, gid: int) -> tuple[int, int]:
-    """Return the uid and gid to run a command with: the user's, or for root the folder owner's.
+    """Return the uid and gid to run a command with.
 
-    A folder that root owns can only be written to by root, which has no capabilities in a
-    container.
+    These are the user's ids or, if the user is root, the ids of the folder's owner. If the owner is
+    root as well, the command runs as root, without capabilities in the container, since only root
+    can write to such a folder.
     """
     return (uid, gid) if uid else (folder.st_uid, folder.st_gid)
 
@@ -137,7 +142,7 @@ def groups_in(
 def require_project(folder: Path, socket: Path | None) -> None:
     """Raise `InvalidError` if a folder to be mounted contains the engine's socket.
 
-    The socket would let the container control the engine.
+    With access to the socket, the container could control the engine.
     """
     if _holds_socket(folder, socket):
         raise InvalidError(
@@ -149,7 +154,8 @@ def require_project(folder: Path, socket: Path | None) -> None:
 def require_apart(volume: Volume, project: ProjectMount, socket: Path | None) -> None:
     """Raise `InvalidError` if a volume contains the engine's socket or conflicts with the project.
 
-    A volume must not cover the project. It may be mounted inside the project if that folder exists.
+    A volume must not cover the project. It may be mounted at a folder inside the project if that
+    folder exists.
     """
     if volume.is_folder and _holds_socket(Path(volume.source), socket):
         raise InvalidError(
@@ -196,7 +202,10 @@ class DockerEnvironment:
             self._names += (records.claim(plan.fingerprint, build.settings),)
 
     def existing(self) -> Artifact | None:
-        """Return the image if an earlier build made this very image, under any name; else None."""
+        """Return the image if an earlier build made exactly this one, else None.
+
+        The image is found even if it now has another name.
+        """
         builds = records.read(self._records)
         refs = [self.plan.artifact.ref]
         for record in builds:
@@ -210,9 +219,9 @@ class DockerEnvironment:
         return None
 
     def restore_names(self) -> None:
-        """Give the existing image the names that it lacks, and record them.
+        """Add the names that the existing image lacks, and record them.
 
-        These are the names in the plan, and the name that claims the image for this data folder.
+        These are the names in the plan, and the name by which this data folder claims the image.
         """
         assert self._existing is not None, "the image was looked up"
         image, record = self._existing
@@ -251,7 +260,7 @@ class DockerEnvironment:
     def _checked_id(self) -> str:
         """Return the id of the built image. Containers are started by this id rather than by name.
 
-        Raises `VerifyError` if the name now refers to another image, or to none.
+        Raise `VerifyError` if the name now refers to another image, or to none.
         """
         image = self._engine.image(self.plan.artifact.ref)
         problem = (
@@ -276,9 +285,9 @@ class DockerEnvironment:
         folders: Mapping[str, Path],
         on_line: Callable[[str], None],
     ) -> process.Completed:
-        """Run the payload in a container that has no network access and can only write to `RECORD`.
+        """Run the payload in a container that has no network access and can write only to `RECORD`.
 
-        Raises `VerifyError` if the image is not the one that was built.
+        Raise `VerifyError` if the image is not the one that was built.
         """
         image = self._checked_id()
         paths = {name: f"/{name}" for name in folders}
@@ -320,8 +329,8 @@ class DockerEnvironment:
     def _variables(self, access: Access, project: ProjectMount, image: str) -> dict[str, Variable]:
         """Return the variables to set for a command in the container.
 
-        Each variable has exactly one value: if it were passed twice, either value might take
-        effect.
+        Each variable is set only once. If it were passed to the engine twice, either value might
+        take effect.
         """
         caller = {name: os.environ.get(name, "") for name in access.passed}
         folders = project.inside(access.python_path, access.own_folders)
@@ -345,9 +354,9 @@ class DockerEnvironment:
         access: Access = NOTHING,
         start: Runner | None = None,
     ) -> int:
-        """Replace this process with the engine client's `run`, which runs a command in the image.
+        """Replace this process with the engine client, which runs a command in the image.
 
-        The command runs as the user and has access to the project.
+        The command runs as the current user and has access to the project.
         """
         del environ  # a container has its own; the client passes on what is to be passed
         container, elsewhere = self._container(argv, access)
@@ -363,14 +372,14 @@ class DockerEnvironment:
         )
 
     def command(self, argv: Sequence[str], access: Access) -> tuple[str, ...]:
-        """Return the command line that `become` would run, for a program without a terminal."""
+        """Return the command line that `become` would run if there were no terminal."""
         container, _ = self._container(argv, access)
         return self._engine.run_command(container, terminal=False)
 
     def _container(self, argv: Sequence[str], access: Access) -> tuple[Container, str]:
         """Return a command's container, and the reason why the project is not at its host path.
 
-        If the project is at its host path, the reason is empty.
+        The reason is empty if the project is at its host path.
         """
         wheels = {file.name for file in self.target.of_kind("wheel")}
         foreign_programs.require_lasting(argv, wheels, self.profile.name)
@@ -439,7 +448,7 @@ def _restrictions(container: Container, elsewhere: str) -> str:
 def with_cache(volumes: Iterable[Volume], uid: int, project: Path | None) -> tuple[Volume, ...]:
     """Add the project's cache to the volumes, unless another volume is mounted at its path.
 
-    Outside of projects, all commands of a user share one cache.
+    Outside of projects, all of a user's commands share one cache.
     """
     volumes = tuple(volumes)
     if any(volume.target == _CACHE for volume in volumes):

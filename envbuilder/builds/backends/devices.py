@@ -25,8 +25,8 @@ def visible(
     """Return the variables that select the GPUs an environment may use, and a note for the user.
 
     `hiding` contains variables that hide GPUs that do not work. The caller's own variables in
-    `environ` take precedence. They are always part of the result, because a container does not
-    inherit them. The note may be empty.
+    `environ` take precedence over them. Those that select GPUs are always part of the result,
+    because a container does not inherit them. The note may be empty.
     """
     row = ACCELERATORS[accelerator]
     chosen = {name: environ[name] for name in (*row.numbering, *row.choosing) if environ.get(name)}
@@ -40,7 +40,10 @@ def visible(
 
 
 def host_nodes(profile: Profile) -> dict[str, int]:
-    """Return the device nodes and folders of the host that a profile uses, with their group ids."""
+    """Return the paths on the host that a profile uses to access devices, with their group ids.
+
+    The paths are device nodes and folders. Paths that do not exist are omitted.
+    """
     nodes = {}
     paths = [*profile.run.devices, *profile.run.volumes]
     for pattern in profile.run.groups_of:
@@ -72,9 +75,9 @@ def devices(profile: Profile, nodes: Mapping[str, int]) -> Devices:
 
 
 def by_cdi(access: Devices, profile: Profile, offered: Collection[str]) -> Devices:
-    """Replace the GPUs and device nodes with a CDI device, if the engine offers it.
+    """Replace the GPUs and device nodes with the accelerator's CDI device, if the engine offers it.
 
-    Otherwise, return the access unchanged. The groups stay, because the process that opens the
+    Otherwise, return the access unchanged. The groups are kept, because the process that opens the
     device nodes is not root.
     """
     name = ACCELERATORS[profile.accelerator].cdi

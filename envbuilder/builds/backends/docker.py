@@ -1,13 +1,13 @@
 """The docker backend: choose the builder of an image, and plan the build.
 
-The first builder is the engine's own, which builds the rendered Dockerfile without network access.
-This is Docker's BuildKit, or Buildah if the engine is podman. In a plain `docker build`, the stages
-`wheels` and `debs` download files. Here they are replaced by folders of hard links to files in the
-store. The text of the final stage is always the same.
+The first builder is the engine's own: Docker's BuildKit, or Buildah if the engine is podman. It
+builds the rendered Dockerfile without network access. In a plain `docker build`, the stages
+`wheels` and `debs` download files. Here, these stages are replaced by folders of hard links to
+files in the store. The text of the final stage is the same in both cases.
 
 The second builder, `layers`, assembles the same image. Once an image is in an engine, it no longer
-matters which builder made it: `container.py` runs it. This module is long because both builders
-share names, labels and options.
+matters which builder made it: `container.py` runs the image. This module is long because both
+builders share names, labels and options.
 """
 
 from __future__ import annotations
@@ -113,16 +113,16 @@ def prepare(build: Locked) -> Product:
 def _notes(build: Locked, reason: str) -> tuple[str, ...]:
     """Return a note that explains the choice of the builder, if there is a reason to give.
 
-    There is no note for commands that run something: they rarely build anything, and print a line
-    of their own.
+    Commands that run something get no note: they rarely build anything, and they print a line of
+    their own.
     """
     return (reason,) if reason and not build.running else ()
 
 
 def needs_layers(request: Request) -> bool:
-    """Return whether the request names the builder `layers` or has options that need it.
+    """Return whether the request names the builder `layers` or has options that require it.
 
-    Raises `InvalidError` if the request has such options but names another builder.
+    Raise `InvalidError` if the request has such options but names another builder.
     """
     only = ""
     if request.base_image and reference.is_on_disk(request.base_image):
@@ -145,7 +145,10 @@ def needs_layers(request: Request) -> bool:
 def _linked(
     target: Target, every: Sequence[File], dockerfile: str, work: Path
 ) -> dict[str, LinkFiles]:
-    """Return the steps that link files into the build's additional contexts, by context name."""
+    """Return the steps that provide the build's files, as hard links in additional build contexts.
+
+    The keys are the names of the contexts.
+    """
     built = tuple(file for file in every if file.source in render.MADE)
     groups = {"wheels": ("wheels", tuple(file for file in every if file not in built))}
     if " AS built\n" in dockerfile:
@@ -168,7 +171,7 @@ def plan(
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Plan an image that is built from the Dockerfile, without side effects."""
+    """Plan an image that is built from the Dockerfile. This has no side effects."""
     profile = build.profile
     lock = build.lock
     # The stages that download are replaced, so upstream URLs must not affect the fingerprint.
@@ -293,7 +296,7 @@ def prepare_dockerfile(
     """Find the base image and plan a build from the Dockerfile.
 
     Raise `ToolError` (exit 4) if the engine's builder is missing, and `InvalidError` if the
-    packages of the base are unpacked but not installed.
+    packages of the base are only unpacked, not installed.
     """
     profile = build.profile
     request = build.request
@@ -337,10 +340,10 @@ def plan_layers(
     project: project_layer.ProjectLayer | None = None,
     notes: tuple[str, ...] = (),
 ) -> Plan:
-    """Plan an image that the builder `layers` assembles, without side effects.
+    """Plan an image that the builder `layers` assembles. This has no side effects.
 
     `machine` is the platform of this machine, on which uv installs the wheels. `command` describes
-    the engine's builder, or is None if there is no engine. Raises `ToolError` if packages have
+    the engine's builder, or is None if there is no engine. Raise `ToolError` if packages have
     maintainer scripts but there is no engine to run them.
     """
     from envbuilder.builds.image.layer_cache import FORMAT, SYSTEM_FORMAT
@@ -439,7 +442,8 @@ def plan_layers(
 def _room(build: Locked, wheels: Sequence[File], command: BuildCommand | None) -> tuple[Room, ...]:
     """Return the disk space that the cached layers and the image need, for each folder.
 
-    Engines store an image both compressed and unpacked.
+    The estimate for an engine is higher, because engines store an image both compressed and
+    unpacked.
     """
     request = build.request
     packed = sum(f.room for f in wheels)
@@ -461,8 +465,9 @@ def _end(
 ) -> tuple[Artifact, tuple[Step, ...]]:
     """Return the artifact, and the steps that save, push or load the image.
 
-    The image is saved to disk, pushed to a registry, or both; otherwise it is loaded into an
-    engine. `ahead` is the temporary name of the preloaded layers, or empty if there are none.
+    If the request says so, the image is saved to disk, pushed to a registry, or both. Otherwise, it
+    is loaded into an engine. `ahead` is the temporary name of the preloaded layers, or empty if
+    there are none.
     """
     request = build.request
     settings = build.settings
@@ -555,7 +560,7 @@ def _system(
 
 
 def _first_options(target: Target, base: str, epoch: int | None) -> list[str]:
-    """Return the builder's options for the platform, the base image and any timestamp."""
+    """Return the builder's options for the platform, the base image and the timestamp, if any."""
     options = ["--platform", target.platform, "--pull=false", "--build-arg", f"BASE_IMAGE={base}"]
     if epoch is not None:
         options += ["--build-arg", f"SOURCE_DATE_EPOCH={epoch}"]
@@ -617,7 +622,7 @@ def prepare_layers(
 
     An engine is used only if the image will be loaded into it, if it has the base image, or if it
     must run maintainer scripts. `engine` is that engine, if it is already connected. `notes` become
-    part of the plan. Raises `ToolError` (exit 4) if something is missing.
+    part of the plan. Raise `ToolError` (exit 4) if something is missing.
     """
     request = build.request
     machine = own_platform()

@@ -1,8 +1,8 @@
 """Refuse programs on PATH that look like the environment's but belong to another Python.
 
-An environment contains only what its lock names, and no pip. If a user ran pip, the shell would
-find another one further down PATH, which would change another environment and report success.
-Programs are recognized by name.
+An environment contains only what its lock names, which does not include pip. If a user ran pip, the
+shell would find another installation of it further down PATH. That pip would change another
+environment and report success. Programs are recognized by name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CHANGES = frozenset(
 """Installer subcommands that change an environment."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\[\],-]*([<>=!~]|\Z)")
 _STARTER = re.compile(rb"(?:#!|'''exec' \"?)\s*(/[^\n\"]*?/((?:python|pypy)[0-9.]*t?))[\s\"]")
-"""Matches the line of a Python script that names its interpreter, in the forms that pip and other
-tools write."""
+"""Matches the line in which a Python script names its interpreter, as written by pip and other
+tools."""
 _HEAD_BYTES = 1024
 _BY_HAND = "Changes made by hand would be lost and fail verification."
 REFUSED = (
@@ -49,8 +49,9 @@ REFUSED = (
     "torchrun",
     "accelerate",
 )
-"""Programs that shells, scripts and Makefiles call by name. If an environment lacks such a program,
-it contains a stub that reports this, so that the shell does not run another one found on PATH."""
+"""Programs that shells, scripts and Makefiles call by name. An environment that lacks such a
+program contains a stub that reports this, so that the shell does not run another installation found
+on PATH."""
 FOLDER = f"{resources.OWN}/refused"
 """Path of the folder that contains the stubs, relative to the prefix."""
 
@@ -60,9 +61,9 @@ def require_own(
 ) -> None:
     """Raise `ToolError` if a command would run in another Python or change the environment.
 
-    `path` is the program found for the command, or None if none was found. `folders` contain the
-    environment's programs. A program that is called by its path may run, unless it is one of the
-    environment's own programs and would change the environment.
+    `path` is the program found for the command, or None if no program was found. `folders` contain
+    the environment's programs. A program that the user calls by its path is allowed, unless it is
+    one of the environment's own programs and would change the environment.
     """
     if path and Path(path).absolute().parent in folders:
         if command := changing_command(argv):
@@ -93,7 +94,7 @@ def require_own(
 
 
 def _interpreter(path: Path) -> Path | None:
-    """Return the path of the Python that runs a script, or None if the script names none."""
+    """Return the path of the interpreter that a Python script names, or None if it names none."""
     try:
         with path.open("rb") as stream:
             match = _STARTER.match(stream.read(_HEAD_BYTES).removeprefix(b"#!/bin/sh\n"))
@@ -135,7 +136,10 @@ def require_lasting(argv: Sequence[str], distributions: Collection[str], profile
 
 
 def changing_command(argv: Sequence[str]) -> str:
-    """Return the command that would change an environment, such as `pip install`; empty if none."""
+    """Return the part of a command that would change an environment, such as `pip install`.
+
+    Return an empty string if the command would not change one.
+    """
     name = PurePath(argv[0]).name
     arguments = list(argv[1:])
     if _PYTHON.fullmatch(name):
@@ -149,7 +153,10 @@ def changing_command(argv: Sequence[str]) -> str:
 
 
 def _module(arguments: Sequence[str]) -> list[str]:
-    """Return the module that an interpreter would run (`-m`), followed by its arguments."""
+    """Return the module that an interpreter would run (`-m`), followed by the module's arguments.
+
+    If there is no such option, return a list that contains only an empty string.
+    """
     rest = iter(arguments)
     for option in rest:
         if option in {"-X", "-W"}:

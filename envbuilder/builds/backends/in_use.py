@@ -1,9 +1,9 @@
 """Locks on native environments, so that an environment in use is neither removed nor replaced.
 
-The environment's marker file is locked. Commands share the lock, whereas a removal needs it
-exclusively. The lock belongs to the open file. A program that replaces this process therefore keeps
-it, and child processes inherit it. It is released when the last of these processes ends, in
-whatever way, on any machine.
+The file that is locked is the environment's marker. Commands share the lock, whereas a removal
+needs it exclusively. The lock belongs to the open file. Therefore, a program that replaces this
+process keeps the lock, and child processes inherit it. The lock is released when the last of these
+processes ends, however it ends and on whichever machine.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOWEST = 64
-"""Lowest file descriptor to use for a lock. Lower ones are left to the command, since shells
+"""Lowest file descriptor to use for a lock. Lower descriptors are left to the command, since shells
 redirect some of them by number."""
 
 
 class Hold:
-    """A command's lock on an environment, which is released when this object is deleted."""
+    """A command's lock on an environment. The lock is released when this object is deleted."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
 
     def pass_on(self) -> None:
-        """Keep the lock until this process ends, even if another program replaces it by `exec`."""
+        """Keep the lock until this process ends, even if `exec` replaces the running program."""
         fcntl.fcntl(self._descriptor, fcntl.F_DUPFD, _LOWEST)
 
 
 def hold(prefix: Path) -> Hold | None:
-    """Lock an environment against removal, after waiting for any removal in progress.
+    """Wait for any removal in progress, then lock an environment against removal.
 
     Return None if the environment does not exist, or no longer exists after the wait. On file
-    systems without locks, the environment is not protected.
+    systems that do not support locks, the environment is not protected.
     """
     try:
         descriptor = os.open(prefix / MARKER, os.O_RDONLY | os.O_CLOEXEC)
@@ -61,7 +61,7 @@ def hold(prefix: Path) -> Hold | None:
 def replacing(prefix: Path) -> Iterator[None]:
     """Keep commands from starting in an environment while it is replaced.
 
-    Raise `BuildError` if a command is running in it.
+    Raise `BuildError` if a command is running in the environment.
     """
     with ExitStack() as stack:
         with suppress(OSError):

@@ -1,10 +1,11 @@
-"""The integrity manifest of a native environment: a list of its files when its build ended.
+"""The integrity manifest of a native environment: a list of its files at the end of its build.
 
-The manifest is in the environment, and the manifest's digest is in the environment's marker. With
-both, verification can name the files that were changed, added or removed since. The manifest also
-covers the base interpreter, because the environment uses that interpreter's libraries. The digest
-of a tree depends on the contents of files, not on their times, owners or storage. Bytecode
-(`__pycache__`) is covered only if the build compiled it, because interpreters write more.
+The manifest is stored in the environment, and the manifest's digest in the environment's marker.
+With both, verification can name the files that have been changed, added or removed since the build.
+The manifest also covers the base interpreter, because the environment uses that interpreter's
+libraries. The digest of a tree depends on the contents of files, not on their times, owners or
+storage. Bytecode (`__pycache__`) is covered only if the build compiled it, because interpreters add
+more later.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
 
 MARKER = "envbuilder.json"
-"""The marker: a file of build metadata in a prefix. It shows that envbuilder made the environment,
-and contains the environment's inputs, and its digests at the end of the build."""
+"""Name of the marker, a file of build metadata in the prefix. The marker shows that envbuilder made
+the environment. It contains the inputs of the environment, and the digests of its files at the end
+of the build."""
 FILES = f"{OWN}/files.jsonl"
 OURS = frozenset({MARKER, FILES, SHARED})
 PLACED = f"{OWN}/placed.txt"
-"""File that lists additional files that contain the environment's location, one path per line."""
+"""File that lists, one path per line, the additional files that contain the environment's
+location."""
 HOST_BOUND = frozenset({"pyvenv.cfg", "bin/python", "venv/pyvenv.cfg"})
 """Host-dependent files, which contain the path of the host's interpreter or the environment's
-location. `PLACED` lists additional ones. All other files are the same wherever they are built."""
+location. `PLACED` lists additional host-dependent files. All other files are the same wherever they
+are built."""
 SHOWN = 3
 """Maximum number of changed files that a message names."""
 _SECONDS = 10.0
@@ -54,18 +58,22 @@ print(json.dumps([os.path.realpath(sys.executable), *shared, *sys.path]))
 _SHARE = 64
 """Number of files that a thread hashes in one batch."""
 _PACKAGES = ("site-packages", "dist-packages")
-"""Folders of installed packages in a standard library, which virtual environments do not see."""
+"""Folders of installed packages in a standard library. Virtual environments do not use these
+packages."""
 
 
 _LANDMARK = re.compile(
     rf"(?:.*/)?bin/python$|(?:.*/(?:{'|'.join(_PACKAGES)})|{re.escape(OWN)})/[^/]+"
 )
-"""Matches the path of the interpreter, or the part of a path that identifies a package, a
-distribution or a file that envbuilder added."""
+"""Matches the path of the interpreter. In any other path, it matches the part that identifies a
+package, a distribution or a file that envbuilder added."""
 
 
 class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
-    """An entry of a tree. `content` is a file's sha256 or identity, or the target of a link."""
+    """An entry of a tree.
+
+    `content` is the sha256 or the identity of a file, or the target of a link.
+    """
 
     path: str
     """The path relative to the root, with forward slashes; absolute if it is outside the root."""
@@ -76,7 +84,7 @@ class Entry(Struct, frozen=True, array_like=True, order=True, gc=False):
 def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
     """Return all entries below a folder except the paths in `skip`, sorted by path.
 
-    Links are not followed. Raises `OSError` if a file or folder cannot be read.
+    Links are not followed. Raise `OSError` if a file or folder cannot be read.
     """
     return hashed(root, walk(root, skip))
 
@@ -84,10 +92,10 @@ def read_tree(root: Path, skip: Collection[str] = ()) -> tuple[Entry, ...]:
 def walk(root: Path, skip: Collection[str] = (), outside: Iterable[str] = ()) -> tuple[Entry, ...]:
     """Return the same entries as `read_tree`, but with the identities of files instead of hashes.
 
-    The identity of a file consists of its inode, size, times and number of links. `outside` lists
-    libraries and programs outside the root, which need not exist. Those that are files are
-    included, and so are the contents of those that are folders, except installed packages. Outside
-    the root, links to files are followed.
+    The identity of a file consists of its inode, size, times and number of links. `outside`
+    contains paths of libraries and programs outside the root, which need not exist. A path that is
+    a file is included as an entry. For a path that is a folder, the contents of the folder are
+    included, except for installed packages. Outside the root, links to files are followed.
     """
     entries = list(_entries(root, frozenset(skip)))
     for file in shared(root):
@@ -108,9 +116,9 @@ def _outside(paths: Iterable[str]) -> Iterator[Entry]:
 
 
 def hashed(root: Path, entries: tuple[Entry, ...], store: Store | None = None) -> tuple[Entry, ...]:
-    """Replace the content of each file's entry with the sha256 of the file, as in `read_tree`.
+    """Replace the content of each file's entry with the file's sha256, as in `read_tree`.
 
-    With `store`, the hashes are cached as long as the files do not change.
+    If `store` is given, it caches the hashes for as long as the files do not change.
     """
     files = [e.path for e in entries if _is_file(e)]
 
@@ -160,7 +168,7 @@ def _entries(
 
 
 def listed(entries: Iterable[Entry]) -> str:
-    """Format entries as text, one JSON array per line; names that are not UTF-8 are escaped."""
+    """Format entries as text, one JSON array per line. Names that are not UTF-8 are escaped."""
     return "".join(map(_line, entries))
 
 
@@ -171,7 +179,10 @@ def _line(entry: Entry) -> str:
 
 
 def parsed(text: str) -> tuple[Entry, ...]:
-    """Parse text that `listed` returned. Raise `ValueError` for any other text."""
+    """Parse text that `listed` returned, and return the entries.
+
+    Raise `ValueError` if the text is malformed.
+    """
     try:
         return tuple(decoding.convert(json.loads(line), Entry) for line in text.splitlines())
     except RecursionError as error:
@@ -210,9 +221,9 @@ def differences(before: Iterable[Entry], after: Iterable[Entry]) -> tuple[Differ
 
 
 def base_of(python: str) -> tuple[str, ...]:
-    """Ask an interpreter for the paths of its program and its libraries, which may be folders.
+    """Query an interpreter for the paths of its program and of its libraries.
 
-    Raises `BuildError` if the interpreter does not answer.
+    A library's path may be that of a folder. Raise `BuildError` if the interpreter does not answer.
     """
     # -S: no sitecustomize adds to the path.
     done = process.run([python, "-I", "-S", "-c", _BASE_QUESTION], timeout=_SECONDS)
@@ -236,8 +247,8 @@ def close(
     """Write the integrity manifest of a finished environment, and a marker that contains `facts`.
 
     If the environment is based on an interpreter outside of it, `base` contains the paths that
-    `base_of` returned for that interpreter, and `store` caches the hashes of its files.
-    Verification does not rely on the cached hashes: it reads the files.
+    `base_of` returned for that interpreter, and `store` caches the hashes of the interpreter's
+    files. Verification does not rely on the cached hashes: it reads the files.
     """
     (prefix / FILES).parent.mkdir(parents=True, exist_ok=True)
     # What was just linked is neither looked at nor read again.
@@ -305,7 +316,7 @@ def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
 
     `metadata` is the content of the environment's marker. Because this function runs before every
     command, it only checks that certain files exist, without reading them. A link to a missing
-    interpreter counts as missing.
+    interpreter is treated as a missing file.
     """
     for path in metadata.get("landmarks", ()):
         if not os.path.exists(f"{prefix}/{path}"):  # noqa: PTH110 (a third of the time)
@@ -316,9 +327,9 @@ def damage(prefix: Path, metadata: Mapping[str, Any]) -> str:
 def altered(prefix: Path) -> str:
     """Return a message if a file shared with other environments was changed in place, else "".
 
-    Such a file must be restored from its wheel. A file that was replaced is no longer shared;
-    verification reports it. Without the build's records of the shared files, changes cannot be
-    detected.
+    Such a file must be restored from its wheel. A file that was replaced is no longer shared, and
+    verification reports it. Changes cannot be detected without the build's records of the shared
+    files, so the message also reports missing records.
     """
     records = shared(prefix)
     built = marker(prefix).get("shared", len(records))  # earlier versions did not count them
@@ -369,7 +380,10 @@ def _placed(prefix: Path) -> list[str]:
 
 
 def marker(prefix: Path) -> dict[str, Any]:
-    """Return an environment's build metadata; empty if there is no finished environment."""
+    """Return an environment's build metadata.
+
+    Return an empty dictionary if there is no finished environment.
+    """
     try:
         metadata = json.loads((prefix / MARKER).read_text())
     except (OSError, ValueError, RecursionError):
@@ -397,8 +411,8 @@ class State(Struct, frozen=True):
 def require_unchanged(prefix: Path, python: str) -> State:
     """Raise `VerifyError` if an environment or its base interpreter changed since the build.
 
-    If neither changed, return the current state, which `require_untouched` later compares. `python`
-    is the path of the environment's interpreter, relative to the prefix.
+    If neither changed, return the current state, which can be passed to `require_untouched` later.
+    `python` is the path of the environment's interpreter, relative to the prefix.
     """
     what = f"{prefix} was changed after the build"
     with _reading(prefix, python, what):
@@ -420,8 +434,8 @@ def require_unchanged(prefix: Path, python: str) -> State:
 def require_untouched(prefix: Path, python: str, before: State) -> None:
     """Raise `VerifyError` if a file has changed since `require_unchanged` returned `before`.
 
-    A file that was changed and then restored counts as changed. If another environment added or
-    removed a hard link to a file, which changes its ctime, the file is read again.
+    A file that was changed and then restored is treated as changed. If another environment added or
+    removed a hard link to a file, the file's ctime changes. In that case, the file is read again.
     """
     what = f"{prefix} was changed while it was used"
     identities = {entry.path: entry for entry in before.identities}

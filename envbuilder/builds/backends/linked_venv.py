@@ -37,18 +37,19 @@ if TYPE_CHECKING:
 
 
 class VenvEntry(Struct, frozen=True, array_like=True):
-    """An entry of a venv that contains no packages."""
+    """A file, link or folder of a venv that contains no packages."""
 
     path: str
     kind: Literal["file", "executable", "link", "folder"]
     content: str = ""
-    """The text of a file, or the target of a link."""
+    """The text of a file, or the target of a link. Empty for a folder."""
 
 
 def make(step: ShareWheels, store: Store, perform: Callable[[Step], None]) -> None:
-    """Make the venv, and write the records of its shared files. `perform` runs uv if necessary.
+    """Make the venv, and write the records of its shared files.
 
-    Raises `BuildError` if a wheel is damaged, if uv fails or if modules cannot be compiled.
+    `perform` runs a step, and is called if uv is needed. Raise `BuildError` if a wheel is damaged,
+    if uv fails, or if modules cannot be compiled.
     """
     venv = Path(step.venv)
     site = venv / step.site
@@ -97,7 +98,10 @@ def _link_modules(step: ShareWheels, store: Store, site: Path) -> list[SharedFil
 def _empty_venv(
     step: ShareWheels, store: Store, perform: Callable[[Step], None]
 ) -> tuple[VenvEntry, ...]:
-    """Return the entries of a venv without packages. Have uv make it unless they are cached."""
+    """Return the entries of a venv that contains no packages.
+
+    If the entries are not cached, uv makes such a venv.
+    """
 
     def read() -> tuple[VenvEntry, ...]:
         perform(step.unpack_uv)
@@ -141,9 +145,9 @@ def _installed(
     perform: Callable[[Step], None],
     empty: Sequence[VenvEntry],
 ) -> list[Unpacked]:
-    """Return the files that an installer writes for each wheel.
+    """Return, for each wheel, the files that only an installer can write.
 
-    If those of a wheel are missing or damaged, have uv install the wheel.
+    If a wheel's files are missing or damaged, uv installs the wheel first.
     """
     from filelock import FileLock
 
@@ -172,7 +176,7 @@ def _installed(
 def _stored(step: ShareWheels, file: File, wheel: Unpacked, reserved: Collection[str]) -> Unpacked:
     """Move an installed wheel's files to the folder of unpacked wheels, and complete its RECORD.
 
-    Files of the venv itself, whose paths are in `reserved`, are left where they are.
+    Files that belong to the venv itself are not moved. `reserved` contains their paths.
     """
     root = Path(step.unpacked)
     scratch = Path(step.scratch)

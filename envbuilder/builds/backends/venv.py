@@ -1,9 +1,9 @@
 """Native environments: the venv backend, and the code that it shares with the conda backend.
 
 Each environment is a folder that is built from the store without network access. The unchanged
-files of a wheel are unpacked once and shared (`builds.image.unpacked`). uv installs the rest, using
-a cache that is removed together with the working folder. uv's cache is never shared: if a file was
-edited in one environment, uv would install the edited file into the next.
+files of a wheel are unpacked once and shared (`builds.image.unpacked`). uv installs all other
+files. Its cache is removed together with the working folder and is never shared. Otherwise, if a
+file was edited in one environment, uv would install the edited file into the next one.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
 _FOLDER = "python"
 """Name of the folder that contains the unpacked interpreter."""
 _NEEDED_MEMORY = 256 << 20
-"""Number of bytes that must be free in an in-memory folder. Links and bytecode take a few MiB."""
+"""Number of bytes that must be free in an in-memory folder. Links and bytecode need a few MiB."""
 
 
 class Folders(Struct, frozen=True):
-    """The folder in which an environment is built, and its final location."""
+    """The folder in which an environment is built, and the environment's final location."""
 
     prefix: Path
     work: Path
@@ -97,7 +97,8 @@ def last_steps(
     """Return the last steps of a build, which complete the environment and move it into place.
 
     `facts` and `more` are written to the environment's marker. `base_python` is the path of the
-    interpreter on which the environment is based, if that is outside the environment; else empty.
+    interpreter on which the environment is based, or empty if the environment contains that
+    interpreter.
     """
     marks = {
         "schema": 1,
@@ -259,7 +260,10 @@ def refused_programs(profile: Profile) -> list[Any]:
 
 
 class NativeEnvironment(Environment):
-    """A planned environment in a folder on this machine: a venv, unless a subclass overrides it."""
+    """A planned environment in a folder on this machine.
+
+    It is a venv unless a subclass changes that.
+    """
 
     def __init__(self, build: Locked, target: Target, plan: Plan) -> None:
         self.profile = build.profile
@@ -280,9 +284,10 @@ class NativeEnvironment(Environment):
         return f"{self.bin_folders[0]}/python"
 
     def existing(self) -> Artifact | None:
-        """Return the environment if an earlier build finished it and no file is missing, else None.
+        """Return the environment if an earlier build completed it and no file is missing.
 
-        An environment that is returned cannot be removed while this object exists.
+        Otherwise, return None. An environment that was returned cannot be removed as long as this
+        object exists.
         """
         self._hold = None
         held = in_use.hold(self.prefix)
@@ -295,7 +300,7 @@ class NativeEnvironment(Environment):
         return replace(self.plan.artifact, digest=metadata.get("digest"))
 
     def stay_in_use(self) -> None:
-        """Keep the environment from being removed even if another program replaces this process."""
+        """Protect the environment from removal even after another program replaces this process."""
         if self._hold:
             self._hold.pass_on()
 
@@ -312,7 +317,7 @@ class NativeEnvironment(Environment):
         return integrity.altered(self.prefix)
 
     def made_by(self) -> dict[str, str]:
-        """Return the version of the locked uv."""
+        """Return the version of the locked uv, by the tool's name."""
         return tool_versions(self.plan)
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -320,7 +325,7 @@ class NativeEnvironment(Environment):
         return list(argv)
 
     def place(self, programs: Iterable[PurePath] = ()) -> Place:
-        """Return what the environment sets for its commands.
+        """Return the variables that the environment sets for its commands.
 
         `programs` are folders that contain the project's commands.
         """
@@ -340,7 +345,10 @@ class NativeEnvironment(Environment):
         return variables.of_command(self.profile, base, self.device_variables, access, environ)
 
     def after_activation(self, names: Iterable[str]) -> dict[str, str]:
-        """Return variables that make activation scripts preserve the variables in `names`."""
+        """Return variables that tell the activation scripts which variables in `names` to preserve.
+
+        By default, no activation script changes any variable, so the dictionary is empty.
+        """
         del names  # by default, no script sets any
         return {}
 
@@ -352,7 +360,7 @@ class NativeEnvironment(Environment):
     ) -> process.Completed:
         """Run the payload with the environment's interpreter.
 
-        Raises `VerifyError` if the payload was changed, or if the environment was changed before or
+        Raise `VerifyError` if the payload was changed, or if the environment was changed before or
         during the run.
         """
         payload = self.prefix / OWN / "payload.pyz"
@@ -391,9 +399,9 @@ class NativeEnvironment(Environment):
     def _scratch(self) -> tuple[Path, integrity.State]:
         """A temporary folder with the build's bytecode, and the current state of the environment.
 
-        Creating it checks that the environment is unchanged since its build. The payload uses no
-        bytecode except that in the folder. All this is done only once: tuning starts the payload a
-        hundred times, and should not hash 12,000 files each time.
+        Computing this property checks that the environment has not changed since its build. The
+        payload uses only the bytecode in the folder. The property is computed only once: tuning
+        starts the payload a hundred times, and should not hash 12,000 files each time.
         """
         before = integrity.require_unchanged(self.prefix, self.python)
         for note in isolation.notes(os.environ):
@@ -414,7 +422,7 @@ class NativeEnvironment(Environment):
     ) -> int:
         """Replace this process with a command, which is looked up in the environment first.
 
-        Raises `CommandError` if the command is not found, and `ToolError` if it belongs to another
+        Raise `CommandError` if the command is not found, and `ToolError` if it belongs to another
         Python.
         """
         folders = [self.prefix / name for name in self.bin_folders]
@@ -444,7 +452,8 @@ class NativeEnvironment(Environment):
 def _memory() -> str | None:
     """Return an in-memory folder for temporary files, or None to use the default location.
 
-    On ext4, making thousands of links takes seconds while other programs are writing.
+    Memory is preferred because on ext4, creating thousands of links takes seconds while other
+    programs are writing.
     """
     folder = "/dev/shm"  # noqa: S108 (a private folder is created in it)
     if "TMPDIR" in os.environ or not os.access(folder, os.W_OK | os.X_OK):
@@ -453,7 +462,7 @@ def _memory() -> str | None:
 
 
 def place(profile: Profile, prefix: Path, programs: Iterable[PurePath] = ()) -> Place:
-    """Return what a venv sets for its commands.
+    """Return the variables that a venv sets for its commands.
 
     `programs` are folders that contain the project's commands.
     """
@@ -528,9 +537,9 @@ def prepare(build: Locked) -> NativeEnvironment:
     """Find an interpreter and plan the environment.
 
     The locked interpreter is used if the profile requires it, or if this machine has no interpreter
-    of a locked version. Cached facts about an interpreter are used as long as its files do not
-    change, except in a rebuild, which queries the interpreter again. Raises `ToolError` (exit 4) if
-    the interpreter or a compiler is missing.
+    of a locked version. Cached facts about an interpreter are used as long as the interpreter's
+    files do not change. A rebuild ignores the cache and queries the interpreter again. Raise
+    `ToolError` (exit 4) if the interpreter or a compiler is missing.
     """
     profile = build.profile
     lock = build.lock
@@ -567,7 +576,7 @@ def prepare(build: Locked) -> NativeEnvironment:
 
 
 def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step, ...]:
-    """Return the steps that move an unpacked interpreter into the environment that it made."""
+    """Return the steps that move an unpacked interpreter into the environment made with it."""
     folder = f"{OWN}/{_FOLDER}"
     source = str(folders.work / _FOLDER)
     path = folders.prefix / folder / program(interpreter.version.rpartition(".")[0])
@@ -587,7 +596,7 @@ def home_steps(build: Locked, interpreter: File, folders: Folders) -> tuple[Step
 def rehomed(
     build: Locked, env: Path, *, home: Path, python: str, version: str, system_site: bool = False
 ) -> Rehome:
-    """Return the step that makes a venv refer to `home`, the final folder of its interpreter.
+    """Return a step that changes a venv's interpreter folder to `home`, the final location.
 
     `python` is the target of the venv's link to the interpreter.
     """

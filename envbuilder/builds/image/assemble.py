@@ -64,15 +64,16 @@ if TYPE_CHECKING:
 MOST_LAYERS = 100
 """Maximum number of layers, including those of the base image. Overlay file systems support 127."""
 _TOUCHED = frozenset({"etc", "var/lib/dpkg"})
-"""Folders of the base that get a new mtime even if nothing is added to them, as with the
-Dockerfile."""
+"""Folders of the base that get a new mtime even if nothing is added to them, as in an image built
+from the Dockerfile."""
 _OTHER_LAYERS = 4
 """Number of layers that do not belong to a single wheel: those for small wheels, system packages,
 the venv scaffold and the payload. The layer of the project's own files is not counted, because it
 must not affect how wheels are split."""
 
 WORTH = 16 << 20
-"""Minimum size of a preload in bytes, since each preload has an overhead of about 0.2 s."""
+"""Minimum size of a preload in bytes. Smaller preloads are not worth their overhead of about 0.2
+s."""
 _GRACE_SECONDS = 10.0
 """Time in seconds for which a failed build waits for a load that is in progress."""
 _STOP_SECONDS = 0.3
@@ -143,9 +144,9 @@ class Assembly:
     ) -> Python:
         """Return the image's Python interpreter, and prepare it for compiling modules.
 
-        `added` contains the layer of the locked interpreter. If it is empty, the interpreter comes
-        from the base image or from the system packages. If the image gets no bytecode, nothing is
-        prepared.
+        `added` contains the layer of the locked interpreter. If `added` is empty, the interpreter
+        comes from the base image or from the system packages. If the image gets no bytecode,
+        nothing is prepared.
         """
         step = self._step
         base = self._base
@@ -169,7 +170,7 @@ class Assembly:
         return python
 
     def _image(self, folder: Path, added: Sequence[Added], names: Sequence[str]) -> Layout:
-        """Write an OCI layout that contains only an image made of the base and the added layers."""
+        """Write an OCI layout that contains only the image: the base and the added layers."""
         step = self._step
         base = self._base
         layout = Layout.create(folder)
@@ -264,7 +265,7 @@ class Assembly:
     def _scaffold_layer(self, root: rootfs.RootFs) -> Added:
         """Return the layer of the venv scaffold.
 
-        It is made for the image's Python and the users of the base image.
+        The scaffold depends on the image's Python and on the users of the base image.
         """
         inputs = {
             "kind": "frame",
@@ -285,7 +286,7 @@ class Assembly:
         yield from _users(contents)
 
     def _interpreter(self) -> list[Added]:
-        """Return the layer of the locked interpreter, if the image gets one."""
+        """Return the layer of the locked interpreter, or an empty list if it is not needed."""
         file = self._step.interpreter
         if not file:
             return []
@@ -306,7 +307,10 @@ class Assembly:
         yield layer.Member(path=prefix, kind="folder", mode=0o755)
 
     def _system(self) -> tuple[list[Added], rootfs.RootFs]:
-        """Return the layer of system packages, if any, and the filesystem for the layers above."""
+        """Return the layer of system packages and the filesystem that the layers above build on.
+
+        The list is empty if there are no such packages.
+        """
         step = self._step
         base = self._base
         if not step.debs:
@@ -319,13 +323,16 @@ class Assembly:
         return added, base.root
 
     def _payload(self) -> Added:
-        """Return the payload's layer; it is near the top because it changes with envbuilder."""
+        """Return the payload's layer.
+
+        It is near the top because the payload changes with each version of envbuilder.
+        """
         inputs = {"kind": "payload", "sha256": payload_sha256(), "epoch": self._step.epoch}
         member = layer.Member(path=conventions.PAYLOAD.lstrip("/"), content=payload_pyz())
         return Added(layer=self._ensure(inputs, [member]), reason="payload")
 
     def _project(self) -> list[Added]:
-        """Return the layer of the project's own files, if any.
+        """Return the layer of the project's own files, or an empty list if there are none.
 
         It is the topmost layer, because it changes most often.
         """
@@ -338,13 +345,19 @@ class Assembly:
     def _ensure(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Return the cached layer, or make it; `members` is iterated only if the layer is made."""
+        """Return the cached layer, or make it.
+
+        `members` is iterated only if the layer is made.
+        """
         return self._cache.ensure(inputs, lambda: self._make(inputs, members, on_base=on_base))
 
     def _make(
         self, inputs: Mapping[str, Any], members: Iterable[layer.Member], *, on_base: bool = False
     ) -> layer.Layer:
-        """Write a layer to the cache. If `on_base`, parent folders keep the base's metadata."""
+        """Write a layer to the cache, and return it.
+
+        With `on_base`, parent folders keep the metadata that they have in the base.
+        """
         entries = list(members)
         paths = {m.path for m in entries}
         parents = [f for f in layer.folders_above(paths) if f.path not in paths]
@@ -398,7 +411,10 @@ class Assembly:
             seen |= members.keys()
 
     def _installed_files(self, wheel: File, opened: Wheel) -> dict[str, layer.Member]:
-        """Return the files that uv installed from a wheel, including its RECORD with all rows."""
+        """Return the files that uv installed from a wheel, by path.
+
+        They include the wheel's RECORD, which lists all of its files.
+        """
         stage = self._installed()
         record = stage.record_of(wheel)
         text = completed((stage.env / record).read_text(encoding="utf-8"), opened.rows)
@@ -416,7 +432,7 @@ class Assembly:
         return self._wheels_open[wheel.sha256]
 
     def _installed(self) -> Stage:
-        """Return the stage after uv has installed the files that need an installer."""
+        """Return the stage after uv has installed the wheels whose files need an installer."""
         stage = self._staged()
         if self._to_install:
             folder = self._work / "wheels"
@@ -430,7 +446,7 @@ class Assembly:
         return stage
 
     def _staged(self) -> Stage:
-        """Return the stage into which uv installs packages, creating it on first use."""
+        """Return the stage into which uv installs packages. It is created on first use."""
         if self._stage is None:
             uv = self._work / "uv"
             folder = self._step.unpacked or str(self._work / "unpacked")
@@ -447,7 +463,10 @@ class Assembly:
 
 
 def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
-    """Yield the user's folders, and the base's passwd and group files with the user added."""
+    """Yield the home and work folders of the image's user, and the files that list the users.
+
+    These files are the base's passwd and group files with a line for the user added.
+    """
     for name, line in (("etc/passwd", conventions.PASSWD), ("etc/group", conventions.GROUP)):
         text = contents.get(name, b"")
         if text and not text.endswith(b"\n"):
@@ -464,7 +483,7 @@ def _users(contents: Mapping[str, bytes]) -> Iterator[layer.Member]:
 
 
 def _names(part: Part, wheel: Wheel) -> Iterable[str]:
-    """Return the names of a wheel's unchanged files that belong to a part."""
+    """Return the names of those unchanged files of a wheel that belong to a part."""
     return part.files or wheel.files.keys() - {*part.without}
 
 
@@ -479,11 +498,12 @@ def _plain(path: str, packed: Packed) -> layer.Member:
 class Preloader(Struct):
     """A background thread that loads finished layers into an engine while others are being made.
 
-    The loaded image has the name `ref`. If `ref` is empty, nothing is loaded.
+    A preload is an image without the upper layers. It gets the name `ref`. If `ref` is empty,
+    nothing is loaded.
 
-    An engine unpacks layers one by one in a single thread, which takes about as long as making
-    them. A preload is an image without the upper layers. By the time the complete image is loaded,
-    the engine has already unpacked the lower layers, so they are not sent again.
+    An engine unpacks layers one by one in a single thread, which takes about as long as making the
+    layers. By the time the complete image is loaded, the engine has already unpacked the preloaded
+    layers, so they are not sent again.
 
     On exit, the preloader waits for a load that is in progress. After an error, it also removes the
     tag from the engine. Otherwise, the caller removes the tag once the complete image is loaded.
@@ -512,12 +532,12 @@ class Preloader(Struct):
                 engine.forget(self._ref)
 
     def offer(self, added: Sequence[Added], remaining: Bytes, write: _WriteImage) -> None:
-        """Offer the layers made so far, the last of which is new, for loading.
+        """Offer the layers made so far for loading. The last of them is new.
 
         `remaining` is the compressed size in bytes of the files that are not yet in a layer.
         `write` makes an image of the layers. This image is loaded as soon as no other load is
         running, unless more layers have been offered by then. It is not loaded if its new layers or
-        the remaining files are too small to be worth it.
+        the remaining files are too small for that to be worthwhile.
         """
         if not self._ref or remaining < WORTH:
             return

@@ -1,8 +1,9 @@
 """The base image as an OCI layout on the local disk, whatever its source, and images built on it.
 
 The Python version of the base is checked before anything is fetched. If the base is in a layout,
-the version is read from its files. If it is in an engine, its Python is run in the same way as in
-the build. If that gives no answer, the build itself fails if the Python has the wrong version.
+the version is read from its files. If the base is in an engine, its Python is run in the same way
+as in the build. If the version cannot be determined like this, the build itself fails if the Python
+has the wrong version.
 """
 
 from __future__ import annotations
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
 LATEST = "latest"
 """Tag of a profile's newest image."""
 RECIPE = 2
-"""Version of the recipe for bases, to be incremented when the same packages give different
-bytes."""
+"""Version of the recipe for bases. Increment it when the same packages give different bytes."""
 MAKER = "mmdebstrap"
 """Name of the program that makes a base from Debian packages."""
 _MAKER_HINT = (
@@ -65,7 +65,8 @@ _MAKER_HINT = (
     " install mmdebstrap. Elsewhere, use a base image: ENVBUILDER_BASE_IMAGE=REF."
 )
 _LONGEST = 40
-"""Maximum number of characters in an image's name for the names of the project and environment."""
+"""Maximum number of characters that the names of the project and environment take up in an image's
+name."""
 _PYTHON_SECONDS = 60
 # Looks for Python as the Dockerfile does.
 _PYTHON_QUERY = (
@@ -81,14 +82,14 @@ class Base(Struct, frozen=True, kw_only=True):
 
     ref: str
     identity: str
-    """What identifies the content, independent of its location: the digest of the image's
+    """An identifier of the image's content, independent of its location: the digest of the image's
     configuration, or a hash of the inputs that the base is made from. In a dry run, it may be the
     image's name."""
     folder: str = ""
-    """Folder of the base's OCI layout. It is empty if the base is in an engine, or will be loaded
-    into one."""
+    """Folder of the base's OCI layout. It is empty if the base is in an engine or will be loaded
+    into an engine."""
     make: tuple[MakeBase | LoadBase, ...] = ()
-    """Steps that make the layout and load it; empty if the base is an existing image."""
+    """Steps that make the layout and load the base. Empty if the base is an existing image."""
 
 
 def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target:
@@ -107,7 +108,8 @@ def target(profile: Profile, lock: Lock, host: Host, request: Request) -> Target
 def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings) -> str:
     """Return the reference of the base image.
 
-    A requested image takes precedence over the configured one, and that one over the locked one.
+    This is the requested image if there is one, otherwise the configured image if there is one,
+    otherwise the locked image.
     """
     if request.base_image:
         return request.base_image
@@ -118,10 +120,11 @@ def base_ref(base: BaseImage | LockedBase, request: Request, settings: Settings)
 
 
 def repository(profile: str, settings: Settings) -> str:
-    """Return the repository name for a profile's images, which is different for each project.
+    """Return the repository name for a profile's images. Each project has its own name.
 
-    It contains the name of the project folder, the name of the environment (unless that is the
-    default one) and a few digits of a hash, which distinguish project folders of the same name.
+    The name contains the name of the project folder, the name of the environment (unless it is the
+    default environment) and a few digits of a hash, which distinguish project folders of the same
+    name. Outside of projects, it contains only the profile's name.
     """
     project = settings.project
     if project is None or settings.definition is None:
@@ -137,7 +140,10 @@ def repository(profile: str, settings: Settings) -> str:
 def names(
     build: Locked, target: Target, digest: str, project: project_layer.ProjectLayer | None
 ) -> tuple[str, ...]:
-    """Return the names of the image with the fingerprint `digest`; the artifact's comes first."""
+    """Return the names to give to the image with the fingerprint `digest`.
+
+    The first of them is the artifact's name.
+    """
     request = build.request
     if request.only_tag:
         return (request.only_tag,)
@@ -220,10 +226,10 @@ def find(
     *,
     scripts: bool,
 ) -> Base:
-    """Find the requested, configured or locked base image, and make it available as an OCI layout.
+    """Find the requested, configured or locked base image, and provide it as an OCI layout.
 
     `engine` is an already connected engine, if there is one. Set `scripts` if packages run scripts
-    during installation, because then the engine needs the base image, too.
+    during installation. The engine then needs the base image as well.
     """
     locked = target.base
     assert locked is not None, "a target with a base"
@@ -271,9 +277,9 @@ def _of_engine(
 def identified(engine: Engine, ref: str, platform: str) -> tuple[str, str]:
     """Return the name to use for the base image in the engine, and the identity of the image.
 
-    A reference with a digest is itself the identity, since it identifies an image before it is
-    pulled. Otherwise, the identity is the image's id in the engine. An image that is named by a tag
-    is pulled first, so that the fingerprint is the same before and after the build.
+    A reference with a digest is itself the identity, since it identifies an image even before the
+    image is pulled. Otherwise, the identity is the image's id in the engine. An image that is named
+    by a tag is pulled first, so that the fingerprint is the same before and after the build.
     """
     image = engine.image(ref)
     name = ref if image else engine.pull_name(ref)
@@ -312,7 +318,7 @@ def python_check(lock: Lock, target: Target, base: Base) -> BaseCheck | None:
 def require_python(plan: Plan, settings: Settings, progress: console.Progress) -> None:
     """Raise `BuildError` if the base has a different Python version than the plan.
 
-    If the base should be in the engine but is not, it is pulled for this check.
+    If the base is supposed to be in the engine but is not, it is pulled for this check.
     """
     check = plan.base_check
     if check is None:
@@ -364,7 +370,10 @@ def require_libc(
 
 
 def _libc(plan: Plan, target: Target, settings: Settings, progress: console.Progress) -> int | None:
-    """Return N if the base has glibc 2.N, or None if it has no glibc or the version is unknown."""
+    """Return the minor version of the base's glibc, such as 36 for glibc 2.36.
+
+    Return None if the base has no glibc or if the version is unknown.
+    """
     version = next((d.version for d in target.files if (d.kind, d.name) == ("deb", "libc6")), "")
     layouts = [step.base for step in plan.steps if isinstance(step, Assemble)]
     layouts += [plan.base_check.layout] if plan.base_check else []
@@ -390,10 +399,10 @@ def _contents(
 
 
 def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
-    """Return the version (X.Y) of the Python in the base that the build would use.
+    """Return the version (X.Y) of the Python that the build would use in the base.
 
-    Return an empty string if the version is unknown, or a phrase that says so if the base has no
-    Python.
+    Return an empty string if the version is unknown. If the base has no Python, return a phrase
+    that says so.
     """
     answer = _said_by_engine(plan, ref, _PYTHON_QUERY.format(minor=plan.python), progress)
     if answer == "none":
@@ -402,7 +411,7 @@ def _python_of_engine(plan: Plan, ref: str, progress: console.Progress) -> str:
 
 
 def _said_by_engine(plan: Plan, ref: str, query: str, progress: console.Progress) -> str:
-    """Run a shell command in the base and return its output; empty if the command cannot be run."""
+    """Run a shell command in the base and return its output, or "" if the command cannot be run."""
     with connection.connect() as engine:
         image = engine.image(ref) or pulled(engine, ref, plan.platform)
         container = Container(
@@ -456,9 +465,10 @@ class BaseContents(Struct, frozen=True, kw_only=True):
 
 
 def read_contents(folder: str, platform: types.Platform, cache: LayerCache) -> BaseContents:
-    """Read a platform's image from a layout. The index of its root filesystem is cached.
+    """Return the contents of a platform's image in a layout.
 
-    Raise `EnvbuilderError` if the image is missing or damaged.
+    The index of the image's root filesystem is cached. Raise `EnvbuilderError` if the image is
+    missing or damaged.
     """
     layout = Layout.open(Path(folder))
     entry = layout.find(platform)
@@ -502,16 +512,17 @@ def created(epoch: int) -> str:
 
 
 class Added(Struct, frozen=True, kw_only=True):
-    """A layer on top of the base, and the reason why it is there."""
+    """A layer on top of the base, and the reason for adding it."""
 
     layer: Layer
     reason: str
 
 
 def base_variables(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables in an image's configuration, and PATH even if it sets none.
+    """Return the environment variables in an image's configuration.
 
-    Raise `InvalidError` if they are not a list of strings.
+    If the configuration does not set PATH, Docker's default is added. Raise `InvalidError` if the
+    variables are not a list of strings.
     """
     pairs = (config.get("config") or {}).get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(p, str) for p in pairs):

@@ -1,4 +1,4 @@
-"""Make a base image from locked Debian packages, so that the same packages give the same bytes.
+"""Make a base image from locked Debian packages. The same packages always give the same bytes.
 
 mmdebstrap installs (or only unpacks) exactly the locked packages, without network access, from a
 folder that contains nothing else. The result is converted to an OCI layout with a single layer,
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from envbuilder.packages.store import Store
 
 _MAKERS = {MAKER: MAKER, "apt": "apt-get", "dpkg": "dpkg"}
-"""Tools that make a base: their names in the provenance, and their programs. mmdebstrap delegates
-much of the work to the machine's apt and dpkg."""
+"""Tools that make a base. The keys are their names in the provenance, and the values are their
+programs. mmdebstrap delegates much of the work to the machine's apt and dpkg."""
 _MADE_BY = "made-by.json"
 """Name of the file that contains the tools' versions. The file is next to the image rather than in
-it, because the image must not depend on them."""
+it, because the image must not depend on the versions."""
 _MOST = 12
 """Maximum number of lines of mmdebstrap's output that an error message quotes."""
 # Folders to merge into /usr. Debian 12 and later require this before the first package is unpacked;
@@ -123,9 +123,9 @@ def _versions() -> dict[str, str]:
 
 
 def _existing(folder: Path, platform: types.Platform, log: Callable[[str], None]) -> Layout | None:
-    """Return an existing base whose files all match their hashes. Remove a damaged one.
+    """Return an existing base if all of its files match their hashes, else None.
 
-    Return None if there is no base, or if it was damaged.
+    A damaged base is reported and removed.
     """
     if not folder.exists():
         return None
@@ -214,7 +214,7 @@ def _advice(printed: str, platform: types.Platform) -> str:
 def _lay_archive(base: MakeBase, store: Store, folder: Path) -> dict[str, str]:
     """Write a Debian archive that contains the base's packages.
 
-    Return the control stanzas of the packages, by name.
+    Return the control stanza of each package, by the package's name.
     """
     folder.mkdir()
     stanzas = []
@@ -318,7 +318,7 @@ def _clean_path(name: str) -> str:
 def _belongs(path: str, *, is_folder: bool) -> bool:
     """Return whether the base keeps a path.
 
-    It keeps neither documentation nor anything that depends on the machine or the time.
+    The base keeps neither documentation nor anything that depends on the machine or the time.
     """
     if "__pycache__" in path.split("/"):
         return False  # bytecode records times; the official Python images omit it as well
@@ -349,7 +349,7 @@ def require_exactly(base: MakeBase, entries: dict[str, Member]) -> None:
 
 
 def without_scripts(entries: dict[str, Member], controls: dict[str, str]) -> Iterable[Member]:
-    """Yield those files that the packages' scripts would have created and that are plain data.
+    """Yield the plain data files that the packages' maintainer scripts would have created.
 
     These are the default users and groups, and a dpkg status that lists the packages as unpacked.
     """

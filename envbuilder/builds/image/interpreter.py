@@ -1,8 +1,9 @@
 """Run an image's Python outside of the image, to compile the modules of its packages.
 
-The interpreter, its standard library and its C library are unpacked from the image's layers once.
-The image's own loader starts the interpreter, so no root privileges, engine or container are
-needed. Thus both builders compile with the same Python, whatever Python this machine has.
+The interpreter, its standard library and its C library are unpacked from the image's layers only
+once. The image's own loader starts the interpreter, so no root privileges, engine or container are
+needed. Both builders therefore compile with the same Python, regardless of this machine's own
+Python.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ HINT = "Set bytecode: false in the profile, or use --builder buildkit."
 def compiler(
     python: Python, root: RootFs, layers: Mapping[str, Path], store: Path
 ) -> Compiler | None:
-    """Return a compiler that uses an image's Python, or None if the image has no standard library.
+    """Return a compiler that uses an image's Python.
 
-    `layers` maps the digests of the image's uncompressed layers to their files, bottom layer first.
-    `store` is the folder in which the unpacked interpreter is kept. Raises `BuildError` if the
-    image has no dynamic loader.
+    Return None if the image has no standard library. `layers` maps the digests of the image's
+    uncompressed layers to their files, starting with the bottom layer. `store` is the folder in
+    which the unpacked interpreter is kept. Raise `BuildError` if the image has no dynamic loader.
     """
     from filelock import FileLock
 
@@ -94,8 +95,8 @@ def _unpacked(
 ) -> Unpacked:
     """Unpack files from an image's layers into a folder.
 
-    `targets` maps the path of each file in the image to the paths, relative to the folder, to which
-    it is written.
+    `targets` maps the path of each file in the image to the paths, relative to the folder, that the
+    file is written to.
     """
     with temporary(folder.parent / WORK) as work:
         new = work / folder.name

@@ -1,9 +1,9 @@
 """A cache of layers that all profiles share. Every layer is hashed before it is used.
 
-Layers are looked up by their inputs. An entry refers to a blob by its digest, and the blob is
-hashed before use. Each blob and each entry is put in place by a single rename, so a build that is
-killed leaves nothing behind that a later build would wrongly trust. Deleting the folder costs only
-time, since layers can be made again.
+Layers are looked up by their inputs. An entry refers to a blob by the blob's digest. Each blob and
+each entry is put in place by a single rename, so a build that is killed leaves nothing behind that
+a later build would wrongly trust. Deleting the folder costs only time, since layers can be made
+again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from envbuilder.core.errors import EnvbuilderError, InvalidError
 
 _T = TypeVar("_T")
 FORMAT = 4
-"""Version of the layers' format, to be incremented when the same inputs give different bytes."""
+"""Version of the layers' format. Increment it when the same inputs give different bytes."""
 SYSTEM_FORMAT = 2
-"""Version of the format of layers with packages that an engine installed, used like `FORMAT`."""
+"""Version of the format of layers whose packages were installed by an engine. It is used like
+`FORMAT`."""
 
 
 class LayerCache:
     """A folder of layers, which are looked up by their inputs.
 
-    With `fresh`, existing layers are ignored.
+    With `fresh`, existing layers are never returned.
     """
 
     def __init__(self, folder: Path, note: Callable[[str], None], *, fresh: bool) -> None:
@@ -37,9 +38,10 @@ class LayerCache:
         self._fresh = fresh
 
     def find(self, inputs: Mapping[str, Any]) -> Layer | None:
-        """Return the layer made from `inputs` after hashing its blob, or None if there is none.
+        """Return the layer made from `inputs`, or None if there is none.
 
-        A damaged layer is reported and removed, so that it will be made again.
+        The layer's blob is hashed first. If it is damaged, the layer is reported and removed, so
+        that it will be made again.
         """
         if self._fresh:
             return None
@@ -62,7 +64,10 @@ class LayerCache:
         return self.find(inputs) or make()
 
     def keep(self, inputs: Mapping[str, Any], layer: Layer, written: Path) -> Layer:
-        """Add a new layer to the cache by moving its file `written`, which is on the same disk."""
+        """Add a new layer to the cache, and return it.
+
+        Its file `written`, which must be on the same disk, is moved into the cache.
+        """
         files.ensure_folder(self.layout.folder)
         blob = self.layout.blob(layer.digest)
         blob.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +76,10 @@ class LayerCache:
         return layer
 
     def remembered(self, inputs: Mapping[str, Any], kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return the result of `make` for `inputs`, from the cache if its entry is undamaged."""
+        """Return the cached result of `make` for `inputs`, calling `make` if necessary.
+
+        A damaged cache entry is ignored.
+        """
         files.ensure_folder(self.layout.folder)
         return files.cached(self._entry(inputs), kind, make)
 

@@ -1,9 +1,9 @@
 """Make the layer of system packages, either by unpacking them or by having an engine install them.
 
-Packages without maintainer scripts or configuration files are installed without dpkg, but give the
-same files and records. The only trigger that they may activate is ldconfig's, because the dynamic
-loader does not need ldconfig's cache for libraries in its default folders. Tests compare the result
-with dpkg's.
+Packages without maintainer scripts or configuration files are installed without dpkg, with the same
+resulting files and records. The only trigger that they may activate is ldconfig's, because the
+dynamic loader does not need ldconfig's cache for libraries in its default folders. Tests compare
+the result with dpkg's.
 
 For all other packages, an engine builds the Dockerfile's stage `system`, once for each base and set
 of packages. The files that this stage adds to the base are cached as a layer like any other.
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File
 
 _LAYER = "layer-system"
-"""Name of this layer's work file, which no other layer made at the same time uses."""
+"""Name of this layer's work file. No other layer that is made at the same time uses this name."""
 _PIECE = 1 << 20
 _INFO = "var/lib/dpkg/info"
 _OLD = re.compile(r"var/(lib/dpkg|cache/debconf)/[^/]+-old")
-"""Matches backups of earlier states, which the Dockerfile empties after running dpkg."""
+"""Matches backups of earlier states. The Dockerfile empties these files after running dpkg."""
 _LOCKS = frozenset(f"var/lib/dpkg/{n}" for n in ("lock", "lock-frontend", "triggers/Lock"))
-"""Empty lock files, of which dpkg changes the mtime."""
+"""Empty lock files whose mtime is changed by dpkg."""
 _LEFT_OUT = ("usr/share/doc/", "usr/share/man/")
-"""Folders that are omitted, as dpkg does in the Dockerfile."""
+"""Folders that are omitted. dpkg omits them as well when the Dockerfile runs it."""
 _RECORDS = ("md5sums", "shlibs", "symbols", "triggers")
 """Control files of a package that dpkg keeps in addition to the list of its files."""
 _RESERVED = (
@@ -99,7 +99,7 @@ def unpacked(
     cache: LayerCache,
     make: Callable[[Mapping[str, Any], tuple[layer.Member, ...]], layer.Layer],
 ) -> list[Added]:
-    """Return the layer of the packages' files and dpkg records.
+    """Return the layer that contains the packages' files and dpkg records.
 
     Return an empty list if the base already contains all of the packages.
     """
@@ -131,7 +131,9 @@ def built(
     work: Path,
     run: Callable[[Step], None],
 ) -> tuple[list[Added], rootfs.RootFs]:
-    """Have an engine install the packages; return their layer and the new rootfs index.
+    """Have an engine install the packages.
+
+    Return their layer and an index of the new root filesystem.
 
     Raise `BuildError` if the engine used a different base image.
     """
@@ -211,11 +213,11 @@ def _noted(engine: Engine, step: Assemble, ref: str) -> Iterator[None]:
 
 
 def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
-    """Yield the bytes of a layer's tar archive, without the engine's own additions.
+    """Yield the bytes of a layer's tar archive without what the engine itself added.
 
-    `digest` is updated with the original bytes. The Dockerfile leaves nothing newer than `epoch`,
-    but it cannot control the mount points that Buildah creates or the deletion times that some
-    engines record.
+    `digest` is updated with the original bytes. The Dockerfile leaves nothing newer than `epoch`.
+    However, it cannot control the mount points that Buildah creates, or the deletion times that
+    some engines record.
     """
     edits = list(_edits(blob, epoch))
     with blob.open("rb") as raw:
@@ -238,7 +240,10 @@ def _settled(blob: Path, epoch: int, digest: hashlib._Hash) -> Iterator[bytes]:
 
 
 def _edits(blob: Path, epoch: int) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (start, end, replacement) for each byte range of the tar to replace or drop."""
+    """Yield the start, end and replacement of each byte range to change in a layer's tar archive.
+
+    The replacement is empty if the range is to be dropped.
+    """
     for member, _ in layer.members(blob):
         if member.name.rpartition("/")[2].startswith(".wh."):
             whiteout = tarfile.TarInfo(member.name)
@@ -346,7 +351,10 @@ def _refused(file: File, reason: str) -> BuildError:
 def _placed(
     file: File, member: tarfile.TarInfo, name: str, content: bytes, root: rootfs.RootFs
 ) -> Iterator[layer.Member]:
-    """Yield a package's file at its path in the base, after following links (a merged /lib)."""
+    """Yield a package's file at its path in the base.
+
+    Links in the base are followed, such as those of a merged `/lib`.
+    """
     folder, _, base = name.rpartition("/")
     path = f"{_resolved_folder(file, folder, root)}/{base}".lstrip("/")
     if path.startswith(_RESERVED) and not member.isdir():
@@ -370,7 +378,7 @@ def _placed(
 def _resolved_folder(file: File, folder: str, root: rootfs.RootFs) -> str:
     """Return the path of a folder after following the base's links.
 
-    Path components that do not exist in the base are appended to the path of those that do.
+    Path components that do not exist in the base are kept unchanged at the end of the path.
     """
     parts = folder.split("/") if folder else []
     for depth in range(len(parts), -1, -1):

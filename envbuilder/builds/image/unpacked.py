@@ -7,10 +7,10 @@
     unpacked/SHA256/*.json          the state of the files when they were written
 
 An environment gets clones of the files if the file system supports them, otherwise hard links or,
-failing that, copies. A hard-linked file that is changed in place changes in every environment.
-Therefore the files are read-only, and each file is compared with its record before it is linked. If
-it differs, it is written again. Each environment contains the records of its files, so that a
-change can be detected there (`builds.shared`).
+failing that, copies. If a hard-linked file is changed in place, it changes in every environment.
+Therefore, the files are read-only, and each file is compared with its record before it is linked. A
+file that differs from its record is written again. Each environment contains the records of its
+files, so that a change can be detected there (`builds.shared`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ if TYPE_CHECKING:
 _FILES = "files"
 _REST = "rest.whl"
 WORK = "work"
-"""Name of the folder in which wheels are unpacked. Leftovers of a killed run are removed by the
-next."""
+"""Name of the folder in which wheels are unpacked. If a run is killed, the next run removes the
+leftovers."""
 _BATCH = 256
-"""Number of files that a thread unpacks, or of modules that a process compiles, in one batch."""
+"""Number of files that a thread unpacks in one batch, and number of modules that a process compiles
+in one batch."""
 _COMPILE_SECONDS = 600.0
 """Time limit in seconds for compiling one batch. There is a limit because an image's Python is not
-trusted. The largest batch of torch takes 2 s."""
+trusted. For comparison, the largest batch of torch takes 2 s."""
 _FICLONE = 0x40049409
 """Linux ioctl that makes two files share their blocks until one of them is written (linux/fs.h)."""
 _UNABLE = frozenset(
@@ -71,7 +72,7 @@ _UNABLE = frozenset(
         errno.EINVAL,
     }
 )
-"""Error numbers that mean that the file system cannot clone or link a file."""
+"""Error numbers with which a file system reports that it cannot clone or link a file."""
 
 
 class Contents(Struct, frozen=True):
@@ -79,11 +80,11 @@ class Contents(Struct, frozen=True):
 
     files: tuple[SharedFile, ...]
     rest: str = ""
-    """The sha256 of the wheel that contains all other files; empty if there is no such wheel."""
+    """The sha256 of the wheel that contains all other files. Empty if there is no such wheel."""
     record: str = ""
     """Path of the wheel's RECORD, relative to site-packages."""
     rows: tuple[tuple[str, ...], ...] = ()
-    """The rows of RECORD for these files."""
+    """The rows of RECORD for the files in this folder."""
 
 
 class Unpacked(Struct, frozen=True):
@@ -94,7 +95,10 @@ class Unpacked(Struct, frozen=True):
 
     @classmethod
     def read(cls, folder: Path) -> Unpacked | None:
-        """Return an unpacked folder with its recorded contents, or None if there is no record."""
+        """Return an unpacked folder with its recorded contents.
+
+        Return None if the record is missing or cannot be read.
+        """
         try:
             return cls(folder, decoding.from_json(_index(folder).read_bytes(), Contents))
         except (OSError, ValueError):
@@ -102,19 +106,19 @@ class Unpacked(Struct, frozen=True):
 
     @property
     def rest(self) -> Path:
-        """The path of the wheel that contains all other files."""
+        """The path of the wheel that contains all files that are not in this folder."""
         return self.folder.with_name(_REST)
 
     def modules(self, folder: Path) -> Modules:
-        """Return the folder that contains the modules, and their paths in it.
+        """Return the folder that contains the modules, and the modules' paths in it.
 
-        The parameter `folder` is not needed, because the modules are already on disk.
+        The parameter `folder` is not used, because the modules are already on disk.
         """
         del folder  # they are on disk
         return self.folder, [f.path for f in self.contents.files if f.path.endswith(".py")]
 
     def is_same(self, file: SharedFile) -> bool:
-        """Return whether a file still has the size, time and inode with which it was written."""
+        """Return whether a file still has the size, time and inode that it was written with."""
         try:
             status = os.lstat(f"{self.folder}/{file.path}")
         except OSError:
@@ -126,10 +130,10 @@ class Unpacked(Struct, frozen=True):
         return all(map(self.is_same, self.contents.files))
 
     def link(self, site: Path) -> tuple[SharedFile, ...]:
-        """Clone, link or copy the files into a site-packages folder; return records of them there.
+        """Clone, link or copy the files into a site-packages folder.
 
-        Existing files are kept: wheels with different bytes for the same path are never installed
-        together.
+        Return the records of the files there. Existing files are kept. This is safe because wheels
+        with different bytes for the same path are never installed together.
         """
         source = str(self.folder)
         target = str(site)
@@ -172,7 +176,7 @@ def _place(source: str, target: str, ways: list[_Way]) -> _Way:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file, or copy it if the file system cannot link it."""
+    """Hard-link a file, or copy it if the file system does not support that."""
     _place(str(source), str(target), [os.link, shutil.copyfile])
 
 
@@ -235,10 +239,10 @@ def unpack(
 
 
 def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
-    """Return an unpacked wheel of which at least `rest`, the wheel of other files, is undamaged.
+    """Return an unpacked wheel whose `rest`, the wheel of all other files, is undamaged.
 
-    If necessary, unpack the wheel as `unpack` does. The unchanged files may be damaged, which is
-    detected when they are linked.
+    If necessary, the wheel is unpacked as by `unpack`. The unchanged files may be damaged. Such
+    damage is detected when the files are linked.
     """
     unpacked = Unpacked.read(root / wheel.sha256 / _FILES)
     if unpacked and _has_rest(unpacked):
@@ -249,9 +253,9 @@ def with_rest(wheel: File, root: Path, store: Store) -> Unpacked:
 def unpack_missing(
     wheels: Iterable[File], root: Path, store: Store, show: Callable[[int], object]
 ) -> None:
-    """Unpack those wheels that have not been unpacked before.
+    """Unpack those wheels that have not been unpacked yet.
 
-    Existing files are not checked, because damage is detected when they are linked.
+    Existing files are not checked, because damage is detected when the files are linked.
     """
     for wheel in wheels:
         if not _index(root / wheel.sha256 / _FILES).is_file():
@@ -287,9 +291,10 @@ def _has_rest(unpacked: Unpacked) -> bool:
 
 
 def moved(new: Path, folder: Path, contents: Contents) -> Unpacked:
-    """Move a new folder to its final location and write its record.
+    """Move a new folder to its final location, write its record, and return it.
 
-    If a folder already exists there, it is moved next to the new folder's old location.
+    If a folder already exists there, it is moved out of the way, to the folder that contained the
+    new one.
     """
     folder.parent.mkdir(exist_ok=True)
     if folder.exists():
@@ -339,21 +344,22 @@ def recorded(name: str, path: Path, sha256: str, *, executable: bool) -> SharedF
 
 
 class Compiler(Struct, frozen=True):
-    """The Python interpreter that compiles modules: that of an environment or of an image."""
+    """A Python interpreter that compiles modules. It belongs to an environment or an image."""
 
     argv: tuple[str, ...]
     """The command that starts Python."""
     identity: str
-    """What determines the bytecode: the version X.Y.Z, since another patch release compiles some
-    modules differently, and, for an image's Python, a hash of its files."""
+    """A string that determines the bytecode. It contains the version X.Y.Z, since another patch
+    release compiles some modules differently, and, for an image's Python, a hash of its files."""
     variables: dict[str, str]
     """The environment variables to run Python with."""
     hint: str
 
     def run(self, *folders: str, lines: str = "") -> None:
-        """Compile modules. Raise `BuildError` if that fails.
+        """Compile modules. Raise `BuildError` if the compiler fails.
 
-        `folders` and `lines` are passed to `compile_bytecode.py`, as its arguments and its input.
+        `folders` are passed to `compile_bytecode.py` as arguments, and `lines` as its standard
+        input.
         """
         # Constant sets are in the order of their hashes.
         variables = {"PYTHONHASHSEED": "0"}
@@ -374,9 +380,9 @@ def compile_modules(
 ) -> dict[str, Unpacked]:
     """Return the bytecode of each wheel, by the wheel's sha256.
 
-    Bytecode that is missing or damaged is compiled. Each function in `wheels` gets a folder and
-    returns the modules of a wheel, which it may write to that folder. Raises `BuildError` if
-    compiling fails.
+    Bytecode that is missing or damaged is compiled. Each function in `wheels` takes a folder and
+    returns the modules of a wheel. The function may write the modules to that folder. Raise
+    `BuildError` if compiling fails.
     """
     from filelock import FileLock
 
@@ -407,7 +413,7 @@ def compile_modules(
 
 
 def bytecode_path(module: str, version: str) -> str:
-    """Return the path at which Python `version` expects the bytecode of the file `module`."""
+    """Return the path at which Python `version` expects the bytecode of a module's file."""
     folder, slash, name = module.rpartition("/")
     tag = version.replace(".", "")
     return f"{folder}{slash}__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"

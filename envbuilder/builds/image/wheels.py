@@ -1,14 +1,14 @@
-"""Wheels in an image: read their files directly or install them with uv; split them into layers.
+"""Wheels in an image: read their files directly or have uv install them; split them into layers.
 
 Only a wheel's metadata, scripts and data folders need an installer. If uv installed the whole
 wheel, unpacking all other files (12,000 in torch's wheel), reading them once and removing them
-would take longer than compressing them. Therefore uv installs and records only the files that need
+would take longer than compressing them. Therefore, uv installs and records only the files that need
 it. `completed` then adds the other files to RECORD, as uv would have done for the whole wheel.
 
-uv installs packages for the interpreter that it queries. Here it queries a program that answers
+uv installs packages for the interpreter that it queries. Here, it queries a program that answers
 like the image's Python, with the version, machine and path found in the base image. The files are
-therefore the same as if uv had run in the image, whatever Python, platform and architecture this
-machine has. No emulation, root privileges or engine are needed.
+therefore the same as if uv had run in the image, regardless of this machine's Python, platform and
+architecture. No emulation, root privileges or engine are needed.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 _PIECE = 256 << 10
 _HEADER = 30
-"""Size in bytes of a ZIP local file header without the file name (APPNOTE.TXT, 4.3.7)."""
+"""Size in bytes of a ZIP local file header, excluding the file name (APPNOTE.TXT, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
 _QUOTED = frozenset(',"\r\n')
-"""Characters for which CSV writers quote a field; writers differ in how they do so."""
+"""Characters that make CSV writers quote a field. How a field is quoted differs between writers."""
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
 """Like `_ENCRYPTED`, a bit of the `general purpose bit flag` (APPNOTE.TXT, 4.4.4)."""
@@ -70,7 +70,8 @@ else:
 raise SystemExit(done.returncode)
 """
 _GLIBC = (2, 28)
-"""The glibc version to report to uv. It has no effect, since the lock determines the wheels."""
+"""The glibc version to report to uv. The version has no effect, since the lock determines the
+wheels."""
 
 
 class Packed(Struct, frozen=True):
@@ -120,10 +121,10 @@ class Packed(Struct, frozen=True):
 
 
 class Wheel:
-    """An open wheel, which divides its files into those installed unchanged and all others.
+    """An open wheel, which distinguishes files that are installed unchanged from all other files.
 
-    It is a context manager. `name` is used in error messages. Raise `BuildError` if the file is not
-    a wheel.
+    A wheel is a context manager. `name` is used in error messages. Raise `BuildError` if the file
+    is not a wheel.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -152,7 +153,7 @@ class Wheel:
         self._others = [i for i in entries if i.filename not in self.files]
 
     def modules(self, folder: Path) -> tuple[Path, list[str]]:
-        """Write the unchanged modules to `folder`; return `folder` and the modules' paths in it."""
+        """Write the unchanged modules to `folder`. Return `folder` and the modules' paths in it."""
         names = [name for name in self.files if name.endswith(".py")]
         for name in names:
             path = folder / name
@@ -161,7 +162,10 @@ class Wheel:
         return folder, names
 
     def program(self, name: str) -> Packed:
-        """Return the executable `name` from the wheel's `NAME-VERSION.data/scripts/`."""
+        """Return the executable `name` from the folder `NAME-VERSION.data/scripts/` of the wheel.
+
+        Raise `BuildError` if there is no such executable.
+        """
         suffix = f".data/scripts/{name}"
         entries = [i for i in self._others if i.filename.endswith(suffix) and _is_readable(i)]
         if len(entries) != 1:
@@ -189,7 +193,7 @@ class Wheel:
             yield os.pread(self._stream.fileno(), min(_PIECE, end - at), at)
 
     def write_others(self, target: Path) -> None:
-        """Write a wheel that contains all files except the unchanged ones to `target`.
+        """Write a wheel to `target` that contains all files except the unchanged ones.
 
         Raise `BuildError` if a file is damaged, and `OSError` if the disk is full.
         """
@@ -476,11 +480,11 @@ class Stage(Struct, frozen=True):
 LARGE = 4 << 20
 """Minimum size in bytes of a wheel that gets its own layers."""
 CUT = 128 << 20
-"""Maximum total size in bytes of the files of a large wheel that share a layer. A larger file gets
-its own layer."""
+"""Maximum total size in bytes of the files in one layer of a large wheel. A file that is larger
+than this gets its own layer."""
 SPREAD = 32
-"""A wheel larger than `SPREAD` times `CUT` (4 GiB) is split by folder into about `SPREAD` layers,
-because an image can have at most `MOST_LAYERS` layers."""
+"""Approximate number of layers for a wheel larger than `SPREAD` times `CUT` (4 GiB). Such a wheel
+is split by folder, because an image can have at most `MOST_LAYERS` layers."""
 
 
 class Part(Struct, frozen=True, kw_only=True):

@@ -212,3 +212,8 @@ def test_what_an_answer_settles_is_not_asked_again(diagnosis: Diagnosis) -> None
 def test_an_index_that_fails_makes_no_package_absent() -> None:
     unknown = Blocker(name="a", kind="unknown", problem="unknown, because an index fails (x)")
     assert "a (required by others): unknown" in str(explained([unknown], LINUX))
+
+
+def test_a_name_that_no_index_has_comes_with_a_similar_one() -> None:
+    mistyped = Blocker(name="einop", kind="absent")
+    assert "no index has it (similar: einops). Correct the name" in str(explained([mistyped], LINUX))
