@@ -428,7 +428,7 @@ def _tried(scene: Scene, act: Act, hint: hints.Hint) -> Iterator[Trouble]:
         if (
             hint.words[1] in ("add", "lock")
             and ended.code
-            and hint not in hints.found_in(ended.err)
+            and hint not in hints.found_in(ended.out + ended.err)
         ):
             return  # it says what to change in the project first
         again = scene.envbuilder(*act.words)
