@@ -1,4 +1,5 @@
-"""Describe a machine as data: this machine, a recorded tree, or a machine described in a file.
+"""Describe a machine as data.
 
-This package may import `containers`, `payload` and `core`.
+The machine is this one, one recorded as a tree of files, or one described in a file. This package
+may import `containers`, `payload` and `core`.
 """

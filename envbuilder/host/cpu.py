@@ -1,4 +1,4 @@
-"""Identify the CPU, and decide how much CPU and memory this process may use.
+"""Identify the CPU, and determine how much CPU and memory this process may use.
 
 `payload.machine.threads` locates the limits of this process's cgroup, so that an image's entrypoint
 finds the same limits. Limits of cgroups above a container's namespace are never visible.
@@ -25,8 +25,8 @@ _LIMITS = {
     ("memory", 2): ("memory.max",),
 }
 _CPUINFO_LIMIT = 4 << 20
-"""Maximum number of bytes to read of /proc/cpuinfo, from a kernel or a recorded tree. 512 CPUs take
-1 MB."""
+"""Maximum number of bytes to read from /proc/cpuinfo, on a live machine or in a recorded tree. 512
+CPUs take 1 MB."""
 _DESCRIPTION_LIMIT = 1 << 16
 """Number of bytes at the start of /proc/cpuinfo that contain the description of the first CPU."""
 _CPUS = "sys/devices/system/cpu"
@@ -44,7 +44,7 @@ _GIVEAWAYS = (
 
 
 def read_limits(reader: Reader) -> None:
-    """Read this process's cgroups, where they are mounted, and which limits they set."""
+    """Read this process's cgroups, the places where they are mounted, and their limits."""
     cgroups = reader.file(_CGROUP)
     mounts = reader.file(_MOUNTS)
     for controller in ("cpu", "memory"):
@@ -54,18 +54,27 @@ def read_limits(reader: Reader) -> None:
 
 
 def quota(snapshot: Snapshot) -> float | None:
-    """Return the lowest CPU quota of this process's cgroup and its parents, in CPUs, or None."""
+    """Return the lowest CPU quota of this process's cgroup and its parents, in CPUs.
+
+    Return None if there is no quota.
+    """
     return min(filter(None, map(threads.parse_quota, _limits(snapshot, "cpu"))), default=None)
 
 
 def memory_limit(snapshot: Snapshot) -> int | None:
-    """Return the lowest memory limit of this process's cgroup and its parents in bytes, or None."""
+    """Return the lowest memory limit of this process's cgroup and its parents, in bytes.
+
+    Return None if there is no limit.
+    """
     # No limit: "max" in version 2, 2**63 minus a page in version 1; `integer` rejects both.
     return min(filter(None, map(integer, _limits(snapshot, "memory"))), default=None)
 
 
 def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
-    """Return the path of a limit file that exists but cannot be read, and the reason, or None."""
+    """Return the path of a limit file that cannot be read, and the reason.
+
+    Return None if there is no such file.
+    """
     names = set[str]().union(*_LIMITS.values())
     for path, reason in snapshot.unreadable.items():
         if path.startswith("sys/fs/cgroup/") and path.rpartition("/")[2] in names:
@@ -74,20 +83,20 @@ def unreadable_limit(snapshot: Snapshot) -> tuple[str, str] | None:
 
 
 def _limits(snapshot: Snapshot, controller: str) -> Iterator[str]:
-    """Yield the `controller` limits of this process's cgroup and of its parents, as text."""
+    """Yield the limits of this process's cgroup and its parents for a controller, as text."""
     cgroups = snapshot.files.get(_CGROUP) or "0::/"
     for folder, version in threads.cgroup_folders(cgroups, snapshot.text(_MOUNTS), controller):
         yield " ".join(snapshot.text(f"{folder}/{name}") for name in _LIMITS[controller, version])
 
 
 class _Processor(Struct, frozen=True):
-    """One logical CPU listed in `/proc/cpuinfo`."""
+    """A logical CPU listed in `/proc/cpuinfo`."""
 
     number: int
     socket: int | None
     core: int | None
     cores: int | None
-    """Number of cores in the CPU's socket."""
+    """Number of cores in the socket that contains the CPU."""
     part: tuple[int | None, int | None]
     """Implementer and part number of a 64-bit ARM core."""
 
@@ -115,7 +124,10 @@ def read(reader: Reader) -> None:
 
 
 def _read_topology(reader: Reader, online: Iterable[int]) -> None:
-    """Read which CPUs share a core and which socket each core is in, once per core."""
+    """Read which CPUs share a core, and which socket each core is in.
+
+    Each core is read only once.
+    """
     covered: frozenset[int] = frozenset()
     for cpu in sorted(online):
         if cpu in covered:
@@ -126,9 +138,10 @@ def _read_topology(reader: Reader, online: Iterable[int]) -> None:
 
 
 def machine(snapshot: Snapshot) -> str:
-    """Return the architecture from uname or the kernel; "unknown" if it cannot be determined.
+    """Return the machine's architecture, or "unknown" if it cannot be determined.
 
-    If neither reports it, the flags in `/proc/cpuinfo` still identify x86-64 and 64-bit ARM.
+    If neither uname nor the kernel reports the architecture, the flags in `/proc/cpuinfo` still
+    identify x86-64 and 64-bit ARM.
     """
     reported = snapshot.machine or clean(snapshot.text("proc/sys/kernel/arch"))
     if reported:
@@ -145,7 +158,10 @@ def machine(snapshot: Snapshot) -> str:
 
 
 def virtual(snapshot: Snapshot) -> bool:
-    """Return whether an x86 CPU reports that it belongs to a virtual machine."""
+    """Return whether the CPU reports that it belongs to a virtual machine.
+
+    Only x86 CPUs report this.
+    """
     return "hypervisor" in _first(snapshot).get("flags", "").split()
 
 
@@ -195,13 +211,16 @@ def linux(snapshot: Snapshot) -> Cpu:
 
 
 def _first(snapshot: Snapshot) -> dict[str, str]:
-    """Return the first CPU's fields in `/proc/cpuinfo`; other CPUs repeat most of them."""
+    """Return the fields of the first CPU in `/proc/cpuinfo`. Other CPUs repeat most of them."""
     first, separator, _ = snapshot.text("proc/cpuinfo").partition("\n\n")
     return fields(first + "\n" if separator else first)
 
 
 def _processors(text: str) -> tuple[_Processor, ...]:
-    """Parse all CPUs in `/proc/cpuinfo`; ignore an unterminated last line, which may be cut off."""
+    """Parse all CPUs in `/proc/cpuinfo`.
+
+    A last line without a line break is ignored, because it may be cut off.
+    """
     processors = []
     for block in text.rpartition("\n")[0].split("\n\n"):
         number = integer(_field(block, "processor"))
@@ -230,7 +249,10 @@ def _field(block: str, key: str) -> str | None:
 
 
 def _arm_cores(processors: Iterable[_Processor]) -> str | None:
-    """Return the names of all kinds of cores, since some machines have big and small cores."""
+    """Return the names of all kinds of cores, or None if no name is known.
+
+    Some machines have both big and small cores.
+    """
     parts = dict.fromkeys(processor.part for processor in processors)
     names = (tables.arm_core(*part) for part in parts if None not in part)
     return " + ".join(filter(None, names)) or None
@@ -245,11 +267,11 @@ def _threads(allowed: int, quota: float | None, physical: int | None) -> int | N
 def _cores(
     snapshot: Snapshot, processors: Iterable[_Processor], cpus: frozenset[int]
 ) -> Mapping[object, int]:
-    """Return how many of the given CPUs each physical core has; empty if any core is unknown.
+    """Return how many of the given CPUs each physical core has.
 
-    In AMD's sockets with two dies, the cores of both dies have the same numbers, so /proc/cpuinfo
-    shows only half of the cores, while /sys shows all (Magny-Cours: 12 cores, numbered 0 to 5
-    twice).
+    The result is empty if any CPU's core is unknown. In AMD's sockets with two dies, the cores of
+    both dies have the same numbers, so /proc/cpuinfo shows only half of the cores, while /sys shows
+    all (Magny-Cours: 12 cores, numbered 0 to 5 twice).
     """
     shared: dict[int, frozenset[int]] = {}
     for siblings in _siblings(snapshot, cpus):
@@ -308,7 +330,7 @@ def _sockets(
 def _nodes(snapshot: Snapshot) -> int | None:
     """Return the number of NUMA nodes with CPUs, or None if it is unknown.
 
-    Nodes without CPUs hold only the memory of a GPU or a CXL card.
+    Nodes without CPUs contain only the memory of a GPU or a CXL card.
     """
     with_cpus = cpu_list(snapshot.text(f"{_NODES}/has_cpu"))
     if with_cpus is None:
@@ -338,7 +360,7 @@ def _l3(snapshot: Snapshot, everything: frozenset[int]) -> int | None:
 
 
 def _size(text: str | None) -> int | None:
-    """Parse a cache's size, such as "32768K", into bytes; return None if that is not possible."""
+    """Parse a cache's size, such as "32768K", into bytes; return None if it cannot be parsed."""
     word = (text or "").strip()
     amount = integer(word[:-1])
     unit = _UNITS.get(word[-1:])

@@ -1,9 +1,9 @@
-"""Find the container engines that respond, and the installed programs that give containers a GPU.
+"""Find the container engines that respond, and the programs that give containers access to a GPU.
 
-Engines are queried over their Unix sockets. `engines.json` in a recorded tree has the form that
-`ask` returns. It maps each socket, relative to the root, to {"Version", "Components", "Info"} (the
-responses of /version and /info) or to {"error"}. `full.json` maps commands to their output:
-{"docker buildx version": "…"}.
+Engines are queried over their Unix sockets. `engines.json` in a recorded tree has the format that
+`ask` returns. It maps each socket's path, relative to the root, to {"Version", "Components",
+"Info"} (the responses to /version and /info) or to {"error"}. `full.json` maps commands to their
+output: {"docker buildx version": "…"}.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from envbuilder.host.model import Containers, Engine, State
 from envbuilder.host.snapshot import Reader, Snapshot, clean
 
 DOCKERS = ("run/docker.sock", "var/run/docker.sock")
-"""Sockets of the system-wide Docker engine; on most systems, both paths lead to the same socket."""
+"""Sockets of the system-wide Docker engine. On most systems, both paths lead to the same socket."""
 _PODMAN = "run/podman/podman.sock"
 _SESSION = ("docker.sock", "podman/podman.sock")
 # Docker Desktop on macOS and on Linux, Colima, OrbStack.
@@ -40,23 +40,23 @@ _HOME = (
 NAMED = "DOCKER_HOST"
 """Key used instead of a socket's path if the variable DOCKER_HOST does not name a Unix socket."""
 HIDDEN = "its folder is closed to this user"
-"""Error for a socket that may or may not exist."""
+"""Error for a socket in a folder that this user cannot access, so that the socket may not exist."""
 _SECONDS = 0.3
 _FULL_SECONDS = 2.0
-"""Time to wait for an answer on a socket, in seconds: the usual limit, and the limit with `full`.
-"""
+"""Maximum time in seconds to wait for a response on a socket: the usual limit, and the limit with
+`full`."""
 _LIMIT = 1 << 16
 _INFO_LIMIT = 1 << 20
-"""Maximum sizes of the answers to /version and /info, in bytes. The program at the socket is
+"""Maximum sizes in bytes of the responses to /version and /info. The program at the socket is
 untrusted."""
 _MOST_ANSWERS = 32
-"""Maximum number of sockets that are read from a recorded tree, which is untrusted."""
+"""Maximum number of sockets' responses to read from a recorded tree, which is untrusted."""
 _OK = re.compile(rb"HTTP/1\.[01] 200\b")
 _ANSWERS = "engines.json"
 _FULL = "full.json"
 _BUILDX_VERSION = "docker buildx version"
 _MOST = 32
-"""Maximum number of an engine's runtimes that are read."""
+"""Maximum number of an engine's runtimes to read."""
 # Where the docker client searches for plugins; in /opt/homebrew only if configured.
 _PLUGIN_FOLDERS = (
     "usr/local/lib/docker/cli-plugins",
@@ -91,15 +91,16 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
 
 class Info(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields of the response to /info that are used (moby, api/types/system/info.go)."""
+    """The fields that are used of the response to /info (moby, api/types/system/info.go)."""
 
     runtimes: dict[str, Runtime] | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=True):
-    """The fields of the response to /version that are used.
+    """The fields that are used of the response to /version.
 
-    `info` is the response to /info, if it was requested. `error` says why there was no answer.
+    `info` is the response to /info, if it was requested. `error` is the reason why there was no
+    response.
     """
 
     version: str = ""
@@ -109,10 +110,11 @@ class Answer(Struct, frozen=True, kw_only=True, rename="pascal", omit_defaults=T
 
 
 def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
-    """Query all engines on this machine and return their answers as JSON, without missing sockets.
+    """Query all engines on this machine, and return their responses as JSON.
 
-    Like any client, this starts an engine whose socket belongs to systemd. With `full`, it waits
-    longer and also requests /info. `home` is the user's home folder, relative to the root.
+    Missing sockets are left out. Like any client, this starts an engine whose socket belongs to
+    systemd. With `full`, it waits longer and also requests /info. `home` is the path of the user's
+    home folder, relative to the root.
     """
     docker_host = environ.get(NAMED, "")
     answers: dict[str, Answer] = {}
@@ -137,9 +139,10 @@ def ask(environ: Mapping[str, str], home: str, *, full: bool) -> str:
 
 
 def parse(text: str | None) -> dict[str, Answer]:
-    """Parse the recorded answers, by socket; return nothing if `text` as a whole is damaged.
+    """Parse the recorded responses, and return them by socket.
 
-    If a single answer is damaged, its `error` says why.
+    If a single response is damaged, its `error` says why. If `text` as a whole is damaged, return
+    an empty dictionary.
     """
     try:
         recorded = decoding.from_json(text or "{}", dict[str, Any])
@@ -185,8 +188,8 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
     """Return the body of the response to an HTTP request for `target` on a Unix socket.
 
     `seconds` limits the whole exchange, from connecting to the last byte. `limit` is the maximum
-    size of head and body together, in bytes. Raise `OSError` (`TimeoutError` if time runs out), or
-    `ValueError` if the response is too long or not an HTTP "200 OK".
+    size of head and body together, in bytes. Raise `OSError` if the request fails (`TimeoutError`
+    if the time runs out), and `ValueError` if the response is too long or not an HTTP "200 OK".
     """
     # Importing http.client would take 22 ms, a quarter of `detect`'s run time; this takes 5.
     import socket
@@ -214,10 +217,10 @@ def get(path: str, target: str, *, seconds: float, limit: int = _LIMIT) -> bytes
 
 
 def read(reader: Reader, *, full: bool) -> None:
-    """Read which engines, plugins and runtimes there are.
+    """Read which engines, plugins and runtimes the machine has.
 
-    On the live machine, query each socket; with `full`, request more and run buildx. In a recorded
-    tree, only read files.
+    On the live machine, query each socket. With `full`, also request more data and run buildx. In a
+    recorded tree, only read files.
     """
     plugins: tuple[str, ...] = _PLUGIN_FOLDERS
     if reader.live:
@@ -335,7 +338,10 @@ def _has_buildx(snapshot: Snapshot) -> bool | None:
 
 
 def _buildx_version(snapshot: Snapshot) -> str | None:
-    """Return the version in a line such as "github.com/docker/buildx v0.30.1 9e66234", or None."""
+    """Return the version of buildx, or None if it is unknown.
+
+    It is in a line such as "github.com/docker/buildx v0.30.1 9e66234".
+    """
     try:
         full = decoding.from_json(snapshot.files.get(_FULL, "{}"), dict[str, Any])
     except (ValueError, RecursionError):

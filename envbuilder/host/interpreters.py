@@ -1,14 +1,14 @@
 """Find a Python interpreter to build from. Candidates are run, not only located.
 
 A file named python3.11 may be a pyenv shim that fails, another version, a build for another
-architecture under Rosetta, or part of a venv that will be deleted. So each candidate is run to
-identify it, and an interpreter in a venv is replaced by the interpreter from which the venv was
+architecture under Rosetta, or part of a venv that will be deleted. Therefore, each candidate is run
+to identify it, and an interpreter in a venv is replaced by the interpreter from which the venv was
 made.
 
-Running interpreters takes longer than everything else that `run` does before its command. So
-answers are cached while the files stay the same. An answer is valid only for the file that gave it.
-Answers of programs that start another program are not cached: pyenv's shims choose an interpreter
-each time.
+Running interpreters takes longer than everything else that `run` does before its command.
+Therefore, their answers are cached until the files change. An answer is valid only for the file
+that gave it. Answers of programs that start another program are not cached, because pyenv's shims
+choose an interpreter each time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Runner = Callable[..., process.Completed]
 
 _FILE = "answers.json"
 _VENV = "pyvenv.cfg"
-"""Name of the file that marks a venv; it is beside the interpreter, or one folder above."""
+"""Name of the file that marks a venv. It is in the interpreter's folder or one folder above."""
 SECONDS = 10.0
 _MOST_REJECTED = 6
-"""Maximum number of interpreters that an error lists, since the user's PATH may have dozens."""
+"""Maximum number of interpreters that an error message lists. A user's PATH may have dozens."""
 # Runs in any Python 3. _base_executable is the executable of a venv's base, but before 3.11 it
 # names the venv's own.
 _QUESTION = """
@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What an interpreter reports about itself."""
+    """An interpreter's report about itself."""
 
     version: str
     final: bool
@@ -68,8 +68,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     base_prefix: str
     base_executable: str | None = None
     library: str = ""
-    """Path of the interpreter's shared library; empty if the program itself contains the library.
-    """
+    """Path of the interpreter's shared library; empty if the executable itself contains the
+    library."""
 
 
 class _Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class _Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Answers:
-    """The answers of interpreters, by path; cached in a folder if one is given."""
+    """The answers of interpreters by path. They are cached in a folder if one is given."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
@@ -94,7 +94,10 @@ class Answers:
         self._changed = False
 
     def get(self, path: Path) -> Answer | None:
-        """Return an interpreter's cached answer, or None without one or if the file has changed."""
+        """Return an interpreter's cached answer, or None if it is missing or outdated.
+
+        An answer is outdated if the interpreter's file has changed.
+        """
         entry = self._entries.get(str(path))
         if entry is None or entry.identity != _identity(path, entry.answer.library):
             return None
@@ -103,7 +106,8 @@ class Answers:
     def add(self, path: Path, answer: Answer) -> None:
         """Cache an answer if the file at `path` itself gave it.
 
-        A program that starts another one passes on the answer of the other.
+        A program that starts another interpreter passes on that interpreter's answer, which is not
+        cached.
         """
         identity = _identity(path, answer.library)
         if identity and os.path.realpath(answer.executable) == os.path.realpath(path):
@@ -111,7 +115,10 @@ class Answers:
             self._changed = True
 
     def managed(self, version: str) -> Path | None:
-        """Return the path of uv's interpreter of this version, or None if unknown or changed."""
+        """Return the cached path of uv's interpreter of this version.
+
+        Return None if the path is unknown or the interpreter has changed.
+        """
         path = Path(self._managed.get(version, ""))
         return path if self.get(path) else None
 
@@ -128,7 +135,10 @@ class Answers:
         self._changed = True
 
     def save(self) -> None:
-        """Write the cache to disk; if that fails, the next command runs the interpreters again."""
+        """Write the cache to disk.
+
+        If that fails, the next command runs the interpreters again.
+        """
         if self._folder is None or not self._changed:
             return
         content = msgspec.json.encode(_Stored(answers=self._entries, managed=self._managed))
@@ -173,7 +183,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
-    """A CPython interpreter that was run and identified itself; never an interpreter in a venv."""
+    """A CPython interpreter that was run and identified itself. It is never part of a venv."""
 
     path: Path
     version: str
@@ -181,7 +191,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
 
 class _RejectedError(Exception):
-    """Raised if a candidate cannot be used; the message says why."""
+    """Raised if a candidate cannot be used. The message contains the reason."""
 
 
 def find(
@@ -195,11 +205,11 @@ def find(
 ) -> Interpreter:
     """Find the interpreter to build from.
 
-    Without `version` (such as 3.12), the first version in `supported` is tried first, then the
-    others, newest first. `machine` is the architecture as Python spells it. A candidate with an
-    answer in `answers` is not run; the answers of other candidates are added there. Raise
-    `ToolError` if none is suitable; the error lists the interpreters that were found, and why each
-    was rejected.
+    Without `version` (such as 3.12), the first version in `supported` is tried first, followed by
+    the others, newest first. `machine` is the architecture as Python spells it. A candidate with an
+    answer in `answers` is not run. The answers of other candidates are added to `answers`. Raise
+    `ToolError` if no interpreter is suitable. The error lists the interpreters that were found, and
+    why each was rejected.
     """
     known = Answers() if answers is None else answers
     search = _Search(_spelled(machine), runner, environ, known)
@@ -222,7 +232,10 @@ def _order(supported: Sequence[str]) -> list[str]:
 
 
 class _Search(Struct):
-    """One search. It remembers each candidate's verdict, since several names may mean one file."""
+    """A search for an interpreter.
+
+    It remembers the verdict on each candidate, since several names may refer to the same file.
+    """
 
     _machine: str
     _runner: Runner
@@ -231,13 +244,13 @@ class _Search(Struct):
     _judged: dict[Path, Interpreter | str] = {}
 
     def installed(self, version: str) -> Interpreter | None:
-        """Return the first candidate on this machine that has this version, or None."""
+        """Return the first usable candidate on this machine with this version, or None."""
         return self._first(self._candidates(version), version)
 
     def managed(self, version: str) -> Interpreter | None:
-        """Return uv's own interpreter of this version, or None.
+        """Return uv's own interpreter of this version, or None if there is none.
 
-        It is tried last, because this runs uv.
+        This is tried last, because it runs uv.
         """
         path = self._answers.managed(version) or self._located(version)
         if path is None:
@@ -248,7 +261,7 @@ class _Search(Struct):
         return interpreter
 
     def _located(self, version: str) -> Path | None:
-        """Return the path that uv reports for its interpreter of this version, or None."""
+        """Return the path that uv reports for its own interpreter of this version, or None."""
         options = "--managed-python --no-python-downloads --offline --no-project --no-config"
         try:
             done = process.run_uv(
@@ -262,7 +275,10 @@ class _Search(Struct):
         return Path(line) if done.returncode == 0 and line else None
 
     def rejections(self) -> str:
-        """Return the rejected candidates with the reasons, for an error message; empty if none."""
+        """Return the rejected candidates and the reasons, for an error message.
+
+        The result is empty if no candidate was rejected.
+        """
         texts = [
             f"{path} ({answer if isinstance(answer, str) else 'Python ' + answer.version})"
             for path, answer in self._judged.items()
@@ -362,12 +378,12 @@ class _Search(Struct):
 
 
 def _patch(installed: Path) -> tuple[int, ...]:
-    """Return the version numbers in the name of a folder that contains a pyenv version."""
+    """Return the version numbers in the name of the folder of a pyenv installation."""
     return tuple(map(int, re.findall(r"[0-9]{1,9}", installed.parts[-3])))
 
 
 def _spelled(machine: str) -> str:
-    """Return the one spelling of an architecture that is compared here.
+    """Return the normalized spelling of an architecture, for comparisons.
 
     macOS says arm64 where Linux says aarch64, and some systems say AMD64 instead of x86_64.
     """

@@ -1,11 +1,11 @@
 """Detect the size of main memory, how much this process may use, and how fast it can be.
 
-Data about the memory modules, and the channels that they fill, comes from the firmware's table
+Data about the memory modules, and the channels that they occupy, comes from the firmware's table
 (SMBIOS), which only root can read. Offsets and codes are from DMTF's DSP0134, "System Management
 BIOS Reference Specification": 6.1 structures and strings, 7.1.2.2 BIOS characteristics, 7.17 memory
-arrays, 7.18 memory devices. Later versions added fields at the end of structures; a field past the
-end of a structure counts as unknown. SMBIOS has no field for the channel: it is part of the slot
-names, which differ by vendor.
+arrays, 7.18 memory devices. Later versions added fields at the end of structures, so a field past
+the end of a structure counts as unknown. SMBIOS has no field for the channel. The channel is part
+of the slot names, which differ by vendor.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ def total(snapshot: Snapshot) -> int | None:
 
 
 def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
-    """Return the size of /dev/shm in bytes; 0 if there is none, None if the size is unknown."""
+    """Return the size of /dev/shm in bytes.
+
+    Return 0 if /dev/shm does not exist, and None if its size is unknown.
+    """
     mounts = snapshot.files.get("proc/self/mountinfo")
     if mounts is None:
         return None
@@ -128,9 +131,10 @@ def _shm_bytes(snapshot: Snapshot, total: int | None) -> int | None:
 
 
 def _tmpfs(options: str, total: int | None) -> int | None:
-    """Return the size in bytes that a tmpfs's mount options state, or None if they state none.
+    """Return the size in bytes of a tmpfs with these mount options, or None if it is unknown.
 
-    See Documentation/filesystems/tmpfs.rst in the kernel.
+    `total` is the size of main memory. Without the option `size`, a tmpfs has half of it. See
+    Documentation/filesystems/tmpfs.rst in the kernel.
     """
     _, has_size, rest = f",{options.lower()}".partition(",size=")
     if not has_size:
@@ -226,7 +230,10 @@ def _bandwidth(used: Sequence[Hashable], filled: Sequence[Slot], speed: int | No
 
 
 def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
-    """Return each device's channel as a comparable key, or None if its name does not show it."""
+    """Return each device's channel as a key that can be compared.
+
+    The key is None if the device's name does not show the channel.
+    """
     names = [(device.bank.lower(), device.locator.lower()) for device in devices]
     keys = [_named(bank, locator) for bank, locator in names]
     slots = [match for _, locator in names if (match := _SLOT.search(locator))]
@@ -240,7 +247,10 @@ def channels_of(devices: Sequence[Slot]) -> Sequence[Hashable]:
 
 
 def _named(bank: str, locator: str) -> Hashable:
-    """Return the channel that the names state, with its owners, or None if they state none."""
+    """Return the channel that a device's names state, or None if they state none.
+
+    The result includes the owner of the channel, such as the processor, if the names state one.
+    """
     for text in (bank, locator):
         match = _CHANNEL.search(text) or _COLUMN.search(text)
         if match:
@@ -249,10 +259,11 @@ def _named(bank: str, locator: str) -> Hashable:
 
 
 def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
-    """Return the channels that the letters of slots such as DIMM_A1 stand for, if they can.
+    """Return the channels that the letters in slot names such as DIMM_A1 stand for.
 
-    On Dell servers, letters stand for processors, and each letter has many slots (PowerEdge M420
-    Owner's Manual, "Memory Socket Locations": channel 1 of processor 1 has the sockets A1 and A4).
+    The channels are None if the letters cannot stand for channels. On Dell servers, letters stand
+    for processors, and each letter has many slots (PowerEdge M420 Owner's Manual, "Memory Socket
+    Locations": channel 1 of processor 1 has the sockets A1 and A4).
     """
     owners = [tuple(_OWNER.findall(slot.string)) for slot in slots]
     most = _MOST_SLOTS if all(owners) else 2
@@ -262,10 +273,10 @@ def _lettered(slots: Sequence[re.Match[str]]) -> list[Hashable]:
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One slot for a memory module, or one chip that is soldered to the board."""
+    """A slot for a memory module, or a memory chip that is soldered to the board."""
 
     populated: bool | None = None
-    """Whether the slot holds main memory; None if the firmware does not know."""
+    """Whether the slot contains main memory; None if the firmware does not state it."""
     kind: str | None = None
     width: int | None = None
     """Width in data bits, not counting ECC bits."""
@@ -289,13 +300,20 @@ class _Structure(Struct, frozen=True):
     strings: tuple[bytes, ...]
 
     def number(self, offset: int, size: int) -> int:
-        """Return the unsigned number at `offset`; 0 if the structure ends before it is complete."""
+        """Return the unsigned number at `offset`, which has `size` bytes.
+
+        Return 0 if the structure ends before the number is complete.
+        """
         if offset + size > len(self.data):
             return 0
         return int.from_bytes(self.data[offset : offset + size], "little")
 
     def text(self, offset: int) -> str:
-        """Return the string whose number, counted from 1, is at `offset`; empty for number 0."""
+        """Return the string to which the number at `offset` refers.
+
+        Strings are counted from 1. The result is empty for number 0 and for a number without a
+        string.
+        """
         index = self.number(offset, 1)
         if not 0 < index <= len(self.strings):
             return ""
@@ -329,7 +347,7 @@ def parse(table: bytes) -> Table | None:
 def structures(table: bytes) -> Iterator[_Structure]:
     """Yield the table's structures, up to and including the end marker.
 
-    There are fewer structures if the table is cut off.
+    If the table is cut off, only the complete structures are yielded.
     """
     at = 0
     while at + 4 <= len(table):

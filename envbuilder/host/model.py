@@ -1,7 +1,7 @@
 """The data model of a host: its hardware, and the accelerators that really work on it.
 
-None, and the state `unknown` of a GPU, mean that something could not be read, never that it is
-absent.
+None, and the state `unknown` of a GPU, mean that something could not be read. They never mean that
+it is absent.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Obstacle = Literal[
     "wsl",
     "unread",
 ]
-"""What keeps a GPU from working, in the order above: an environment variable hides it; the kernel
-driver is missing, the wrong one or unreadable; the vendor's library failed; the device node is
-missing, not accessible or unchecked; the container or the driver does not give the GPU to this
-process; MIG is on, but there are no instances; no fabric manager has set up NVSwitch; PyTorch does
-not support the GPU; no table lists it; it is in a virtual machine; WSL hides it; /sys could not be
-read."""
+"""The reason why a GPU does not work. In the order above: an environment variable hides the GPU;
+the kernel driver is missing, the wrong one or unreadable; the vendor's library failed; the device
+node is missing, not accessible or unchecked; the container or the driver does not give the GPU to
+this process; MIG is on, but there are no instances; no fabric manager has set up NVSwitch; PyTorch
+does not support the GPU; no table lists the GPU; the GPU is in a virtual machine; WSL hides the
+GPU; /sys could not be read."""
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 # The flags by which oneDNN and zentorch choose kernels on x86, and the equivalents on 64-bit ARM.
@@ -53,22 +53,22 @@ amx_tile amx_bf16 amx_int8 avx_vnni
 _ARM_FLAGS = "asimd asimddp asimdhp bf16 fphp i8mm sve sve2 svebf16"
 X86_FLAGS = frozenset(_X86_FLAGS.split())
 TRACKED_FLAGS = X86_FLAGS | frozenset(_ARM_FLAGS.split())
-"""The CPU flags that `Cpu.flags` covers. Whether the CPU has other flags is unknown."""
+"""The CPU flags that `Cpu.flags` covers. It is unknown whether the CPU has other flags."""
 
 
 _RELEASE = re.compile(r"(Debian|Ubuntu|Fedora)\b[^0-9]*([0-9]{1,3}(?:\.[0-9]{2})?)?", re.ASCII)
 
 
 class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The processor, and how much of it this process may use."""
+    """The processor, and the share of it that this process may use."""
 
     vendor: str | None = None
     model_name: str | None = None
     family: Count | None = None
     model: Count | None = None
     generation: str | None = None
-    """The microarchitecture, such as "Zen 5". It is only a name; what the CPU can do is in `flags`.
-    """
+    """The microarchitecture, such as "Zen 5". It is only a name. The CPU's capabilities are in
+    `flags`."""
     flags: tuple[str, ...] | None = None
     """The flags in `TRACKED_FLAGS` that the CPU has, sorted; None if unknown."""
     logical: Count | None = None
@@ -84,11 +84,11 @@ class Cpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quota: float | None = None
     """Number of CPUs that the cgroup's quota allows, such as 1.5; None if there is no quota."""
     threads: Count | None = None
-    """Number of threads that torch should use here."""
+    """Number of threads that torch should use on this host."""
 
 
 class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Main memory: its size, how much of it this process may use, and how fast it can be."""
+    """Main memory: its size, the part of it that this process may use, and its possible speed."""
 
     total_bytes: Count | None = None
     limit_bytes: Count | None = None
@@ -109,27 +109,29 @@ class Memory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Theoretical bandwidth in bytes per second: channels × channel width × transfers per second.
     """
     detail: str = ""
-    """A sentence that says why channels and speed are unknown; empty if they are known."""
+    """A sentence with the reason why channels and speed are unknown; empty if they are known."""
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One GPU of the machine, and whether this process can use it."""
+    """A GPU of the machine, and whether this process can use it."""
 
     vendor: str
     """The vendor, as named in the table of accelerators, or "unknown"."""
     name: str
     state: State
     detail: str = ""
-    """A sentence that says why the GPU is not usable, or why that is unknown."""
+    """A sentence with the reason why the GPU is not usable, or why it is unknown whether it is
+    usable."""
     obstacle: Obstacle | None = None
-    """The reason in `detail`, as a code; None for a usable GPU."""
+    """The reason in `detail` as a code; None for a usable GPU."""
     bus: str | None = None
     device_id: str | None = None
     """PCI device id: four lower-case hexadecimal digits."""
     family: str | None = None
     """The GPU's generation or chip. For AMD, the target of ROCm's compiler, such as "gfx1100"."""
     support: Support | None = None
-    """For Intel GPUs, whether PyTorch lists the device; None if envbuilder's table lacks it."""
+    """For Intel GPUs, the support that PyTorch states for the device; None if envbuilder's table
+    does not contain the device."""
     kernel_driver: str | None = None
     driver_version: str | None = None
     sm: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")] | None = None
@@ -138,7 +140,7 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_bytes: Count | None = None
     """Size in bytes of the GPU's own memory, or of the main memory that it shares."""
     usable_bytes: Count | None = None
-    """Number of bytes that programs can use: the driver reserves some memory, and limits the use of
+    """Number of bytes that programs can use. The driver reserves some memory and limits the use of
     shared memory."""
     bandwidth: Count | None = None
     """Theoretical bandwidth of the GPU's own memory in bytes per second; None for shared memory
@@ -148,41 +150,41 @@ class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     render_node: str | None = None
     render_node_readable: bool | None = None
     render_node_group: str | None = None
-    """The group that owns the render node, by name or number; known only on the live machine. For
-    AMD GPUs, it is the group of /dev/kfd if this user may not open that node."""
+    """The group that owns the render node, as a name or number. It is known only on the live
+    machine. For AMD GPUs, it is the group of /dev/kfd if this user may not open /dev/kfd."""
 
 
 class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A container engine, reached through a socket."""
+    """A container engine that is reached through a socket."""
 
     name: Literal["docker", "podman", "unknown"]
     socket: str
     version: str | None = None
     state: State
-    """`usable`: the engine answered; `present`: access or connection was refused; `unknown`: no
-    usable answer."""
+    """`usable` if the engine responded, `present` if access or connection was refused, or `unknown`
+    if there was no usable response."""
     detail: str = ""
 
 
 class Containers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The engines and tools with which containers can be built and run."""
+    """The engines and tools for building and running containers."""
 
     engines: tuple[Engine, ...] = ()
     buildx: bool | None = None
     """Whether Docker's buildx plugin is installed."""
     buildx_version: str | None = None
-    """Version of buildx, set only with `--full`, because reading it runs a command."""
+    """Version of buildx. It is set only with `--full`, because reading it runs a command."""
     runtimes: tuple[str, ...] = ()
     """Installed GPU runtimes, such as "nvidia-container-runtime"."""
 
     @property
     def has_engine(self) -> bool:
-        """Whether an engine answered."""
+        """Whether an engine responded."""
         return any(engine.state == "usable" for engine in self.engines)
 
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All facts that determine which profiles fit; `detect --json` prints this object."""
+    """All facts that determine which profiles fit. `detect --json` prints this object."""
 
     schema: Literal[1] = 1
     os: Literal["linux", "macos", "other"]
@@ -206,11 +208,15 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether Intel's Level Zero loader and its GPU driver are installed. No wheel contains either
     of them."""
     notes: tuple[str, ...] = ()
-    """Facts that could not be read, and other remarks about the detected values."""
+    """Notes about facts that could not be read, and other remarks on the detected values."""
 
 
 def distribution_of(host: Host) -> tuple[str, str]:
-    """Return a host's distribution and version, such as ("Ubuntu", "24.04"), or empty strings."""
+    """Return a host's distribution and its version, such as ("Ubuntu", "24.04").
+
+    Both strings are empty if the distribution is unknown. The version is empty if it alone is
+    unknown.
+    """
     match = _RELEASE.match(host.os_version or "")
     if host.os == "linux" and match:
         return match[1], match[2] or ""
@@ -218,7 +224,7 @@ def distribution_of(host: Host) -> tuple[str, str]:
 
 
 def is_wsl1(kernel: str | None) -> bool:
-    """Return whether a kernel release is WSL 1, where no program can use a GPU."""
+    """Return whether a kernel release belongs to WSL 1, in which no program can use a GPU."""
     return bool(kernel and kernel.startswith("4.4.0-") and kernel.endswith("-Microsoft"))
 
 
@@ -227,7 +233,11 @@ _LARGEST = 16 << 20
 
 
 def read(path: Path) -> Host:
-    """Read a host from a file written by `detect --json`, at the top level or under `host`."""
+    """Read a host from a file written by `detect --json`.
+
+    The host may be at the top level of the file or under `host`. Raise `InvalidError` if the file
+    is invalid.
+    """
     hint = Hint("To write one, run this on the other machine", ("detect", "--json"))
     content = files.read_named(path, _LARGEST, hint)
     try:

@@ -1,10 +1,10 @@
 """Estimate whether a language model's weights fit into memory, and how fast they can be read.
 
-To generate one token for one stream, every active weight is read once. The time for that is an
-upper bound on speed: a ceiling, never a forecast. Only weights are counted. The key-value cache,
-activations and the runtime's own memory are extra, so the spare bytes are part of the result.
-Assumptions, sources and measured runs are in docs/explanation/sizing.md. Sizes are in bytes, and
-bandwidths in bytes per second.
+To generate one token for one stream, every active weight is read once. The time needed for this
+limits the speed, so the result is a ceiling and never a forecast. Only weights are counted. The
+key-value cache, activations and the runtime's own memory are extra, so the spare bytes are part of
+the result. Assumptions, sources and measured runs are in docs/explanation/sizing.md. Sizes are in
+bytes, and bandwidths in bytes per second.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ QUANTS: Mapping[str, float] = MappingProxyType(
         **_MIXTURES,
     }
 )
-"""For each weight format in lower case, its bits per weight, including block scales."""
+"""Weight format in lower case → bits per weight, including block scales."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -97,8 +97,9 @@ class Model(Struct, frozen=True, kw_only=True):
 class Pool(Struct, frozen=True, kw_only=True):
     """A memory pool: an accelerator's own memory, or the host's main memory.
 
-    None means unknown, never zero; a bandwidth of zero or less is also unknown. A chip whose
-    accelerator shares main memory has one pool; otherwise, the same bytes would count twice.
+    None means unknown, never zero. A bandwidth of zero or less also means unknown. A chip whose
+    accelerator shares main memory has only one pool. Otherwise, the same bytes would be counted
+    twice.
     """
 
     name: str
@@ -110,12 +111,14 @@ class Pool(Struct, frozen=True, kw_only=True):
 class Estimate(Struct, frozen=True, kw_only=True):
     """The result of `estimate`.
 
-    `spare_bytes` is the memory that the weights leave for the key-value cache and the rest. It
-    counts the accelerators if the weights fit there, and main memory if the weights are split or
-    there is no accelerator. It is negative if the weights do not fit (the missing bytes), and None
-    if it is unknown. `unknown_sizes` names the pools of unknown size, which placement and spare
-    bytes leave out. `unknown_bandwidths` names the pools in the placement whose bandwidth is
-    unknown; if there are any, there is no ceiling.
+    `spare_bytes` is the memory that the weights leave for the key-value cache and everything else.
+    If the weights fit into the accelerators, it counts only the accelerators' memory. If the
+    weights are split or there is no accelerator, it also counts main memory. If the weights do not
+    fit, it is negative and states the missing bytes. It is None if it is unknown.
+
+    `unknown_sizes` names the pools of unknown size, which are left out of the placement and of the
+    spare bytes. `unknown_bandwidths` names the pools in the placement whose bandwidth is unknown.
+    If there are any, there is no ceiling.
     """
 
     model: Model
@@ -134,7 +137,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
 def parse_model(text: str) -> Model:
     """Parse a model's size: `350M`, `1.5B`, `70b`, `1T` or `30B-A3B` (total and active).
 
-    Raise `InvalidError` for any other text, and for counts outside the range 10^6 to 10^14.
+    Raise `InvalidError` for any other text, and for numbers of parameters outside the range 10^6 to
+    10^14.
     """
     text = text.strip()
     match = _MODEL.fullmatch(text)
@@ -167,7 +171,7 @@ def parse_model(text: str) -> Model:
 
 
 def bits_of(quant: str) -> float:
-    """Return the bits per weight of a format in `QUANTS`, whose name may be in any case.
+    """Return the number of bits per weight of a format in `QUANTS`, ignoring the name's case.
 
     Raise `InvalidError` if there is no such format.
     """
@@ -182,9 +186,9 @@ def bits_of(quant: str) -> float:
 def estimate(model: Model, quant: str, pools: Sequence[Pool]) -> Estimate:
     """Estimate whether the weights fit into `pools`, and the ceiling for one stream.
 
-    `pools` are the accelerators that share the model, in the order in which they are filled, and
-    then main memory. Without an accelerator, the weights must fit into main memory. A pool of
-    unknown size gets no weights: if the other pools suffice, its size does not matter. Raise
+    `pools` are the accelerators that share the model, in the order in which they are filled,
+    followed by main memory. Without an accelerator, the weights must fit into main memory. A pool
+    of unknown size gets no weights. Its size does not matter if the other pools suffice. Raise
     `InvalidError` for an unknown `quant`.
     """
     bits = bits_of(quant)
@@ -233,7 +237,7 @@ def sentences(estimate: Estimate) -> tuple[str, ...]:
 def _verdict(
     weights: int, first: Sequence[Pool], rest: Sequence[Pool]
 ) -> tuple[Verdict, int | None]:
-    """Return the verdict, and the spare bytes (None if they are unknown)."""
+    """Return the verdict and the spare bytes, which are None if unknown."""
     spare = sum(map(_size, first)) - weights
     if spare >= 0:
         return "fits", spare
@@ -248,7 +252,10 @@ def _verdict(
 
 
 def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
-    """Fill the pools one after the other; return each pool that is used, with its bytes."""
+    """Fill the pools one after the other.
+
+    Return each pool that is used, with the number of bytes placed in it.
+    """
     shares = []
     for pool in pools:
         if share := min(weights, _size(pool)):
@@ -260,7 +267,7 @@ def _shares(weights: int, pools: Sequence[Pool]) -> list[tuple[Pool, int]]:
 def _ceiling(shares: Sequence[tuple[Pool, int]], active: float) -> float | None:
     """Return the highest possible number of tokens per second, or None if it is unknown.
 
-    The pools are read one after the other, so their times add up.
+    The pools are read one after the other, so their read times add up.
     """
     if not shares or not all(_bandwidth(pool) for pool, _ in shares):
         return None
@@ -300,7 +307,7 @@ def _speed(found: Estimate) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a device name, as the driver gives it, as one short line."""
+    """Return a device name, as the driver states it, shortened to fit on one line."""
     return clipped(clean(name) or "a pool without a name", _NAME_WIDTH)
 
 
@@ -309,10 +316,10 @@ def _quoted(text: str) -> str:
 
 
 def pools(host: Host, vendor: str | None) -> tuple[Pool, ...]:
-    """Return the memory of a vendor's usable GPUs, if there are any, then main memory.
+    """Return the memory of a vendor's usable GPUs, if there are any, followed by main memory.
 
-    GPUs that share main memory form one pool, and main memory is not counted again. If there are
-    GPUs with dedicated memory, GPUs that share main memory are ignored.
+    GPUs that share main memory form one pool, and main memory is then not counted again. If there
+    are GPUs with dedicated memory, GPUs that share main memory are ignored.
     """
     gpus = [g for g in host.gpus if g.state == "usable" and g.vendor == vendor]
     dedicated = [g for g in gpus if g.memory_kind != "shared"]

@@ -1,7 +1,7 @@
 """Read this machine, or a recorded tree, into a `Host`.
 
-Everything is read once, into a snapshot. The module of each topic knows which files to read (its
-`read`), and this module knows the topics. `decide` uses only the snapshot, so a recorded tree gives
+Everything is read once, into a snapshot. Each topic has a module whose `read` knows which files to
+read, and this module knows the topics. `decide` uses only the snapshot, so a recorded tree gives
 the same result on any machine.
 """
 
@@ -36,9 +36,9 @@ _SYSTEMS: dict[str, System] = {"linux": "linux", "darwin": "macos"}
 
 
 def fetch(root: Path, *, full: bool = False) -> Snapshot:
-    """Read the machine (if `root` is "/") or a recorded tree.
+    """Read this machine (if `root` is "/") or a recorded tree into a snapshot.
 
-    With `full`, also run commands, for facts that no file contains. Otherwise, no process is
+    With `full`, also run commands to obtain facts that no file contains. Otherwise, no process is
     started on Linux.
     """
     reader = Reader(root)
@@ -71,7 +71,7 @@ def _system(reader: Reader) -> System:
 def host(
     root: Path = Path("/"), environ: Mapping[str, str] | None = None, *, full: bool = False
 ) -> Host:
-    """Return the host that this machine or a recorded tree shows.
+    """Return the host that this machine or a recorded tree describes.
 
     A recorded tree contains `proc/ sys/ dev/ nvml.json sysctl.txt`. No process is started on Linux,
     unless `full` requests facts that only commands report. `environ` defaults to this process's
@@ -87,10 +87,11 @@ def host(
 
 
 def target(path: Path | None, *, full: bool = False) -> Host:
-    """Return the host in the file `path` (from `detect --json`), or this machine if it is None.
+    """Return the host described in the file `path`, or this machine if `path` is None.
 
-    A file is for builds on machines without the target hardware; the host's notes then say so. With
-    `full`, this machine is probed in full. Raise `InvalidError` if the file is invalid.
+    The file is the output of `detect --json` and is used for builds on machines without the target
+    hardware. The host's notes then mention the file. With `full`, this machine is probed in full.
+    Raise `InvalidError` if the file is invalid.
     """
     if path is None:
         return host(full=full)
@@ -119,7 +120,7 @@ AMD's are at the end of the list."""
 
 
 def read_system(reader: Reader) -> None:
-    """Read the kernel, the distribution, the C library, and signs of a container."""
+    """Read the kernel, the distribution and the C library, and look for signs of a container."""
     for path in ("proc/version", "proc/sys/kernel/osrelease", "etc/os-release", *_MANAGERS):
         reader.file(path)
     for path in _SIGNS:
@@ -195,9 +196,9 @@ def _linux(snapshot: Snapshot, environ: Mapping[str, str]) -> Host:
 
 
 def _container(snapshot: Snapshot, environ: Mapping[str, str]) -> bool:
-    """Return whether anything indicates a container.
+    """Return whether there is any sign that this process runs in a container.
 
-    The cgroup "/" proves nothing: a container may have its own cgroup namespace.
+    The cgroup "/" proves nothing, because a container may have its own cgroup namespace.
     """
     managers = {snapshot.text(path).strip() for path in _MANAGERS}
     return bool(
@@ -232,7 +233,7 @@ def _gpus(snapshot: Snapshot, place: Place) -> tuple[Gpu, ...]:
 
 
 def _unknown(snapshot: Snapshot, place: Place, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return entries for GPUs that may exist, because their absence cannot be concluded."""
+    """Return entries for GPUs that may exist, because nothing proves that they are absent."""
     addresses = {gpu.bus for gpu in gpus}
     vendors = {None, *(row.pci for row in accelerators.of_gpus() if row.pci)}
     missing: list[tuple[str, Obstacle]] = [
@@ -307,7 +308,7 @@ _SYSCTL = (
 
 
 def _read_mac(reader: Reader) -> None:
-    """Read the values that sysctl reports; on the live machine, this starts one process."""
+    """Read the values that sysctl reports. On the live machine, this starts one process."""
     if not reader.live:
         reader.file("sysctl.txt")
         return

@@ -56,7 +56,7 @@ _MEMORY_DEVICE = 17
 
 
 class Scrubber:
-    """A scrubber that replaces identifying values; equal values get equal replacements."""
+    """A scrubber that replaces identifying values. Equal values get equal replacements."""
 
     def __init__(self, names: Iterable[str] = (), home: str = "") -> None:
         self._stand_ins: dict[str, str] = {}
@@ -66,7 +66,7 @@ class Scrubber:
         self._names = re.compile(rf"(?<![0-9A-Za-z])(?:{either})(?![0-9A-Za-z])") if words else None
 
     def public(self, text: str) -> str:
-        """Return a text or a path in which all identifying values are replaced."""
+        """Return a string or path in which all identifying values are replaced."""
         if self._home and self._home != "root":
             text = re.sub(rf"(?<![^/\s\"']){re.escape(self._home)}(?![^/\s\"'])", "home/user", text)
         text = _BUILDER.sub("(build@host)", text)
@@ -98,7 +98,7 @@ class Scrubber:
 
 
 def this_machine() -> Scrubber:
-    """Return a scrubber for this machine's name, its user's name and the user's home."""
+    """Return a scrubber for this machine's name, the user's name and the user's home folder."""
     node = os.uname().nodename
     try:
         user = getpass.getuser()
@@ -109,7 +109,7 @@ def this_machine() -> Scrubber:
 
 
 def _above(paths: Iterable[str]) -> set[str]:
-    """Return all parent folders of these paths."""
+    """Return all parent folders of the given paths."""
     folders: set[str] = set()
     for path in paths:
         folders.update(map(str, PurePosixPath(path).parents))
@@ -117,7 +117,7 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
-    """Return the parts of a host (see `PLANTED`), without the values that identify it."""
+    """Return the parts of a host (see `PLANTED`) without the values that identify the host."""
 
     def place(path: str) -> str:
         return scrubber.public(scrubber.home_plugin(path))
@@ -150,7 +150,10 @@ def recording(taken: Snapshot, scrubber: Scrubber) -> dict[str, Any]:
 
 
 def reduced(path: str, text: str) -> str:
-    """Return a file's text, reduced to the lines that detection reads."""
+    """Return a file's text, reduced to the lines that detection reads.
+
+    If detection reads all lines, the text is unchanged.
+    """
     for end, pattern in _KEPT.items():
         if path.endswith(end):
             return "".join(filter(pattern.match, text.splitlines(keepends=True)))
@@ -160,7 +163,7 @@ def reduced(path: str, text: str) -> str:
 def nameless(table: bytes) -> bytes:
     """Return an SMBIOS table with all strings replaced by "x", except the names of memory slots.
 
-    Only the header is kept of structures that detection does not read, because they contain the
+    Of structures that detection does not read, only the header is kept, because they contain the
     machine's UUID.
     """
     parts = []

@@ -1,9 +1,10 @@
-"""Read files, folders, links and nodes below one root, once, and parse their untrusted text.
+"""Read each file, folder, link and node below a root once, and parse the untrusted text.
 
-All of detection's access to the file system is here; this module makes no decisions. The live root
-is "/"; any other root is a recorded tree. In a recorded tree, a device node is a file, and counts
-as accessible if it can be read. A missing top-level folder (`sys` in some sandboxes, or in a tree
-recorded without it) proves nothing. A missing file below an existing top-level folder is absent.
+All of detection's access to the file system is in this module, which makes no decisions. The live
+root is "/". Any other root is a recorded tree. In a recorded tree, a device node is a file, and
+counts as accessible if it can be read. A missing top-level folder (`sys` in some sandboxes, or in a
+tree recorded without it) proves nothing. A missing file below an existing top-level folder is
+absent.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from msgspec import Struct
 from envbuilder.core.errors import printable
 
 _LIMIT = 1 << 20
-"""Maximum number of bytes to read from a file, which comes from the kernel or from an untrusted
-recorded tree."""
+"""Maximum number of bytes to read from a file, which comes from the kernel or an untrusted recorded
+tree."""
 _MOST = 1024
 """Maximum number of entries to read from a folder."""
 _ALL = 64 << 20
@@ -32,25 +33,25 @@ System = Literal["linux", "macos", "other"]
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All data that was read, by path relative to the root."""
+    """All data that was read. The keys are paths relative to the root."""
 
     live: bool
     system: System
     machine: str | None = None
-    """The machine name from uname, on the live machine; None for a recorded tree."""
+    """The machine name from uname on the live machine; None for a recorded tree."""
     files: dict[str, str] = {}
     folders: dict[str, tuple[str, ...]] = {}
     links: dict[str, str] = {}
-    """The literal target of each symbolic link."""
+    """Path of a symbolic link → the link's literal target."""
     nodes: dict[str, bool] = {}
-    """For each device node, whether it may be opened."""
+    """Path of a device node → whether it may be opened."""
     groups: dict[str, int] = {}
-    """For each device node, the id of the group that owns it; only on the live machine."""
+    """Path of a device node → the id of the group that owns it. Filled only on the live machine."""
     blobs: dict[str, bytes] = {}
-    """The contents of each binary file."""
+    """Path of a binary file → the file's content."""
     absent: frozenset[str] = frozenset()
     unreadable: dict[str, str] = {}
-    """For each path that could not be read, the reason."""
+    """Path that could not be read → the reason."""
 
     def has(self, path: str) -> bool | None:
         """Return whether the path exists, or None if that is unknown."""
@@ -81,7 +82,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 class Reader:
     """A reader for the paths below one root.
 
-    It never raises an exception: failures are recorded with their reasons.
+    It never raises an exception. Failures are recorded with their reasons.
     """
 
     def __init__(self, root: Path) -> None:
@@ -99,7 +100,10 @@ class Reader:
         self._tops: dict[str, bool] = {}
 
     def file(self, path: str, limit: int = _LIMIT) -> str | None:
-        """Read and return the text of a file, at most `limit` bytes; return None if that fails."""
+        """Read and record the text of a file, and return it, or None if the file cannot be read.
+
+        At most `limit` bytes are read.
+        """
         content = self._read(path, limit)
         if content is None:
             return None
@@ -107,13 +111,16 @@ class Reader:
         return self.files[path]
 
     def blob(self, path: str, limit: int = _LIMIT) -> None:
-        """Read and record the bytes of a file, at most `limit`."""
+        """Read and record the content of a binary file, up to `limit` bytes."""
         content = self._read(path, limit)
         if content is not None:
             self.blobs[path] = content
 
     def folder(self, path: str, most: int = _MOST) -> tuple[str, ...]:
-        """Read a folder and return its names, sorted, but only the first `most` of them."""
+        """Read and record the names in a folder, and return them sorted.
+
+        Only the first `most` names are kept. The result is empty if the folder cannot be read.
+        """
         try:
             # Strings, here and below: a Path costs as much as the call, and there are thousands.
             with os.scandir(f"{self.root}/{path}") as entries:
@@ -125,7 +132,7 @@ class Reader:
         return names
 
     def link(self, path: str) -> str | None:
-        """Read a symbolic link and return its target; return None if that fails."""
+        """Read and record a symbolic link, and return its target, or None if it cannot be read."""
         try:
             self.links[path] = os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except (OSError, ValueError) as error:
@@ -159,7 +166,7 @@ class Reader:
             self.nodes[path] = not _kept_out(self.root / path)
 
     def exists(self, path: str) -> None:
-        """Record only whether a path exists."""
+        """Record whether a path exists, and nothing else about it."""
         try:
             (self.root / path).stat()
         except (OSError, ValueError) as error:
@@ -168,7 +175,7 @@ class Reader:
             self.files[path] = ""
 
     def snapshot(self, system: System) -> Snapshot:
-        """Return everything that has been read so far, together with `system`, as plain data."""
+        """Return all data that has been read so far, together with `system`, as a snapshot."""
         return Snapshot(
             live=self.live,
             system=system,
@@ -213,14 +220,17 @@ class Reader:
             self.unreadable[path] = "not there" if missing else reason or type(error).__name__
 
     def _is_top(self, name: str) -> bool:
-        """Return whether a folder of that name is directly below the root."""
+        """Return whether a folder with this name is directly below the root."""
         if name not in self._tops:
             self._tops[name] = (self.root / name).is_dir()
         return self._tops[name]
 
 
 def _kept_out(path: Path) -> bool:
-    """Return whether permissions forbid opening a device; other errors do not count."""
+    """Return whether permissions prevent this process from opening a device.
+
+    Other errors do not count.
+    """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
     except PermissionError:
@@ -246,16 +256,16 @@ _NUMBER = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}\Z", re.ASCII)
 
 
 def clean(value: str | None) -> str | None:
-    """Return a value as one line of at most 120 characters, fit for comparing and showing.
+    """Return a value as one line of at most 120 characters, suitable for comparison and display.
 
-    Firmware pads its texts, so any white space is reduced to single spaces. Return None if nothing
-    is left.
+    Firmware pads its strings, so each run of white space is reduced to a single space. Return None
+    if nothing is left.
     """
     return " ".join(printable(value or "", 400, instead=" ").split())[:120] or None
 
 
 def integer(value: str | None, base: int = 10) -> int | None:
-    """Parse a non-negative integer of at most 2^53; return None if the value is not one.
+    """Parse a non-negative integer of at most 2^53; return None for any other value.
 
     With base 16, the value may begin with 0x.
     """
@@ -272,12 +282,15 @@ def integer(value: str | None, base: int = 10) -> int | None:
 
 
 def lines(value: str | None) -> list[str]:
-    """Return the complete lines: an unterminated last line is dropped, since it may be cut off."""
+    """Return the complete lines of a text.
+
+    A last line without a line break is dropped, since it may be cut off.
+    """
     return (value or "").split("\n")[:-1]
 
 
 def fields(value: str | None) -> dict[str, str]:
-    """Parse `key : value` lines. If a key is repeated, the first line with the key counts."""
+    """Parse `key : value` lines. If a key is repeated, the first line with the key is used."""
     values: dict[str, str] = {}
     for line in lines(value):
         key, separator, rest = line.partition(":")
@@ -287,7 +300,7 @@ def fields(value: str | None) -> dict[str, str]:
 
 
 def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
-    """Parse a kernel CPU list such as "0-3,8"; return None if it is not one."""
+    """Parse a kernel CPU list such as "0-3,8"; return None if the value is not a CPU list."""
     cpus: set[int] = set()
     for numbers in (value or "").strip().split(","):
         first, _, last = numbers.partition("-")
@@ -300,7 +313,7 @@ def cpu_list(value: str | None, most: int = 8192) -> frozenset[int] | None:
 
 
 def version(value: str | None) -> tuple[int, ...] | None:
-    """Parse a dotted version into numbers, or return None if it is not one."""
+    """Parse a dotted version into numbers; return None if the value is not a dotted version."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", value or "", re.ASCII):
         return None
     return tuple(map(int, (value or "").split(".")))

@@ -1,6 +1,6 @@
 """Look up devices in the data tables in `profiles/devices/`, where each row states its source.
 
-Each table is read when it is first used. In long tables, only the line of the wanted device is
+Each table is read when it is first used. In long tables, only the line for the requested device is
 parsed. `tools/refresh_devices.py` updates the tables that have an upstream file.
 """
 
@@ -55,16 +55,19 @@ class NvidiaGpu(Struct, frozen=True, kw_only=True):
 
 
 class TegraChip(Struct, frozen=True, kw_only=True):
-    """A row of `tegra-chips.csv`: a chip that contains CPU and GPU, as on Jetson boards."""
+    """A row of `tegra-chips.csv`: a chip that contains both CPU and GPU, as on Jetson boards."""
 
     name: str
     sm: str
     common_driver: bool
-    """Whether NVIDIA's common driver supports the chip, and not only a driver for Tegra."""
+    """Whether NVIDIA's common driver supports the chip, rather than only a driver for Tegra."""
 
 
 class MemoryFacts(Struct, frozen=True, kw_only=True):
-    """A discrete GPU's specified memory; a value is None if cards with the same id differ in it."""
+    """The specified memory of a discrete GPU.
+
+    A value is None if cards with the same id have different values.
+    """
 
     memory_bytes: int | None
     bandwidth: int | None
@@ -84,7 +87,7 @@ def _rows(name: str) -> tuple[dict[str, str], ...]:
 
 
 def _row(name: str, key: str) -> dict[str, str] | None:
-    """Return the row whose first column is `key`, or None.
+    """Return the row whose first column is `key`, or None if there is no such row.
 
     Only that row's line is parsed, because some tables are long.
     """
@@ -103,7 +106,10 @@ def _row(name: str, key: str) -> dict[str, str] | None:
 
 
 def intel_gpu(device_id: str) -> IntelGpu | None:
-    """Return the Intel GPU with a PCI device id (four lower-case digits), or None."""
+    """Return the Intel GPU with this PCI device id, or None if it is not in the table.
+
+    The id is given as four lower-case hexadecimal digits.
+    """
     row = _row("intel-gpus.csv", device_id)
     if row is None:
         return None
@@ -116,7 +122,10 @@ def intel_gpu(device_id: str) -> IntelGpu | None:
 
 
 def intel_targets(family: str) -> set[str]:
-    """Return PyTorch's names for the kernels for a family of Intel GPUs; empty if unknown."""
+    """Return the names that PyTorch uses for kernels for a family of Intel GPUs.
+
+    The result is empty if they are unknown.
+    """
     row = _row("intel-targets.csv", family)
     if row:
         return {*row["targets"].split()}
@@ -124,7 +133,10 @@ def intel_targets(family: str) -> set[str]:
 
 
 def amd_gpu(device_id: str) -> AmdGpu | None:
-    """Return the AMD GPU with a PCI device id (four lower-case digits), or None."""
+    """Return the AMD GPU with this PCI device id, or None if it is not in the table.
+
+    The id is given as four lower-case hexadecimal digits.
+    """
     row = _row("amd-gpus.csv", device_id)
     if row is None:
         return None
@@ -133,7 +145,10 @@ def amd_gpu(device_id: str) -> AmdGpu | None:
 
 
 def _longest(name: str, chip: str) -> dict[str, str] | None:
-    """Return the row with the longest prefix of a chip's name ("GP100" before "GP10"), or None."""
+    """Return the row whose prefix of a chip's name is longest, or None if no prefix matches.
+
+    For example, "GP100" takes precedence over "GP10".
+    """
     rows = [row for row in _rows(name) if chip.startswith(row["chip"])]
     return max(rows, key=lambda row: len(row["chip"]), default=None)
 
@@ -157,9 +172,9 @@ def _bytes_per_second(gb_s: str) -> int:
 
 
 def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
-    """Return the NVIDIA GPU with a PCI device id (four lower-case digits), or None.
+    """Return the NVIDIA GPU with this PCI device id, or None if it is not in the table.
 
-    The table covers Fermi and later.
+    The id is given as four lower-case hexadecimal digits. The table covers Fermi and later.
     """
     row = _row("nvidia-gpus.csv", device_id)
     if row is None:
@@ -171,8 +186,8 @@ def nvidia_gpu(device_id: str) -> NvidiaGpu | None:
 def nvidia_sm(name: str) -> str | None:
     """Return the compute capability of the NVIDIA GPU with this name, or None if it is not listed.
 
-    If several names in the table match, the longest one counts. A few names were given to several
-    chips; `nvidia_gpu` distinguishes these by their id.
+    If several names in the table match, the longest one is used. A few names were given to several
+    chips, which `nvidia_gpu` distinguishes by their id.
     """
     product = name.removeprefix("NVIDIA ")
     best = ""
@@ -188,7 +203,10 @@ def nvidia_sm(name: str) -> str | None:
 
 
 def tegra_chip(compatible: str) -> TegraChip | None:
-    """Return the Tegra chip that a device tree names, as in "nvidia,tegra234", or None."""
+    """Return the Tegra chip that a device tree names, as in "nvidia,tegra234".
+
+    Return None if the table does not contain the chip.
+    """
     vendor, _, name = compatible.partition(",")
     row = _row("tegra-chips.csv", name) if vendor == "nvidia" else None
     if row:
@@ -197,7 +215,10 @@ def tegra_chip(compatible: str) -> TegraChip | None:
 
 
 def tegra_of_sm(sm: str) -> TegraChip | None:
-    """Return the Tegra chip with this compute capability, which no other GPU has, or None."""
+    """Return the Tegra chip with this compute capability, or None if there is none.
+
+    No other GPU has the compute capability of a Tegra chip.
+    """
     for row in _rows("tegra-chips.csv"):
         if row["sm"] == sm:
             return _tegra(row)
@@ -209,10 +230,10 @@ def _tegra(row: dict[str, str]) -> TegraChip:
 
 
 def amd_index(gfx: str) -> str | None:
-    """Return how AMD's own index supports a GPU.
+    """Return whether AMD's own index has wheels for a GPU.
 
-    The result is `release` if the index has wheels for the GPU, `build` if those wheels are
-    untested, and None if there are none.
+    The result is `release` if it does, `build` if these wheels are untested, and None if there are
+    none.
     """
     row = _row("amd-index.csv", gfx)
     if row:
@@ -223,8 +244,8 @@ def amd_index(gfx: str) -> str | None:
 def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
     """Return the oldest driver for a CUDA runtime with this major version, such as "580.65.06".
 
-    Return None if the table lacks the version. Under WSL, the driver is the Windows driver, whose
-    version numbers differ.
+    Return None if the table does not contain the version. Under WSL, the driver is the Windows
+    driver, which has different version numbers.
     """
     row = _row("cuda-drivers.csv", str(major))
     if not row:
@@ -233,7 +254,7 @@ def cuda_driver(major: int, *, wsl: bool = False) -> str | None:
 
 
 def cudnn_sm(release: str) -> str:
-    """Return the oldest compute capability that a cuDNN release supports; "0.0" if none is stated.
+    """Return the oldest compute capability that a cuDNN release supports, or "0.0" if unknown.
 
     A release that cannot be parsed counts as the newest.
     """
@@ -245,9 +266,9 @@ def cudnn_sm(release: str) -> str:
 
 
 def distribution_glibc(release: str | None) -> str | None:
-    """Return the glibc version of the distribution release with this PRETTY_NAME.
+    """Return the glibc version of a distribution release.
 
-    Return None if no source states it.
+    `release` is the distribution's PRETTY_NAME. Return None if no source states the version.
     """
     for row in _rows("distribution-glibc.csv"):
         before, found, rest = (release or "").partition(row["release"])
@@ -257,7 +278,7 @@ def distribution_glibc(release: str | None) -> str | None:
 
 
 def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
-    """Return the flags of an x86 CPU, together with the flags that they imply."""
+    """Return the flags of an x86 CPU, together with all flags that these flags imply."""
     result = frozenset(flags)
     while more := {row["has"] for row in _rows("x86-flags.csv") if row["flag"] in result} - result:
         result |= more
@@ -265,10 +286,10 @@ def with_implied_flags(flags: Iterable[str]) -> frozenset[str]:
 
 
 def apple_bandwidth(brand: str) -> int | None:
-    """Return the theoretical memory bandwidth of an Apple chip in bytes per second, or None.
+    """Return the theoretical memory bandwidth of an Apple chip in bytes per second.
 
     `brand` is the value of `machdep.cpu.brand_string`. If chips with the same name differ, as for
-    the M3 Max, the lower number is returned.
+    the M3 Max, the lower number is returned. Return None if the chip is not in the table.
     """
     row = _row("apple-chips.csv", brand)
     if row:

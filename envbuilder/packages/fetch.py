@@ -1,8 +1,8 @@
 """Locate the files of a lock at the sources that the user configured, and download them.
 
-Wheels in a local find-links folder are taken from there. uv locates the others: it knows the user's
-indexes, tokens and proxies, and returns one URL per file. Every download is checked against the
-lock, no matter which server it comes from.
+Wheels in a local find-links folder are taken from there. uv locates the others, because it knows
+the user's indexes, tokens and proxies. It returns one URL per file. Every download is checked
+against the lock, no matter which server it comes from.
 """
 
 from __future__ import annotations
@@ -57,21 +57,25 @@ def find_links() -> tuple[Path, ...]:
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """A location that lists packages: an index with a page per distribution, or one flat page."""
+    """A location that lists packages.
+
+    It is either an index with one page per distribution, or a single flat page.
+    """
 
     url: str
-    """The URL, which may contain credentials, or the path of a folder on this machine."""
+    """The location's URL, which may contain credentials, or the path of a folder on this
+    machine."""
     flat: bool = False
 
     def page(self, name: str) -> str:
-        """Return the address of the page that lists a package."""
+        """Return the URL of the page that lists the files of a package."""
         return self.url if self.flat else f"{self.url.rstrip('/')}/{name}/"
 
 
 def places() -> tuple[Place, ...]:
     """Return all locations that uv searches for the user's packages.
 
-    This runs uv, because only uv knows all of its settings, including its default index. The result
+    This runs uv, because only uv knows all of its settings, including the default index. The result
     is cached until an environment variable changes. Raise `ToolError` if uv fails.
     """
     return _places(frozenset(os.environ.items()))
@@ -109,9 +113,10 @@ def compiled(
     *,
     seconds: float,
 ) -> tuple[process.Completed, str]:
-    """Run uv as a resolver in a temporary folder; return the completed process and its result.
+    """Run uv as a resolver in a temporary folder, and return the completed process and its result.
 
-    The result is the text of the file `result`; it is empty if uv fails.
+    The result is the text of the file named `result`, or an empty string if uv fails. `seconds` is
+    the time limit.
     """
     with TemporaryDirectory(prefix="envbuilder-uv-") as name:
         folder = Path(name)
@@ -140,7 +145,10 @@ def compiled(
 
 
 def uv_variables(source: str, settings: Settings) -> dict[str, str]:
-    """Return variables that make uv search a source: the user's indexes or one upstream index."""
+    """Return variables that make uv search a source.
+
+    The source is either the user's indexes or a single upstream index.
+    """
     variables = indexes.uv_environment(pip.sources(), os.environ)
     if source != indexes.DEFAULT:
         # Only this index: the file is pinned by hash, and other indexes would only cost time.
@@ -159,7 +167,7 @@ def fetch(
     progress: Progress,
     arrived: Callable[[File], object] = lambda file: None,
 ) -> int:
-    """Download a target's files into the store, and return how many files were missing there.
+    """Download a target's files into the store, and return how many files were not there before.
 
     `arrived` is called for each downloaded file while others are still being downloaded. Packages
     that are built from source are handled by `sources.source_locker`. Raise `BuildError` if a file
@@ -188,7 +196,10 @@ def fetch(
 def _other_file(
     files: Iterable[File], store: Store, folders: Sequence[Path]
 ) -> ChangedFileError | None:
-    """Return an error if a find-links folder has a different file under a missing file's name."""
+    """Return an error if a find-links folder has a different file with a missing file's name.
+
+    Return None if there is no such file.
+    """
     for file, folder in product(files, folders):
         path = folder / file.basename
         if path.is_file() and not store.has(file.sha256):
@@ -197,7 +208,10 @@ def _other_file(
 
 
 def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
-    """Copy a file from a find-links folder; return whether a folder has it with the right hash."""
+    """Copy a file from a find-links folder to the store, and return whether it was found.
+
+    A file with the right name but a different hash is not copied.
+    """
     for folder in folders:
         path = folder / file.basename
         try:
@@ -219,7 +233,10 @@ def _take_local(file: File, store: Store, folders: Sequence[Path]) -> bool:
 def _locate(
     target: Target, files: Sequence[File], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """Return each file's URLs by its sha256, best first, without files that no source lists."""
+    """Return each file's URLs by the file's sha256, best URL first.
+
+    Files that no source lists are left out.
+    """
     urls: dict[str, tuple[str, ...]] = {}
     by_source: dict[tuple[str, bool], list[File]] = {}
     for file in files:
@@ -248,7 +265,7 @@ _AGAIN = (Hint("To lock the files that it has now", ("lock",)), Hint(_ELSEWHERE)
 
 
 def _is_lacking(file: File, words: str) -> bool:
-    """Return whether uv reports that an index was reached but does not have a file's release."""
+    """Return whether uv reports that an index was reached but lacks a file's release."""
     name = rf"(?<![\w./-]){re.escape(file.name)}(?![\w.-])"
     return "No solution found" in words and re.search(name, words) is not None
 
@@ -269,9 +286,10 @@ def _ask_uv(
     files: Sequence[File],
     settings: Settings,
 ) -> dict[str, str]:
-    """Return file name → URL by running uv with exactly these pins and the user's configuration.
+    """Return the URL of each file by file name, by running uv with the user's configuration.
 
-    If `platform` is None, wheels for any platform are listed.
+    uv resolves exactly the versions and hashes of `files`. If `platform` is None, wheels for any
+    platform are listed.
     """
     import tomllib
 
@@ -389,7 +407,7 @@ def _download_one(
 
 
 def _changed(file: File, origin: str, finding: str) -> ChangedFileError:
-    """Return the error for a source that serves different bytes under the name of a locked file."""
+    """Return the error for a source that serves different content under a locked file's name."""
     size = "" if file.size is None else f" ({file.size} bytes)"
     # `lock` asks the indexes for wheels again; what else a lock has, it keeps.
     command = ("lock",) if file.kind == "wheel" else ("lock", "--upgrade")

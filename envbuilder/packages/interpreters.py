@@ -1,6 +1,6 @@
 """Python builds that need no installation: choose one for a lock, and unpack it.
 
-The builds come from python-build-standalone, which uv uses, too. An archive contains a single
+The builds come from python-build-standalone, which uv uses as well. An archive contains a single
 folder, `python`, which works at any path.
 """
 
@@ -27,7 +27,10 @@ _TOP = "python"
 
 
 def of_target(target: Target, previous: Lock | None) -> File | None:
-    """Return the interpreter in a target's previous lock, else the newest build, else None."""
+    """Return the interpreter in a target's previous lock, or otherwise the newest build.
+
+    Return None if there is no build for the target.
+    """
     before = target_of(previous, target.platform, target.python)
     if before and before.interpreter:
         return before.interpreter
@@ -66,7 +69,7 @@ def program(python: types.PythonVersion) -> str:
 def unpack(file: File, path: Path, folder: Path) -> None:
     """Unpack an interpreter into a new folder, with normalized file modes.
 
-    Raise `BuildError` for an archive with a different layout or an unsafe path.
+    Raise `BuildError` if the archive has an unexpected layout or an unsafe path.
     """
     from envbuilder.core import archives
 

@@ -2,7 +2,7 @@
 
 A file is added by an atomic rename after its hash has been checked, so every file was correct when
 it was added. `link` checks the hash again, because files can be damaged or modified on disk. A
-shared store is a cache folder that an administrator fills; its files are used in place, and nothing
+shared store is a cache folder that an administrator fills. Its files are used in place, and nothing
 is written to it. The available disk space is checked before anything is downloaded.
 """
 
@@ -40,7 +40,7 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errn
 
 
 class Store:
-    """Files by sha256 in one folder; files missing there are looked up in a shared store."""
+    """A folder of files identified by sha256. Missing files are looked up in a shared store."""
 
     def __init__(self, root: Path, shared: Path | None = None) -> None:
         self.root = root
@@ -53,7 +53,10 @@ class Store:
         return cls(settings.store_dir, shared / STORE if shared else None)
 
     def path(self, sha256: str) -> Path:
-        """Return a file's path in this store or the shared one, whether or not the file exists."""
+        """Return a file's path in this store or, if the file is only there, in the shared store.
+
+        The file need not exist.
+        """
         target = _below(self.root, sha256)
         if self.shared is not None and not _is_file(target):
             elsewhere = _below(self.shared, sha256)
@@ -66,7 +69,10 @@ class Store:
         return _is_file(self.path(sha256))
 
     def arrived(self, sha256: str) -> int:
-        """Return how many bytes of a file an interrupted download has left behind."""
+        """Return the size in bytes of the partial file that an interrupted download left behind.
+
+        Return 0 if there is no partial file.
+        """
         with contextlib.suppress(OSError):
             return self._part(sha256).lstat().st_size
         return 0
@@ -77,9 +83,11 @@ class Store:
 
     @contextlib.contextmanager
     def receiving(self, sha256: str) -> Iterator[Path]:
-        """Yield the path to write a file to; it may hold a partial download to be continued.
+        """Yield the path at which to write a file.
 
-        Only one process at a time writes a given file; the others wait.
+        It may contain a partial download to be continued.
+
+        Only one process at a time writes a given file. Other processes wait.
         """
         from filelock import FileLock
 
@@ -117,7 +125,7 @@ class Store:
     def take(self, sha256: str, chunks: Iterable[bytes]) -> None:
         """Write a file to the store; `chunks` must raise an exception if the bytes are wrong.
 
-        After any exception, including `OSError` for a full disk, no partial file is kept.
+        If any exception occurs, including `OSError` for a full disk, no partial file is kept.
         """
         with self.receiving(sha256) as part:
             try:
@@ -141,10 +149,10 @@ class Store:
         part.replace(target)
 
     def derived(self, sha256: str, what: str, kind: type[_T], make: Callable[[Path], _T]) -> _T:
-        """Return the result of applying `make` to a file's path, cached until the file changes.
+        """Return the result of applying `make` to a file's path. The result is cached.
 
-        `what` identifies the result. It contains a number that must be changed whenever `make`
-        changes.
+        The cached result is used until the file changes. `what` identifies the kind of result and
+        contains a number, which must be changed whenever `make` changes.
         """
         path = self.path(sha256)
         status = path.stat()
@@ -164,7 +172,10 @@ class Store:
         return files.cached(self.root / DERIVED / f"{key}.json", kind, derive)
 
     def sound(self, sha256: str) -> bool:
-        """Return whether the store has the file with the correct bytes. Never removes the file."""
+        """Return whether the store has the file with the correct bytes.
+
+        Unlike `checked`, this never removes the file.
+        """
         return self.has(sha256) and file_sha256(self.path(sha256)) == sha256
 
     def checked(self, file: File) -> Path:
@@ -225,7 +236,7 @@ def _below(root: Path, sha256: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the path is a regular file; a link, a device or a pipe is not."""
+    """Return whether the path is a regular file, and not a link, a device or a pipe."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -246,7 +257,10 @@ _FOLDERS = (STORE, "datasets", "bases")
 
 
 def objection(root: Path) -> str:
-    """Return why a shared store, or a part of it, cannot be used; empty if it can be used."""
+    """Return the reason why a shared store cannot be used, or an empty string if it can be used.
+
+    The reason may concern only a part of the shared store.
+    """
     try:
         present = {path.name for path in root.iterdir()}
         folders = [root / name for name in _FOLDERS if name in present]
@@ -266,12 +280,12 @@ class Room(Struct, frozen=True, kw_only=True):
 
     folder: str
     bytes: int
-    """A lower bound, since files of unknown size are not counted."""
+    """A lower bound for the number of bytes, since files of unknown size are not counted."""
 
 
 UNPACKED = 1.8
-"""Lower bound for the bytes on disk per byte of a wheel. Measured: 1.8 for the files of the `cuda`
-profile, 3.6 for the CPU wheel of torch."""
+"""Lower bound for the number of bytes on disk per byte of a wheel. Measured values are 1.8 for the
+files of the `cuda` profile and 3.6 for the CPU wheel of torch."""
 
 
 def unpacked(files: Iterable[File]) -> int:
@@ -285,14 +299,14 @@ class Disk(Struct, frozen=True, kw_only=True):
     folder: str
     free: int
     needed: int
-    """A lower bound; 0 if unknown."""
+    """A lower bound for the needed space, or 0 if it is unknown."""
 
 
 def require_space(files: Iterable[File], rooms: Iterable[Room], settings: Settings) -> None:
     """Raise `BuildError` if a disk has less free space than needed, as far as sizes are known.
 
-    `files` are to be downloaded; those already in the store need no space. `rooms` are needed in
-    addition.
+    `files` are to be downloaded. Files that are already in the store need no space. `rooms` are
+    needed in addition.
     """
     missing = _missing(files, settings)
     unknown = sum(1 for f in missing if not f.room)
@@ -317,7 +331,7 @@ def require_rooms(rooms: Iterable[Room], unknown: int = 0) -> None:
 def download_room(files: Iterable[File], settings: Settings) -> Room:
     """Return a lower bound for the disk space needed to download the missing files.
 
-    For a file that an interrupted download left incomplete, only the remaining bytes count.
+    If an interrupted download left a partial file, only the remaining bytes count.
     """
     store = Store.of(settings)
     needed = sum(max(f.room - store.arrived(f.sha256), 0) for f in _missing(files, settings))
@@ -330,7 +344,7 @@ def _missing(files: Iterable[File], settings: Settings) -> list[File]:
 
 
 def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
-    """Return the file systems that contain the given folders, leaving out unreadable folders."""
+    """Return the file systems that contain the given folders. Unreadable folders are left out."""
     by_device: dict[int, Disk] = {}
     for room in rooms:
         folder = existing(Path(room.folder))
@@ -345,5 +359,5 @@ def disks(rooms: Iterable[Room]) -> tuple[Disk, ...]:
 
 
 def existing(folder: Path) -> Path:
-    """Return the folder itself if it exists, otherwise its nearest existing ancestor."""
+    """Return the folder itself if it exists, and otherwise its nearest existing ancestor."""
     return next((f for f in (folder, *folder.parents) if f.exists()), Path("/"))

@@ -3,9 +3,9 @@
 A named index has three sources of offers, best first: the index itself, if it answers; wheels in
 the user's own find-links folders; and claims that ship with envbuilder. A claim is a hash from a
 third-party lock file or from a public copy of the index (`profiles/releases/`). Claims make it
-possible to lock a profile even if the index cannot be reached; the download then confirms or
-refutes them. An index that answers, such as a partial mirror, offers only what it lists. No claim
-is written from memory: each names its source.
+possible to lock a profile even if the index cannot be reached. The download then confirms or
+refutes the claims. An index that answers, such as a partial mirror, offers only the files that it
+lists. No claim is written from memory: each claim names its source.
 
 This module is long because an index's offers and the releases known on a day are read from the same
 pages.
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 TIMEOUT = (4.0, 15.0)
 _LARGEST_LOCAL_PAGE = 4 << 20
-"""Maximum size in bytes of an index page in a folder, since others may write to the folder."""
+"""Maximum size in bytes of an index page in a local folder. There is a limit because other users
+may be able to write to the folder."""
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
@@ -76,12 +77,13 @@ class Listed(Struct, frozen=True, kw_only=True):
     file: str
     location: str
     sha256: str
-    """The file's hash; empty if the page states none."""
+    """The file's hash; empty if the page does not state it."""
     size: int | None = None
     requires_python: str = ""
     core_metadata: bool = False
     upload_time: str = ""
-    """The time in the format of PEP 700, `2022-03-01T…`; empty if the page states none."""
+    """The upload time in the format of PEP 700, `2022-03-01T…`; empty if the page does not state
+    it."""
     yanked: bool = False
 
 
@@ -97,14 +99,17 @@ class _Links(HTMLParser):
         self.anchors: list[dict[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record every anchor that has a target."""
+        """Record every anchor that has a link target."""
         found = {key: value or "" for key, value in attrs}
         if tag == "a" and found.get("href"):
             self.anchors.append(found)
 
 
 def parse_page(text: str, url: str, distribution: str, source: str) -> list[Offer]:
-    """Return the wheels on an index page (JSON or HTML), with an empty sha256 if none is stated."""
+    """Return the wheels on an index page (JSON or HTML).
+
+    A wheel's sha256 is empty if the page does not state it.
+    """
     offers = []
     for link in listed(text, url):
         version = version_of(link.file, distribution)
@@ -177,7 +182,7 @@ def _html_links(text: str, url: str) -> list[Listed]:
 
 
 def version_of(file: str, distribution: str) -> Version | None:
-    """Return the version of a wheel or source of this distribution; None for any other file.
+    """Return the version of a wheel or source of this distribution, or None for any other file.
 
     Wheel tags are not parsed here, since pages list thousands of wheels.
     """
@@ -194,7 +199,7 @@ def version_of(file: str, distribution: str) -> Version | None:
 
 
 _version = functools.lru_cache(maxsize=1 << 14)(Version)
-"""Parse a version; cached, because many wheels share the same version."""
+"""Parse a version. The result is cached, because many wheels share the same version."""
 
 
 def read_url(url: str, session: Session | None = None) -> bytes:
@@ -298,9 +303,9 @@ def read_wheel(path: Path) -> Offer:
 def claims(distribution: str, source: str) -> tuple[Offer, ...]:
     """Return an index's wheels with claimed hashes, from the tables in `profiles/releases/`.
 
-    `hashes.csv` contains the hashes of the wheels. `requires.csv` contains their requirements by
-    release and build, where an empty build stands for the CPU build. Only the rows for this index
-    are parsed, because the table of hashes is long.
+    `hashes.csv` contains the hashes of the wheels. `requires.csv` contains the wheels' requirements
+    by release and build, where an empty build stands for the CPU build. Only the rows for this
+    index are parsed, because the table of hashes is long.
     """
     folder = resources.profiles_dir() / "releases"
     name = types.canonical(distribution)
@@ -339,7 +344,7 @@ def claims(distribution: str, source: str) -> tuple[Offer, ...]:
 def local_wheels(locations: Iterable[str], distribution: str, store: Store) -> list[Offer]:
     """Return the wheels of a distribution in folders on this machine.
 
-    A wheel is not read again until it changes, since the wheels of frameworks are large.
+    A wheel is not read again unless it changes, since the wheels of frameworks are large.
     """
 
     def offer(path: Path) -> Offer:
@@ -406,11 +411,11 @@ def merge(
 
 
 _NOT_FOUND = 404
-"""The only HTTP status that means that an index does not have a package."""
+"""The only HTTP status which means that an index does not have a package."""
 
 
 def _is_missing(error: OSError) -> bool:
-    """Return whether an index answered that it does not have the package."""
+    """Return whether the error means that an index does not have the package."""
     return getattr(getattr(error, "response", None), "status_code", 0) == _NOT_FOUND
 
 
@@ -424,7 +429,7 @@ def offers(
     """Return all known wheels of the distributions in `sources` (name → symbolic index name).
 
     If an index is unreachable, the claims recorded for it are used instead. Raise `InvalidError`
-    for an index without a URL, or for a local wheel that contradicts its index or a claim.
+    for an index without a URL, and for a local wheel that contradicts its index or a claim.
     """
     result: list[Offer] = []
     store = Store.of(settings)
@@ -468,7 +473,7 @@ PYTHONS: tuple[types.PythonVersion, ...] = tuple(f"3.{minor}" for minor in range
 _LARGEST_METADATA = 4 << 20
 """Maximum size in bytes of a wheel's METADATA."""
 _WHEELS_READ = 2
-"""Maximum number of a release's wheels to try when reading the release's requirements."""
+"""Maximum number of wheels of a release to try when reading the release's requirements."""
 Target = tuple[types.Platform, types.PythonVersion]
 
 
@@ -480,7 +485,7 @@ class Release(Struct, frozen=True, kw_only=True):
     sdist: Listed | None = None
 
     def is_for(self, python: str) -> bool:
-        """Return whether the release supports a Python version, even if it has no wheel for it.
+        """Return whether the release supports a Python version, with or without a wheel for it.
 
         Wheels from a folder do not count, because a folder states neither their upload times nor
         the Python versions that they support.
@@ -489,7 +494,7 @@ class Release(Struct, frozen=True, kw_only=True):
         return any(admits(file, python) for file in (*wheels, self.sdist) if file)
 
     def usable(self, ranks: Mapping[Tag, int]) -> Listed | None:
-        """Return the wheel with the best-ranked tag; None if no wheel has any of the tags."""
+        """Return the wheel with the best-ranked tag, or None if no wheel has any of the tags."""
         best: tuple[int, Listed] | None = None
         for wheel in self.wheels:
             rank = best_rank(wheel.file, ranks)
@@ -510,7 +515,7 @@ def pythons(releases: Iterable[Release], platform: types.Platform) -> tuple[str,
 
 
 class Index:
-    """The pages of the user's indexes as they were on a given day. Each page is read once."""
+    """The content of the user's indexes on a given day. Each page is read only once."""
 
     def __init__(
         self,
@@ -522,7 +527,7 @@ class Index:
         """Store the functions that read an index.
 
         `read` returns a page. `stated` returns a wheel's requirements, or None if the wheel cannot
-        be read.
+        be read. `as_of` is the day, and None means today.
         """
         self._places = places
         self._as_of = as_of
@@ -534,7 +539,7 @@ class Index:
         self.problems: dict[str, str] = {}
         """Package name → the reason why it is unknown whether the indexes have the package."""
         self.too_late: dict[str, str] = {}
-        """Package that indexes list now, but did not list on that day → the explanation to
+        """Package that the indexes list now, but did not list on the given day → the explanation to
         print."""
 
     def prefetch(self, names: Iterable[str]) -> None:
@@ -543,7 +548,10 @@ class Index:
             list(pool.map(self.releases, dict.fromkeys(names)))
 
     def releases(self, name: str) -> dict[Version, Release]:
-        """Return the releases of a package; empty if no index has it or if `problems` lists it."""
+        """Return the releases of a package.
+
+        The result is empty if no index has the package or if `problems` contains it.
+        """
         if name not in self._releases:
             problems: dict[str, OSError] = {}
             every: list[tuple[Version, Listed]] = []
@@ -579,9 +587,9 @@ class Index:
         return {version: every[version] for version in sorted(allowed.filter(every))}
 
     def _had(self, link: Listed, flat: bool) -> bool:
-        """Return whether a file existed on the index's day.
+        """Return whether a file existed on the given day.
 
-        Like uv, treat undated files in folders as existing.
+        As in uv, a file without a date counts as existing if it is in a folder.
         """
         day = link.upload_time[:10]
         return not self._as_of or (day <= self._as_of if day else flat)
@@ -604,7 +612,7 @@ class Index:
         }
 
     def requires(self, wheel: Listed) -> Sequence[str]:
-        """Return a wheel's requirements; empty if they cannot be read."""
+        """Return a wheel's requirements, or an empty sequence if they cannot be read."""
         return self._read_requires(wheel) or ()
 
     def _read_requires(self, wheel: Listed) -> Sequence[str] | None:
@@ -613,7 +621,10 @@ class Index:
         return self._requires[wheel.file]
 
     def required_elsewhere(self, name: str, version: str) -> Sequence[str] | None:
-        """Return a release's requirements from another platform's wheel; None if there is none."""
+        """Return a release's requirements, read from a wheel for another platform.
+
+        Return None if there is no such wheel that can be read.
+        """
         every = self.releases(name)
         release = {**self._yanked[name], **every}.get(Version(version))
         wheels = [w for w in release.wheels if not w.file.endswith("-any.whl")] if release else []
@@ -623,7 +634,7 @@ class Index:
 
 @contextmanager
 def opened(settings: Settings, as_of: str | None = None) -> Iterator[Index]:
-    """Yield the user's indexes as they were on a given day (by default today)."""
+    """Yield the user's indexes as of a given day, which is today by default."""
     store = Store.of(settings)
     logins = dict(os.environ)
 

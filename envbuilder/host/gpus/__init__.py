@@ -1,1 +1,1 @@
-"""Detect each vendor's GPUs, and the obstacles that keep them from working."""
+"""Detect each vendor's GPUs, and the obstacles that prevent them from working."""

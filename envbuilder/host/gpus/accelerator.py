@@ -1,7 +1,7 @@
 """The type of the rows of `host.accelerators`, which describe kinds of accelerators.
 
-Each vendor's module in `host/gpus/` ends with that vendor's row. The types for judging a GPU are
-also here: what wheels need from a GPU, and findings about whether the GPU meets those needs.
+Each vendor's module in `host/gpus/` ends with that vendor's row. This module also contains the
+types for judging a GPU: the requirements of wheels, and findings about whether the GPU meets them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from envbuilder.host.snapshot import Reader, Snapshot
 Level = Literal["note", "warning", "no", "impossible"]
 LEVELS: tuple[Level, ...] = ("note", "warning", "no", "impossible")
 Packages = Mapping[str, Mapping[str, int]]
-"""For each package and version: the size in bytes of its device code for each target, as far as the
-wheel was read."""
+"""Package and version → target → size in bytes of the package's device code for this target. Wheels
+that were not read are missing."""
 
 
 class Finding(Struct, frozen=True):
-    """One statement about a host or GPU.
+    """A statement about a host or GPU.
 
     The level `impossible` means that a build on this host could not succeed either.
     """
@@ -38,16 +38,19 @@ class Finding(Struct, frozen=True):
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """Minimum versions, and the GPUs for which wheels have kernels; a field is empty if unknown."""
+    """The versions that wheels require, and the GPUs for which they have kernels.
+
+    A field is empty if its value is unknown.
+    """
 
     kernels: tuple[str, ...] = ()
-    """Supported targets, in the accelerator's own terms: SM, gfx targets or Intel's target names.
-    """
+    """Supported targets, in the accelerator's own terms: SM versions, gfx targets, or Intel's
+    target names."""
     partly: tuple[str, ...] = ()
     """Targets that only some of the libraries support."""
     ptx: bool = False
-    """Whether the wheels contain PTX, from which GPUs newer than the newest kernels can compile
-    their own."""
+    """Whether the wheels contain PTX. GPUs that are newer than the newest kernels can compile their
+    own kernels from PTX."""
     driver: str = ""
     """The oldest sufficient version of the vendor's driver."""
     macos: str = ""
@@ -56,7 +59,7 @@ class Needs(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """The environment in which detection runs; traces of a GPU are interpreted accordingly."""
+    """The environment in which detection runs, which determines how traces of a GPU are judged."""
 
     environ: Mapping[str, str] = {}
     wsl: bool = False
@@ -64,7 +67,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Accelerator(Struct, frozen=True, kw_only=True):
-    """One kind of device: how it is detected, judged and repaired. The CPU has no vendor.
+    """A kind of device: how it is detected, judged and repaired. The CPU has no vendor.
 
     A test shows which fields each vendor needs.
     """
@@ -81,22 +84,24 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """The shipped profiles for this accelerator, in order of preference, except the profile that
     has the accelerator's name."""
     builds: str = ""
-    """Prefixes of the names of frameworks' builds for this accelerator, besides its own name."""
+    """Prefixes of the names that frameworks give to builds for this accelerator, besides its own
+    name."""
 
     # Detection
     pci: int | None = None
-    """The vendor's number on the PCI bus, or None if its GPUs are not on a PCI bus."""
+    """The vendor's PCI vendor id, or None if the vendor's GPUs are not on a PCI bus."""
     processing: bool = False
     """Whether some of the vendor's GPUs have the PCI class of processing accelerators instead of
-    that of displays."""
+    the class of displays."""
     read: Callable[[Reader], None] = lambda reader: None
-    """A function that reads what the accelerator's drivers report. Display devices on the PCI bus
-    have been read before."""
+    """A function that reads the data which the accelerator's drivers report. Display devices on the
+    PCI bus must have been read before."""
     decide: Callable[[Snapshot, Sequence[Device], Place], tuple[Gpu, ...]] = lambda *_: ()
-    """A function that returns the vendor's GPUs, in the framework's order if that is known."""
+    """A function that returns the vendor's GPUs. They are in the framework's order if that order is
+    known."""
     of_host: Callable[[Snapshot], dict[str, Any]] = lambda snapshot: {}
-    """A function that returns the fields of the host that this accelerator's files alone determine.
-    """
+    """A function that returns the host's fields that are determined by this accelerator's files
+    alone."""
 
     # What fits
     judge: Callable[[Gpu, Needs, bool], list[Finding]] = lambda gpu, needs, native: []
@@ -109,45 +114,48 @@ class Accelerator(Struct, frozen=True, kw_only=True):
     """Whether tables list the kernels in the accelerator's builds. Without such tables, advice
     would be a guess."""
     native: Callable[[Host], list[Finding]] = lambda host: []
-    """A function that returns findings about what else native environments need from the host."""
+    """A function that returns findings about other things that native environments need from the
+    host."""
     architecture: Callable[[Gpu], str | None] = lambda gpu: None
-    """A function that returns a GPU's architecture in words, as the target for compiling code, or
-    None if unknown."""
+    """A function that returns a GPU's architecture in words, for use as a compilation target, or
+    None if it is unknown."""
     code: str = ""
-    """Regular expression for the beginning of the names of the accelerator's device code targets;
-    empty if no target is recognized."""
+    """Regular expression for the beginning of the names of the accelerator's device code targets.
+    Empty if no targets are recognized."""
     runs: Callable[[str, Gpu], bool] = lambda target, gpu: False
     """A function that returns whether code for a target runs on a GPU."""
     shown: Callable[[Collection[str]], list[str]] = sorted
-    """A function that returns targets in words, sorted."""
+    """A function that returns targets in words, in sorted order."""
 
     # Which GPUs a framework uses
     choosing: tuple[str, ...] = ()
-    """Variables with which users choose among the vendor's GPUs. envbuilder uses the first
-    variable."""
+    """Environment variables with which users choose among the vendor's GPUs. envbuilder uses the
+    first of them."""
     numbering: dict[str, str] = {}
-    """Variables that make the framework number GPUs in the order that `order` returns."""
+    """Environment variables that make the framework number GPUs in the order that `order`
+    returns."""
     passed: tuple[str, ...] = ()
-    """Other variables that configure the driver, and that a verification passes on from its caller.
-    """
+    """Other environment variables that configure the driver. A verification passes them on from its
+    caller."""
     order: Callable[[Sequence[Gpu], Sequence[Gpu]], Sequence[Gpu] | None] = lambda gpus, best: ()
-    """A function that returns the vendor's GPUs in the framework's order, which is needed to show
-    only the best GPUs to the framework. It returns nothing if the framework sees no others, and
-    None if the order is unknown."""
+    """A function that returns the vendor's GPUs in the framework's order. This order is needed to
+    make only the best GPUs visible to the framework. The result is empty if the framework sees no
+    other GPUs, and None if the order is unknown."""
     disguise: str = ""
-    """Prefixes of the variables that make the driver treat a GPU as another model."""
+    """Prefixes of the environment variables that make the driver treat a GPU as another model."""
     cdi: str = ""
     """The CDI device that stands for all of the vendor's GPUs, for engines that support it."""
 
     # How to repair it
     install: Callable[[Gpu, Host, str], str] = lambda gpu, host, needed: "Install its driver."
-    """A function that returns how to install a kernel driver. The last argument is the oldest
-    sufficient version."""
+    """A function that returns instructions for installing a kernel driver. The last argument is the
+    oldest sufficient version."""
     fixes: Callable[[Gpu, Host], dict[str, str]] = lambda gpu, host: {}
-    """A function that returns the vendor's own fixes: for a GPU's obstacle or a finding's code,
-    what to do."""
+    """A function that returns the vendor's own fixes. The keys are a GPU's obstacles and the codes
+    of findings."""
     fixes_of_host: Callable[[Host], dict[str, str]] = lambda host: {}
-    """A function that returns the fixes for the findings of `native`, by code."""
+    """A function that returns the fixes for the findings that `native` returns. The keys are the
+    findings' codes."""
 
 
 def worst(findings: Sequence[Finding]) -> Level:
@@ -172,6 +180,6 @@ def blocked(level: Level, gpu: Gpu, text: str = "") -> Finding:
 
 
 def unknown_kernels(gpu: Gpu) -> Finding:
-    """Return the finding that no table lists the kernels of a build for this GPU."""
+    """Return a finding which says that no table lists the kernels of a build for this GPU."""
     text = "it is unknown for which GPUs its wheels have kernels"
     return Finding("warning", text, "lock-unread", gpu)

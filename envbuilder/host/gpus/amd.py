@@ -1,8 +1,8 @@
 """Detect AMD GPUs, and decide which of them ROCm could use.
 
 The names of GPUs come from their PCI ids. ROCm's target (gfx) comes from the compute driver (kfd),
-which lists the GPUs that can compute, or from the PCI id if kfd does not list the GPU. Profiles
-decide which GPUs the wheels support.
+which lists the GPUs that can compute. If kfd does not list the GPU, the target comes from the PCI
+id. Profiles decide which GPUs the wheels support.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _gpu(
 
 
 def _hidden_by(environ: Mapping[str, str]) -> pci.Access | None:
-    """Return the access if a variable hides all GPUs, otherwise None.
+    """Return the resulting access if an environment variable hides all GPUs, and otherwise None.
 
     HIP also reads CUDA's variable.
     """
@@ -181,16 +181,16 @@ def _unlisted(snapshot: Snapshot) -> pci.Access:
 
 
 def _unread(snapshot: Snapshot) -> set[str]:
-    """Return the files describing the compute driver's nodes that cannot be read."""
+    """Return the paths of files that describe the compute driver's nodes and cannot be read."""
     paths = {f"{_NODES}/{node}/properties" for node in snapshot.names(_NODES)}
     return paths - snapshot.files.keys()
 
 
 def _hidden(snapshot: Snapshot) -> set[str]:
-    """Return the files that Linux hides from a container that may not use the files' GPU.
+    """Return the paths of files that Linux hides because the container may not use their GPU.
 
-    Linux then reports EPERM (function kfd_devcgroup_check_permission); a file's mode causes another
-    error.
+    For these files, Linux reports EPERM (function kfd_devcgroup_check_permission). A file's mode
+    causes a different error.
     """
     return {
         path for path, reason in snapshot.unreadable.items() if reason == os.strerror(errno.EPERM)
@@ -223,14 +223,21 @@ def _is_of(node: _Node, address: str) -> bool:
 
 
 def _target(number: int | None) -> str | None:
-    """Return the ROCm compiler target for a number, or None: 110000 is gfx1100, 90402 is gfx942."""
+    """Return the ROCm compiler target for a number, or None if the number is invalid.
+
+    For example, 110000 is gfx1100, and 90402 is gfx942.
+    """
     if not number or number >= 10**6:
         return None
     return f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}"
 
 
 def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.Size:
-    """Return a card's own memory or, for an APU, main memory plus the firmware's carve-out."""
+    """Return a card's memory.
+
+    For a discrete card, this is the card's own memory. For an APU, it is the main memory plus the
+    memory that the firmware reserves for the GPU.
+    """
     vram = snapshot.number(f"{folder}/{_MEMORY[0]}")
     gtt = snapshot.number(f"{folder}/{_MEMORY[1]}")
     sensors: set[str] = set()
@@ -256,7 +263,10 @@ def _memory(snapshot: Snapshot, folder: str, properties: dict[str, int]) -> pci.
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about the kernels, and about access to the GPU through driver and nodes."""
+    """Return findings about a GPU's kernels, and about access to the GPU.
+
+    Access requires the kernel driver and the device nodes.
+    """
     kernels = _kernels(needs, gpu)
     if gpu.state == "usable":
         return [*kernels, Finding("note", f"kernel driver {gpu.kernel_driver}")]
@@ -269,14 +279,18 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: cards before APUs, then by memory."""
+    """Return a GPU's capability as a sort key.
+
+    Usable GPUs rank highest, then cards above APUs, then GPUs with more memory.
+    """
     return gpu.state == "usable", gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], _selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that HIP sees, in HIP's order, which is that of the compute driver.
+    """Return the GPUs that HIP sees, in HIP's order, which is the order of the compute driver.
 
-    Return None if the order is uncertain: a container may see GPUs that this user may not open.
+    Return None if the order is uncertain, because a container may see GPUs that this user may not
+    open.
     """
     if any(gpu.state == "unknown" or gpu.obstacle == "node-closed" for gpu in gpus):
         return None
@@ -315,7 +329,7 @@ def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target, or for a family of targets, runs on a GPU.
 
-    The target `gfx` stands for code in a form that is not parsed; such code is assumed to run.
+    The target `gfx` stands for code in a format that is not parsed. Such code is assumed to run.
     """
     if target.endswith("-generic"):
         return str(gpu.family).startswith(target.removesuffix("-generic").replace("-", ""))
@@ -326,7 +340,10 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def install(gpu: Gpu, host: Host, needed: str) -> str:
-    """Return how to load the kernel driver, which is part of every Linux distribution."""
+    """Return instructions for loading the kernel driver.
+
+    The driver is part of every Linux distribution.
+    """
     if host.container:
         return "Load amdgpu on the machine itself, since a container uses the machine's kernel."
     return (
@@ -336,7 +353,7 @@ def install(gpu: Gpu, host: Host, needed: str) -> str:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes for AMD GPUs that do not work, by obstacle or code."""
+    """Return the fixes for AMD GPUs that do not work, keyed by obstacle or finding code."""
     fixes_by_obstacle = {
         "unsupported": "Use --profile cpu: ROCm cannot use this GPU (see `sudo dmesg | grep kfd`).",
         "wsl": "Use --profile cpu, or Linux without WSL.",
@@ -353,7 +370,7 @@ def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
 
 
 def _other_wheels(gpu: Gpu) -> str:
-    """Return which wheels have kernels for a GPU that the profile's wheels do not support."""
+    """Return advice on wheels with kernels for a GPU that the profile's wheels do not support."""
     index = tables.amd_index(gpu.family or "")
     if index is None:
         return "Use --profile cpu: neither PyTorch's nor AMD's wheels have kernels for this GPU."

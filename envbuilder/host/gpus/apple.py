@@ -27,7 +27,7 @@ def is_apple_silicon(snapshot: Snapshot) -> bool:
 
 
 def decide(snapshot: Snapshot, _devices: Sequence[pci.Device], _place: Place) -> tuple[Gpu, ...]:
-    """Return the GPU of an Apple chip, or nothing for another machine."""
+    """Return the GPU of an Apple chip, or an empty tuple for any other machine."""
     sysctl = snapshot.fields("sysctl.txt")
     if not sysctl or not is_apple_silicon(snapshot):
         return ()
@@ -60,12 +60,12 @@ def _is_virtual(sysctl: dict[str, str]) -> bool:
 
 
 def _usable_by_metal(sysctl: dict[str, str], total: int) -> int:
-    """Return how many bytes Metal lets a program use; this is an estimate if no limit was set.
+    """Return the number of bytes that Metal lets a program use.
 
-    The default is two thirds of the memory below 36 GiB, and three quarters from 36 GiB on. The
-    source is the `recommendedMaxWorkingSetSize` that llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27
-    of 36, 96 of 128). Apple does not document this value, and newer systems allow more (107.5 of
-    128 GiB on macOS 26).
+    If no limit was set, the result is an estimate of the default: two thirds of the memory below 36
+    GiB, and three quarters from 36 GiB on. The source is the `recommendedMaxWorkingSetSize` that
+    llama.cpp prints (10.7 of 16 GiB, 16 of 24, 27 of 36, 96 of 128). Apple does not document this
+    value, and newer systems allow more (107.5 of 128 GiB on macOS 26).
     """
     limit = integer(sysctl.get("iogpu.wired_limit_mb"))
     if limit:

@@ -1,7 +1,7 @@
 """Detect Intel GPUs, and decide which of them torch.xpu could use.
 
-Iris Xe and older GPUs are recognized by their PCI ids, because `torch.xpu.is_available()` can be
-True for them.
+Iris Xe and older GPUs are recognized by their PCI ids, because `torch.xpu.is_available()` may
+return True for them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read(reader: Reader) -> None:
 def _read_memory(reader: Reader, device: str) -> None:
     """Read the size of the GPU's own memory.
 
-    xe has one file per tile; Intel's own i915 has one file per card.
+    The driver xe has one file per tile, and Intel's own i915 has one file per card.
     """
     for tile in range(_TILES):
         if reader.file(f"{device}/tile{tile}/physical_vram_size_bytes") is None:
@@ -63,7 +63,7 @@ def _read_memory(reader: Reader, device: str) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all Intel GPUs; a device of unknown class counts only if the table lists it."""
+    """Return all Intel GPUs. A device of unknown class is included only if the table lists it."""
     gpus = tuple(
         _gpu(snapshot, device)
         for device in devices
@@ -140,7 +140,10 @@ def _memory(
 
 
 def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
-    """Return the memory of all tiles in bytes, as the driver reports it; None if any is unknown."""
+    """Return the total memory of all tiles in bytes, as the driver reports it.
+
+    Return None if the memory of any tile is unknown.
+    """
     tiles = [f"{folder}/tile{number}/physical_vram_size_bytes" for number in range(_TILES)]
     if any(path in snapshot.unreadable for path in tiles):
         return None
@@ -156,13 +159,13 @@ def _own_memory(snapshot: Snapshot, folder: str) -> int | None:
 
 
 def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) -> int | None:
-    """Return the memory in bytes that Level Zero reports for an integrated GPU, or None.
+    """Return the memory in bytes that Level Zero reports for an integrated GPU, or None if unknown.
 
     The result is valid for drivers since 2025. Level Zero counts the main memory that the kernel
-    lets one GPU map. With i915, this is all of it; with xe, it is all of it since Linux 6.15, and
-    half of it before ("drm/xe: Increase the XE_PL_TT watermark"). ttm's parameter `pages_limit`
-    does not count: above that limit, other buffers are swapped out first, and then the allocation
-    continues (ttm_tt_populate).
+    lets one GPU map. With i915, this is all of the main memory. With xe, it is all of the main
+    memory since Linux 6.15, and half of it before ("drm/xe: Increase the XE_PL_TT watermark").
+    ttm's parameter `pages_limit` does not count: above that limit, other buffers are swapped out
+    first, and then the allocation continues (ttm_tt_populate).
     """
     if total is None or kernel_driver not in _DRIVERS:
         return None
@@ -176,7 +179,10 @@ def _shared(snapshot: Snapshot, kernel_driver: str | None, total: int | None) ->
 
 
 def of_host(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the field `level_zero`: whether the loader and the driver are in the usual folders."""
+    """Return the host's field `level_zero`.
+
+    It says whether the Level Zero loader and driver are in the usual folders.
+    """
     answers = []
     for library in _LEVEL_ZERO:
         found = [snapshot.has(f"{folder}/{library}") for folder in _LEVEL_ZERO_FOLDERS]
@@ -189,7 +195,7 @@ def of_host(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
-    """Return findings about a GPU's support and kernels in PyTorch, and about its device node."""
+    """Return findings about a GPU: PyTorch's support and kernels for it, and access to its node."""
     if gpu.support == "validated" and gpu.render_node_readable is False and not native:
         # The engine opens the node as root, and the container joins the group that owns it.
         return [blocked("warning", gpu, _sentence(gpu))]
@@ -221,17 +227,17 @@ def judge(gpu: Gpu, needs: Needs, native: bool) -> list[Finding]:
 
 
 def capability(gpu: Gpu) -> tuple[float, ...]:
-    """Return a GPU's capability as a sort key: supported GPUs first, then discrete GPUs."""
+    """Return a GPU's capability as a sort key: supported GPUs rank highest, then discrete GPUs."""
     support = ("unsupported", None, "unlisted", "validated").index(gpu.support)
     return support, gpu.memory_kind == "dedicated", gpu.memory_bytes or 0
 
 
 def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
-    """Return the GPUs that Level Zero sees, in its order, or None if the order is unknown.
+    """Return the GPUs that Level Zero sees, in Level Zero's order, or None if it is unknown.
 
     Return an empty sequence if torch.xpu uses the selected GPUs anyway. torch.xpu uses only
     discrete GPUs if there is one (c10/xpu, note on device management). Level Zero numbers discrete
-    GPUs first, by PCI address, then the integrated GPU.
+    GPUs first, by PCI address, and then the integrated GPU.
     """
     seen = list(filter(_is_seen, gpus))
     discrete = [gpu for gpu in seen if gpu.memory_kind == "dedicated"]
@@ -243,7 +249,10 @@ def order(gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> Sequence[Gpu] | None:
 
 
 def _is_seen(gpu: Gpu) -> bool:
-    """Return whether Level Zero sees a GPU: the GPU has a driver, and its node can be opened."""
+    """Return whether Level Zero sees a GPU.
+
+    It does if the GPU has a driver and its node can be opened.
+    """
     driven = gpu.kernel_driver in _DRIVERS
     return gpu.state != "present" or (gpu.obstacle == "unsupported" and driven)
 
@@ -282,7 +291,7 @@ def native(host: Host) -> list[Finding]:
 
 
 def install(gpu: Gpu, host: Host, needed: str) -> str:
-    """Return how to get a kernel driver for an Intel GPU."""
+    """Return instructions for getting a kernel driver for an Intel GPU."""
     if host.container:
         return "Load i915 or xe on the machine itself, since a container uses the machine's kernel."
     family = gpu.family or ""
@@ -316,7 +325,7 @@ def _newer_kernel(host: Host) -> str:
 
 
 def fixes_of_host(host: Host) -> dict[str, str]:
-    """Return how to install the Level Zero loader and Intel's driver for it."""
+    """Return instructions for installing the Level Zero loader and Intel's driver for it."""
     image = "use --backend docker, whose image contains both"
     if not host.containers.has_engine:
         image += ", once a container engine runs"
@@ -333,7 +342,10 @@ def fixes_of_host(host: Host) -> dict[str, str]:
 
 
 def _level_zero_commands(name: str, number: str) -> str:
-    """Return the commands that install loader and driver; empty if they are not packaged."""
+    """Return the commands that install the Level Zero loader and driver.
+
+    The result is empty if the distribution has no packages for them.
+    """
     current = version(number)
     packages = "`sudo apt install libze1 libze-intel-gpu1`"
     if name == "Debian" and (current is None or current >= _DEBIAN_HAS):

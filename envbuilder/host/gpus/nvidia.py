@@ -1,10 +1,10 @@
 """Detect NVIDIA GPUs, and decide which of them this process could use.
 
-NVML reports the most. Without it, or without a driver, name, chip and compute capability come from
-the PCI id. The PCI id identifies the GPU better, but does not make it usable.
+NVML reports the most. Without NVML or a driver, the name, chip and compute capability come from the
+PCI id. The PCI id identifies the GPU better, but does not make it usable.
 
 On a Tegra chip (Jetson) before Thor, the GPU is not on a PCI bus and has its own driver: NVML
-reports no address for it, and the device tree names the chip. Thor's GPU is a PCI device of
+reports no address for the GPU, and the device tree names the chip. Thor's GPU is a PCI device of
 NVIDIA's common driver (JetPack 7), and is detected like any other GPU.
 
 This module is long because everything about a vendor is in its module.
@@ -38,14 +38,14 @@ from envbuilder.host.snapshot import Reader, Snapshot, clean, integer, version
 VERSION = "proc/driver/nvidia/version"
 _GPUS = "proc/driver/nvidia/gpus"
 _INBOX = ("nvraid", "nvdimm", "nvhda.", "nvhdau")
-"""Prefixes of Windows driver names that do not indicate a GPU: every Windows has the first two."""
+"""Prefixes of Windows driver names that do not indicate a GPU. Every Windows has the first two."""
 _MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s", re.ASCII)
 # Not /proc/device-tree, which is a link to it.
 _COMPATIBLE = "sys/firmware/devicetree/base/compatible"
 _ALLOCATOR = "dev/nvmap"
 """Tegra's memory allocator. Unlike the device tree, it is visible in containers."""
 _COMPATIBLE_LIMIT = 4096
-"""Maximum size in bytes of the names that the firmware or a recorded tree gives."""
+"""Maximum size in bytes of the machine names that the firmware or a recorded tree states."""
 _TARGET = re.compile(r"(sm|compute)_([0-9]+)([0-9])([af]?)")
 CDI_FILE = "/etc/cdi/nvidia.yaml"
 """The path to which `nvidia-ctk` is told to write its CDI specification."""
@@ -61,7 +61,7 @@ _LAST_BEFORE_TURING = "580"
 
 
 def read(reader: Reader) -> None:
-    """Read the driver's files and nodes, and NVML's answer if the driver is present."""
+    """Read the driver's files and nodes and, if the driver is present, NVML's response."""
     reader.file(VERSION)
     for address in reader.folder(_GPUS):
         reader.file(f"{_GPUS}/{address}/information")
@@ -77,7 +77,7 @@ def read(reader: Reader) -> None:
 
 
 def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> tuple[Gpu, ...]:
-    """Return all NVIDIA GPUs that PCI, the kernel driver or NVML reports, each once."""
+    """Return all NVIDIA GPUs that PCI, the kernel driver or NVML reports, without duplicates."""
     answer = nvml.parse(snapshot.files.get("nvml.json"))
     driver = _driver(snapshot, answer)
     access = _access(snapshot, answer, driver, place)
@@ -110,7 +110,10 @@ def decide(snapshot: Snapshot, devices: Sequence[pci.Device], place: Place) -> t
 
 
 def _minor(snapshot: Snapshot, bus: str, device: nvml.Device | None) -> int | None:
-    """Return N in the card's /dev/nvidiaN, from the kernel driver or else from NVML, or None."""
+    """Return N in the path of the card's node, /dev/nvidiaN, or None if it is unknown.
+
+    N comes from the kernel driver or otherwise from NVML.
+    """
     number = integer(snapshot.fields(f"{_GPUS}/{bus}/information").get("Device Minor"))
     if number is None and device:
         return device.minor
@@ -125,7 +128,7 @@ def _gpu(
     driver: str | None,
     access: pci.Access,
 ) -> Gpu:
-    """Return one GPU, described by its PCI card, by its address only, or by NVML alone."""
+    """Return a GPU that is described by its PCI card, by its address only, or by NVML alone."""
     device_id = card.device_id if card else None
     row = tables.nvidia_gpu(device_id or "")
     name = reported.name if reported else _model(snapshot, bus)
@@ -160,7 +163,7 @@ def _gpu(
 
 
 def _model(snapshot: Snapshot, bus: str | None) -> str | None:
-    """Return the kernel driver's name for the GPU, or None."""
+    """Return the kernel driver's name for the GPU, or None if there is none."""
     model = clean(snapshot.fields(f"{_GPUS}/{bus}/information").get("Model"))
     if model != "Unknown":
         return model
@@ -197,7 +200,10 @@ def _driver(snapshot: Snapshot, answer: nvml.Answer | None) -> str | None:
 
 
 def _bound(card: pci.Device, access: pci.Access) -> pci.Access:
-    """Return `access`, corrected by what the card's own kernel driver implies."""
+    """Return the access to a card, given the access to NVIDIA's driver.
+
+    The result differs from `access` if the card is bound to another driver or to none.
+    """
     if card.driver not in (None, "nvidia"):
         return pci.Access(
             "present",
@@ -219,7 +225,7 @@ def _access(
     driver: str | None,
     place: Place,
 ) -> pci.Access:
-    """Return the access that this process has to the driver."""
+    """Return this process's access to the driver."""
     hidden = place.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         return pci.Access(
@@ -240,7 +246,10 @@ def _access(
 
 
 def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
-    """Return GPUs that are visible only indirectly: behind WSL's /dev/dxg, or in a Tegra chip."""
+    """Return the GPUs that are visible only indirectly.
+
+    They are behind WSL's /dev/dxg, in a Tegra chip, or indicated only by a loaded driver.
+    """
     drivers = snapshot.names("usr/lib/wsl/drivers")
     if wsl and any(driver.startswith("nv") and driver[:6] not in _INBOX for driver in drivers):
         return (
@@ -270,9 +279,9 @@ def _without_pci(snapshot: Snapshot, *, wsl: bool) -> tuple[Gpu, ...]:
 
 
 def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
-    """Return the GPU of a Tegra chip, or None on another machine.
+    """Return the GPU of a Tegra chip, or None on any other machine.
 
-    `loaded` says whether NVIDIA's common driver is loaded; it is None if that is unknown.
+    `loaded` says whether NVIDIA's common driver is loaded, and is None if that is unknown.
     """
     compatible = snapshot.text(_COMPATIBLE).split("\0")
     chip = next((row for name in compatible if (row := tables.tegra_chip(name))), None)
@@ -310,7 +319,10 @@ def _tegra(snapshot: Snapshot, *, loaded: bool | None) -> Gpu | None:
 
 
 def judge(gpu: Gpu, needs: Needs, _native: bool) -> list[Finding]:
-    """Return findings about the driver, which images use as well, and about the kernels."""
+    """Return findings about a GPU's driver and kernels.
+
+    Images use the host's driver as well.
+    """
     if gpu.obstacle == "wsl":
         return [blocked("warning", gpu)]
     if gpu.state == "present":
@@ -374,9 +386,9 @@ def _driver_findings(needs: Needs, gpu: Gpu) -> list[Finding]:
 def _kernels(needs: Needs, gpu: Gpu) -> list[Finding]:
     """Return findings about whether the wheels' kernels run on a GPU.
 
-    Kernels run on their own SM and on higher minor versions of the same major version. PTX runs on
-    anything newer. Tegra's GPUs are an exception: they only run kernels that were built for exactly
-    them (CUDA C++ Programming Guide, "Binary Compatibility").
+    Kernels run on the SM that they were built for and on higher minor versions of the same major
+    version. PTX runs on any newer GPU. Tegra's GPUs are an exception: they run only kernels that
+    were built for exactly their SM (CUDA C++ Programming Guide, "Binary Compatibility").
     """
     if not needs.kernels:
         return [unknown_kernels(gpu)]
@@ -425,9 +437,10 @@ def _architecture(gpu: Gpu) -> str | None:
 def _runs(target: str, gpu: Gpu) -> bool:
     """Return whether code for a target runs on a GPU.
 
-    Code runs on the SM for which it was compiled and on higher minor versions; PTX also runs on
+    Code runs on the SM for which it was compiled and on higher minor versions. PTX also runs on
     newer GPUs. Code for a target that ends in `a` runs on exactly that SM, and code for a target
-    that ends in `f` on the SM's family. Tegra's GPUs only run machine code for exactly their SM.
+    that ends in `f` runs on the SM's family. Tegra's GPUs run only machine code for exactly their
+    SM.
     """
     match = _TARGET.fullmatch(target)
     if match is None or gpu.sm is None:
@@ -440,7 +453,7 @@ def _runs(target: str, gpu: Gpu) -> bool:
 
 
 def _shown(targets: Collection[str]) -> list[str]:
-    """Return targets in words, machine code before PTX, each sorted by number."""
+    """Return targets in words: machine code, then PTX, each sorted by number."""
     words = []
     for match in filter(None, map(_TARGET.fullmatch, targets)):
         kind = {"sm": "SM", "compute": "PTX"}[match[1]]
@@ -453,7 +466,10 @@ def _shown(targets: Collection[str]) -> list[str]:
 
 
 def install(gpu: Gpu, host: Host, needed: str) -> str:
-    """Return how to install NVIDIA's driver; `needed` is the oldest sufficient version."""
+    """Return instructions for installing NVIDIA's driver.
+
+    `needed` is the oldest sufficient version.
+    """
     newer = needed and f" {needed} or newer"
     if host.wsl:
         # docs.nvidia.com/cuda/wsl-user-guide: a Linux driver would hide the one from Windows.
@@ -512,7 +528,7 @@ def _before_turing(gpu: Gpu) -> bool:
 
 
 def fixes(gpu: Gpu, host: Host) -> dict[str, str]:
-    """Return the fixes for NVIDIA GPUs that do not work, by obstacle."""
+    """Return the fixes for NVIDIA GPUs that do not work, keyed by obstacle."""
     nodes = "/dev/dxg" if host.wsl else "/dev/nvidia*"
     return {
         "library-failed": _library(gpu, host),
@@ -563,9 +579,10 @@ def _missing(gpu: Gpu, host: Host) -> str:
 
 
 def _node_commands(gpu: Gpu, host: Host) -> str:
-    """Return the commands that create the device nodes: cards and control, then unified memory.
+    """Return the commands that create the missing device nodes.
 
-    With -u, the option -c refers to other nodes, so one call cannot create both kinds
+    The first command creates the nodes for cards and control, and the second those for unified
+    memory. With -u, the option -c refers to other nodes, so one call cannot create both kinds
     (nvidia-modprobe.c).
     """
     memory_node = "sudo nvidia-modprobe -u -c 0 -c 1"
@@ -577,7 +594,10 @@ def _node_commands(gpu: Gpu, host: Host) -> str:
 
 
 def _lacks_memory_node(gpu: Gpu) -> bool:
-    """Return whether only the unified memory node is missing, which is checked last."""
+    """Return whether only the unified memory node is missing.
+
+    This node is checked last.
+    """
     return "/dev/nvidia-uvm " in gpu.detail
 
 

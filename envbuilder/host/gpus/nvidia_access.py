@@ -1,9 +1,9 @@
-"""Decide whether a CUDA program can use an NVIDIA GPU: device nodes, MIG, NVSwitch.
+"""Decide whether a CUDA program can use an NVIDIA GPU, given its device nodes, MIG and NVSwitch.
 
-All cards share the nodes /dev/nvidiactl and /dev/nvidia-uvm, and each card has its /dev/nvidiaN.
-Under WSL, /dev/dxg replaces all of these nodes. NVML does not need /dev/nvidia-uvm, so `nvidia-smi`
-can work where CUDA does not (NVIDIA/nvidia-docker issue 1085). A container can have the node of one
-card and still see all cards in /sys.
+All cards share the nodes /dev/nvidiactl and /dev/nvidia-uvm, and each card has its own
+/dev/nvidiaN. Under WSL, /dev/dxg replaces all of these nodes. NVML does not need /dev/nvidia-uvm,
+so `nvidia-smi` can work where CUDA does not (NVIDIA/nvidia-docker issue 1085). A container can have
+the node of one card and still see all cards in /sys.
 
 A card in MIG mode accepts no program until it has instances (canonical/lxd issue 11804). A card on
 NVSwitch accepts no program until the fabric manager has set up its links (CUDA error 802,
@@ -29,7 +29,7 @@ _WINDOWS = "dev/dxg"
 _CARD = re.compile(r"nvidia([0-9]{1,3})\Z", re.ASCII)
 _MODPROBE = "usr/bin/nvidia-modprobe"
 """Path at which NVIDIA's libraries look for nvidia-modprobe (nvidia-modprobe,
-modprobe-utils/nvidia-modprobe-utils.c). The program is setuid root; it loads missing modules and
+modprobe-utils/nvidia-modprobe-utils.c). The program is setuid root. It loads missing modules and
 creates missing nodes for the libraries."""
 # Below it, the driver has a folder gpuN/mig/giN/ciN for each compute instance.
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
@@ -40,7 +40,8 @@ _INSTANCE_MINORS = "proc/driver/nvidia-caps/mig-minors"
 _INSTANCE_NODES = "dev/nvidia-caps"
 _NODE = re.compile(r"nvidia-cap([0-9]{1,4})\Z", re.ASCII)
 _MONITOR = 2
-"""Highest number of a node that is not an instance: node 1 configures MIG, node 2 monitors it."""
+"""Highest number of a node that is not a MIG instance. Node 1 configures MIG, and node 2 monitors
+it."""
 _MANAGER = "run/nvidia-fabricmanager/nv-fabricmanager.pid"
 """A file that exists while the fabric manager is running (its unit file; Fabric Manager User
 Guide)."""
@@ -89,11 +90,11 @@ def of_cards(
     *,
     container: bool,
 ) -> dict[str, pci.Access]:
-    """Return the access that each card's own node allows, by the card's PCI address.
+    """Return the access that each card's own node allows, keyed by the card's PCI address.
 
-    `minors` maps each card's address to the number of its node, or to None if that is unknown.
-    `by_nvml` holds the addresses of the cards that NVML lists, which are those that NVML could
-    open.
+    `minors` maps each card's address to the number of its node, or to None if that number is
+    unknown. `by_nvml` contains the addresses of the cards that NVML lists, which are the cards that
+    NVML could open.
     """
     present = {
         int(m[1]) for path in snapshot.nodes if (m := _CARD.match(path.removeprefix("dev/")))
@@ -174,7 +175,10 @@ def _missing(snapshot: Snapshot, path: str, *, container: bool) -> pci.Access:
 
 
 def of_modes(snapshot: Snapshot, device: Device, minor: int | None) -> pci.Access | None:
-    """Return what keeps CUDA programs off a card or limits them; None for an ordinary card."""
+    """Return the restriction that a card's mode imposes on CUDA programs, or None if there is none.
+
+    The mode is either MIG or NVSwitch.
+    """
     if device.mig:
         return _of_instances(snapshot, device, minor)
     return _of_fabric(snapshot, device)
@@ -221,7 +225,10 @@ def _instances(snapshot: Snapshot, minor: int | None) -> int | None:
 
 
 def _given(snapshot: Snapshot) -> int:
-    """Return the number of instance nodes. A container has only its own instances' nodes."""
+    """Return the number of MIG instance nodes.
+
+    A container has only the nodes of its own instances.
+    """
     names = snapshot.names(_INSTANCE_NODES)
     numbers = (integer(m[1]) for name in names if (m := _NODE.match(name)))
     return sum(number is not None and number > _MONITOR for number in numbers)

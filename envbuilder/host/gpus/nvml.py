@@ -1,8 +1,8 @@
 """Query NVIDIA's management library (NVML) about the driver and each GPU.
 
-`ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the form that
-`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. A device needs only a name;
-unknown keys are ignored.
+`ask` needs the optional package `nvidia-ml-py`. `nvml.json` in a recorded tree has the format that
+`ask` returns: {"driver_version", "devices": [`Device`]} or {"error"}. A device needs only a name.
+Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_INSTANCES = 64
 
 
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU that the driver lets this process use."""
+    """A GPU that the driver lets this process use."""
 
     name: str
     bus: str | None = None
@@ -36,7 +36,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The number of the device node: N in /dev/nvidiaN."""
     memory_bytes: int | None = None
     reserved_bytes: int | None = None
-    """The part of `memory_bytes` that the driver and firmware reserve."""
+    """The part of `memory_bytes` that the driver and the firmware reserve."""
     shared_memory: bool | None = None
     """True if NVML reports that the GPU has no memory of its own; otherwise None."""
     sm: str | None = None
@@ -54,7 +54,7 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """NVML's answer; if the query failed, `error` says why."""
+    """NVML's response. If the query failed, `error` contains the reason."""
 
     driver_version: str | None = None
     devices: tuple[Device, ...] = ()
@@ -62,7 +62,7 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ask() -> str | None:
-    """Return NVML's answer as JSON, or None if `nvidia-ml-py` is not installed."""
+    """Return NVML's response as JSON, or None if `nvidia-ml-py` is not installed."""
     try:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -123,7 +123,7 @@ def _device(library: Any, bus: str, handle: Any) -> Device:
 
 
 def _instances(library: Any, handle: Any) -> int | None:
-    """Return the number of MIG instances; None if it is unknown."""
+    """Return the number of a card's MIG instances, or None if it is unknown."""
     most = _value(library, "nvmlDeviceGetMaxMigDeviceCount", handle)
     if not isinstance(most, int):
         return None
@@ -140,7 +140,10 @@ def _instances(library: Any, handle: Any) -> int | None:
 
 
 def _fabric(library: Any, handle: Any) -> int | None:
-    """Return the state of the card's NVLink fabric, or None if the driver or package lacks it."""
+    """Return the state of the card's NVLink fabric.
+
+    Return None if the driver or the Python package does not report it.
+    """
     import ctypes
 
     try:
@@ -155,7 +158,7 @@ def _fabric(library: Any, handle: Any) -> int | None:
 
 
 def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | None]:
-    """Return total and reserved bytes, and whether the GPU has no memory of its own.
+    """Return the total and reserved memory in bytes, and whether the GPU has no memory of its own.
 
     A value is None if it is unknown.
     """
@@ -172,7 +175,10 @@ def _memory(library: Any, handle: Any) -> tuple[int | None, int | None, bool | N
 
 
 def _value(library: Any, function: str, *arguments: object) -> Any:
-    """Return the result of an NVML function, or None if the driver or the package lacks it."""
+    """Return the result of an NVML function.
+
+    Return None if the driver or the Python package does not support the function.
+    """
     try:
         return getattr(library, function)(*arguments)
     except Exception:  # noqa: BLE001 (the library defines its errors at run time)
@@ -180,9 +186,9 @@ def _value(library: Any, function: str, *arguments: object) -> Any:
 
 
 def parse(text: str | None) -> Answer | None:
-    """Parse the recorded answer into safe values.
+    """Parse a recorded response into safe values.
 
-    Return None if there is no answer. If the answer is damaged, `error` says so.
+    Return None if there is no response. If the response is damaged, `error` says so.
     """
     if text is None:
         return None
@@ -223,9 +229,10 @@ def _within(value: int | None, most: int, least: int = 1) -> int | None:
 
 
 def address(bus: str | None) -> str | None:
-    """Return a PCI address as sysfs writes it (lower case, a domain of four digits), or None.
+    """Return a PCI address in the format of sysfs (lower case, four-digit domain).
 
-    NVML writes addresses in upper case, with a domain of eight digits.
+    NVML writes addresses in upper case, with an eight-digit domain. Return None if the address is
+    missing or malformed.
     """
     domain, separator, rest = (clean(bus) or "").lower().partition(":")
     if separator:

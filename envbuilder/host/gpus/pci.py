@@ -1,6 +1,6 @@
 """Read the display devices in `/sys/bus/pci`, and determine a process's access to them.
 
-A container sees all of the host's devices there.
+A container sees all of the host's devices in this folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Size(NamedTuple):
-    """A GPU's memory, as `host.Gpu` states it: sizes in bytes, bandwidth in bytes per second."""
+    """The size and speed of a GPU's memory, as in `host.Gpu`.
+
+    Sizes are in bytes, and bandwidth is in bytes per second.
+    """
 
     kind: Literal["dedicated", "shared"] | None = None
     total: int | None = None
@@ -49,9 +52,9 @@ class Size(NamedTuple):
 
 
 def read(reader: Reader, processing: Collection[int]) -> None:
-    """Read the render nodes, and what sysfs reports about each display device.
+    """Read the render nodes, and the data that sysfs reports about each display device.
 
-    `processing` holds the vendors whose processing accelerators count as GPUs.
+    `processing` contains the vendors whose processing accelerators count as GPUs.
     """
     for name in reader.folder("dev/dri"):
         if name.startswith("renderD"):
@@ -81,7 +84,7 @@ def read(reader: Reader, processing: Collection[int]) -> None:
 def _is_display(kind: int | None, vendor: int | None, processing: Collection[int]) -> bool | None:
     """Return whether a PCI class is that of a GPU, or None if this is unknown.
 
-    Accelerators without display outputs have the class of processing accelerators, and so do NPUs.
+    Both accelerators without display outputs and NPUs have the class of processing accelerators.
     """
     if kind is None or kind >> 16 != _PROCESSING:
         if kind is None:
@@ -93,7 +96,7 @@ def _is_display(kind: int | None, vendor: int | None, processing: Collection[int
 
 
 def display_devices(reader: Reader, vendor: int) -> list[str]:
-    """Return the folders of a vendor's display devices.
+    """Return the paths of the folders of a vendor's display devices.
 
     `read` has dropped the class of all other devices.
     """
@@ -107,7 +110,10 @@ def display_devices(reader: Reader, vendor: int) -> list[str]:
 
 
 def node_group(snapshot: Snapshot, node: str | None) -> str | None:
-    """Return the group that owns a device node, by name or else by number, or None if unknown."""
+    """Return the group that owns a device node, or None if it is unknown.
+
+    This is the group's name, or its number if it has no known name.
+    """
     number = snapshot.groups.get((node or "").lstrip("/"))
     if number is None:
         return None
@@ -124,7 +130,7 @@ def bus_of(gpu: Gpu) -> str:
 
 
 def devices(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return all devices that are GPUs, or that may be."""
+    """Return all devices that are, or may be, GPUs."""
     return tuple(
         _device(snapshot, address)
         for address in snapshot.names(PCI)
@@ -142,7 +148,7 @@ def _is_candidate(snapshot: Snapshot, address: str) -> bool:
 
 
 def has_nvswitch(snapshot: Snapshot) -> bool:
-    """Return whether there is an NVSwitch, which is a chip that connects NVIDIA's GPUs."""
+    """Return whether the machine has an NVSwitch, which is a chip that connects NVIDIA's GPUs."""
     return any(_is_nvswitch(snapshot, f"{PCI}/{bus}") for bus in snapshot.names(PCI))
 
 
@@ -175,7 +181,7 @@ _GPU_GROUPS = ("render", "video")
 
 
 def join_group(gpu: Gpu, host: Host, node: str) -> str:
-    """Return how this user, or a container, can get access to a GPU's node."""
+    """Return instructions for giving this user, or a container, access to a GPU's node."""
     group = gpu.render_node_group or "render"
     if host.container:
         return f"Start the container with --group-add $(stat -c %g {node})."
@@ -196,7 +202,10 @@ USABLE = Access("usable")
 
 
 def driver(device: Device, names: Sequence[str], framework: str) -> Access | None:
-    """Return the problem with a GPU's kernel driver, which must be one of `names`, or None."""
+    """Return the problem with a GPU's kernel driver, or None if there is none.
+
+    The driver must be one of `names`.
+    """
     needs = f"{framework} needs {' or '.join(names)}"
     if device.bound is False:
         return Access("present", f"No kernel driver is bound to it: {needs}.", "driver-missing")
@@ -212,7 +221,10 @@ def driver(device: Device, names: Sequence[str], framework: str) -> Access | Non
 
 
 def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
-    """Return the problem with a GPU's render node, such as /dev/dri/renderD128, or None."""
+    """Return the problem with a GPU's render node, or None if there is none.
+
+    An example of a render node is /dev/dri/renderD128.
+    """
     if node is None:
         return Access(
             "unknown", "The name of its render node in /dev/dri could not be read.", "node-unread"
@@ -224,8 +236,8 @@ def render_node(snapshot: Snapshot, node: str | None) -> Access | None:
 def opened(snapshot: Snapshot, node: str, option: str, *, is_missing: bool) -> Access | None:
     """Return the problem with a device node, or None if this user may open the node.
 
-    `option` is the container option that provides the node. `is_missing` says whether a node that
-    was not read counts as missing.
+    `option` is the container option that provides the node. `is_missing` says whether the node
+    counts as missing if it was not read.
     """
     readable = snapshot.nodes.get(node.lstrip("/"))
     if readable:

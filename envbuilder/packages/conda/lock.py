@@ -1,7 +1,7 @@
 """Conda locks: separate files that list the conda packages beneath a profile's wheels.
 
-This module also contains the steps that install from a conda lock, the checks whether a host
-satisfies a lock's requirements, and exports for conda's own tools.
+This module also contains the steps that install from a conda lock, the checks of whether a host
+satisfies a lock's requirements, and the exports for conda's own tools.
 
 `NAME.conda.json` is stored beside `NAME.json`. Shipped profiles have no conda lock, because the
 contents of channels are known only where the channels can be read. There, the file is created by
@@ -52,7 +52,7 @@ _DEPENDENCY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A conda package, with everything that is needed to install it before it is opened."""
+    """A conda package, with all the information needed to install it before it is opened."""
 
     name: types.CondaName
     version: types.FileVersion
@@ -81,7 +81,7 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     @property
     def as_file(self) -> profile_lock.File:
-        """The package as a locked file, for the store, the SBOM and the plan."""
+        """The package as a locked file, for use in the store, the SBOM and the plan."""
         return profile_lock.File(
             kind="conda",
             name=self.name,
@@ -96,17 +96,17 @@ class Package(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All conda packages for a platform and a Python version, sorted by name."""
+    """All conda packages for one platform and Python version, sorted by name."""
 
     platform: types.Platform
     python: types.PythonVersion
     virtual_packages: dict[types.VirtualPackage, types.VirtualVersion]
-    """The properties of the machine that the solver assumed. The host must have them, too."""
+    """The properties of the machine that the solver assumed. The host must have them as well."""
     packages: tuple[Package, ...]
 
     @property
     def subdir(self) -> types.CondaSubdir:
-        """The platform's name in channels."""
+        """The platform's name in conda channels."""
         return SUBDIRS[self.platform]
 
 
@@ -116,12 +116,12 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     schema: int
     profile: types.Name
     inputs: types.Sha256
-    """Digest of everything in the profile that determines the solution."""
+    """The sha256 of the parts of the profile that determine the solution."""
     channels: tuple[types.Source, ...]
     targets: tuple[Target, ...]
     missing: dict[str, Reason] = {}
-    """Targets of a project (such as "linux/arm64 3.12") that cannot be solved, and why. The lock is
-    valid for its other targets."""
+    """Targets of a project that cannot be solved (such as "linux/arm64 3.12") → the reason. The
+    lock is valid for the other targets."""
 
 
 def inputs_digest(profile: Profile) -> str:
@@ -140,7 +140,7 @@ def beside(path: Path) -> Path:
 
 
 def path_for(name: str, library: Library) -> Path | None:
-    """Return the path of a profile's or variant's conda lock; None if there is no such file."""
+    """Return the path of a profile's or variant's conda lock, or None if there is no such file."""
     return next(filter(Path.is_file, map(beside, library.lock_places(name))), None)
 
 
@@ -150,13 +150,13 @@ def load(path: Path) -> Lock:
 
 
 def find(name: str, library: Library) -> Lock | None:
-    """Return a profile's or variant's conda lock; None if it has none."""
+    """Return the conda lock of a profile or variant, or None if there is no conda lock."""
     path = path_for(name, library)
     return load(path) if path else None
 
 
 def find_for_use(name: str, library: Library) -> Lock | None:
-    """Return a profile's or variant's conda lock for use, verifying its signature if required.
+    """Return the conda lock of a profile or variant, after verifying its signature if required.
 
     Return None if there is no conda lock. Raise `SignatureError` if the signature is refused.
     """
@@ -174,7 +174,7 @@ def parse(read: bytes, path: Path) -> Lock:
 
 
 def _check(lock: Lock, path: Path) -> None:
-    """Raise `InvalidError` for errors that types cannot express.
+    """Raise `InvalidError` if the lock has errors that the types cannot express.
 
     Examples are a duplicate package and a package for another platform.
     """
@@ -244,23 +244,23 @@ class InstallConda(types.Action, frozen=True, kw_only=True):
     folder: str
     """The folder that contains the archives, which are at FOLDER/CHANNEL/SUBDIR/FILE."""
     channels: dict[types.Source, str]
-    """Channel → its public URL, which is written to the records in the prefix."""
+    """Channel → the channel's public URL, which is written to the records in the prefix."""
     env: str
     """The path at which the prefix is created."""
     prefix: str
-    """The final path of the prefix, which is written to its files."""
+    """The final path of the prefix, which is written to the prefix's files."""
     cache: str
     """The temporary folder for this installation, which is not shared with other prefixes."""
 
 
 class Rehome(types.Action, frozen=True, kw_only=True):
-    """Point a virtual environment at the interpreter beside it, using the final paths of both."""
+    """Make a virtual environment use the interpreter beside it, with the final paths of both."""
 
     env: str
     settings: dict[str, str]
-    """Settings for pyvenv.cfg."""
+    """The settings to write to pyvenv.cfg."""
     python: str
-    """The path of the interpreter, which `bin/python` links to."""
+    """The path of the interpreter, to which `bin/python` links."""
 
 
 class WriteActivation(types.Action, frozen=True, kw_only=True):
@@ -271,7 +271,8 @@ class WriteActivation(types.Action, frozen=True, kw_only=True):
     prefix: str
     """The final path of the environment."""
     venv: str
-    """The final path of the virtual environment in it; empty if there is none."""
+    """The final path of the virtual environment inside the conda environment; empty if there is
+    none."""
     variables: dict[types.Variable, str]
     preload: tuple[str, ...]
     """The final paths of the libraries to preload."""
@@ -285,15 +286,16 @@ _LEVELS = {
     "x86_64_v3": frozenset({"avx", "avx2", "fma", "f16c"}),
     "x86_64_v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 }
-"""Level of x86-64 → the CPU flags that hosts with this level report."""
+"""x86-64 microarchitecture level → the CPU flags that hosts at this level report."""
 _ANY = frozenset({"x86_64", "aarch64", "arm64", "m1"})
 """Processor names that are valid for every machine of a platform."""
 
 
 def findings(target: Target, host: Host) -> Iterator[Finding]:
-    """Yield the reasons why a target cannot be used on a host.
+    """Yield the reasons why a host cannot use a target.
 
-    Their status is `impossible` or `no`, or `warning` if a property of the host is unknown.
+    Each reason has the status `impossible`, `no`, or, if a property of the host is unknown,
+    `warning`.
     """
     for name, required in sorted(target.virtual_packages.items()):
         judge = _JUDGES.get(name)
@@ -405,7 +407,7 @@ _SYSTEMS = {
     "__osx": ("macOS", {"macos"}),
     "__unix": ("a Unix", {"linux", "macos"}),
 }
-"""Virtual package → a name for the systems that have it, and the names of these systems."""
+"""Virtual package → a description of the systems that have it, and these systems' names."""
 
 
 # What conda, mamba and micromamba are given: an environment.yml. It names channels by URLs that are
@@ -424,26 +426,32 @@ class Channel(Struct, frozen=True, kw_only=True):
     url: str
     """The URL without credentials."""
     private: bool
-    """Whether the configured URL contains credentials, so that other users need their own."""
+    """Whether the configured URL contains credentials, in which case other users need their own."""
 
     @property
     def entry(self) -> str:
-        """The entry in a list of channels: the name if it stands for this URL, else the URL."""
+        """The channel's entry in a list of channels.
+
+        This is the name if conda resolves it to this URL, and otherwise the URL.
+        """
         return self.name if self.url == f"{ANACONDA}/{self.name}" else self.url
 
 
 def channel_urls(names: Iterable[str], settings: Settings) -> dict[str, str]:
-    """Return the URLs of channels by name.
+    """Return the channels' URLs by name.
 
-    Shipped channels have their shipped URL even if a mirror is configured; others have the user's
-    URL. Raise `InvalidError` for a name without a URL.
+    A shipped channel has its shipped URL even if a mirror is configured. Any other channel has the
+    user's URL. Raise `InvalidError` for a name without a URL.
     """
     shipped = indexes.upstreams()
     return {n: shipped[n].url if n in shipped else indexes.url(n, settings) for n in names}
 
 
 def channels(names: Iterable[str], urls: Mapping[str, str]) -> tuple[Channel, ...]:
-    """Return the channels as named in rendered files; raise `InvalidError` for a local folder."""
+    """Return the channels as they are named in rendered files.
+
+    Raise `InvalidError` if a channel is a local folder.
+    """
     result = []
     for name in names:
         url = urls[name]

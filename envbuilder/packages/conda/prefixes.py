@@ -1,8 +1,8 @@
 """Create conda prefixes with py-rattler: install locked packages, and write records and scripts.
 
-conda reads the records in a prefix. py-rattler writes paths used during the build into them. These
-paths are removed, because they differ between builds, name folders that no longer exist, and reveal
-where the archives came from, including any tokens.
+conda reads the records in a prefix. py-rattler writes paths that were used during the build into
+these records. The paths are removed, because they differ between builds, name folders that no
+longer exist, and reveal where the archives came from, including any tokens.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def record(package: Package, url: str, channel: str) -> RepoDataRecord:
 
 
 def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
-    """Return a solved record as the plain data of a locked package. The caller must validate it."""
+    """Return a solved record as the unvalidated fields of a locked package.
+
+    The caller must validate them.
+    """
     noarch = ""
     if solved.noarch.python:
         noarch = "python"
@@ -97,7 +100,8 @@ def package(solved: Any, channel: str, sha256: str) -> dict[str, Any]:
 
 FOLDER = "conda-meta"
 LARGEST = 32 << 20
-"""Maximum size in bytes of a package's own record, which has 250 bytes for each of its files."""
+"""Maximum size in bytes of a package's own record, which takes about 250 bytes per installed
+file."""
 _OF_THE_BUILD = ("extracted_package_dir", "package_tarball_full_path", "link")
 _ENTRY_POINT = "unix_python_entry_point"
 
@@ -116,7 +120,7 @@ class Installed(Struct, frozen=True):
 
     @property
     def paths(self) -> Iterator[dict[str, Any]]:
-        """The entries in the record for the installed paths."""
+        """The record's entries for the installed paths."""
         data = self.data.get("paths_data")
         paths = data.get("paths") if isinstance(data, dict) else None
         if isinstance(paths, list):
@@ -140,10 +144,10 @@ def read(prefix: Path) -> list[Installed]:
 
 
 def clash(installed: Sequence[Installed], prefix: Path) -> tuple[str, str, str] | None:
-    """Return a path at which two packages differ, and the names of both; None if none differ.
+    """Return a path at which two packages' files differ, and the names of both packages.
 
-    The first name is the package whose file is installed at the path. py-rattler moves the other
-    file aside and records its original path.
+    The first name is that of the package whose file is installed at the path. py-rattler moves the
+    other file aside and records its original path. Return None if no files differ.
     """
     owners = {p["_path"]: i.name for i in installed for p in i.paths}
     for package in installed:
@@ -161,7 +165,7 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def placed(installed: Iterable[Installed]) -> Iterator[str]:
-    """Yield the files that contain the prefix's path, and the records that contain their hashes."""
+    """Yield the paths of files that contain the prefix's path, and of records with their hashes."""
     for package in installed:
         paths = [
             entry["_path"]
@@ -174,7 +178,7 @@ def placed(installed: Iterable[Installed]) -> Iterator[str]:
 
 
 def scripted(installed: Iterable[Installed]) -> Iterator[str]:
-    """Yield the names of packages with a script that conda would run after installing them."""
+    """Yield the names of packages with a script that conda would run after installation."""
     for package in installed:
         script = f"bin/.{package.name}-post-link.sh"
         if any(entry.get("_path") == script for entry in package.paths):
@@ -189,7 +193,8 @@ def write(
 ) -> None:
     """Rewrite the records with everything that conda reads, but without traces of the build.
 
-    `channels` maps symbolic names to public URLs, since the user's own URLs may contain a token.
+    `channels` maps the channels' symbolic names to their public URLs. The user's own URLs are not
+    used, because they may contain a token.
     """
     locked = {p.name: p for p in packages}
     for package in installed:
@@ -210,13 +215,13 @@ def write(
 
 _SHOWN = 3
 _FULL = f"(os error {errno.ENOSPC})"
-"""A part of py-rattler's message about a full disk."""
+"""The part of py-rattler's error message that indicates a full disk."""
 
 
 def install(step: InstallConda, note: Callable[[str], None]) -> tuple[str, ...]:
-    """Install packages into the prefix; return the files that depend on the prefix's path.
+    """Install packages into the prefix, and return the files that depend on the prefix's path.
 
-    The packages' scripts are not run; instead, `note` is called with a message about them. Nothing
+    The packages' scripts are not run. Instead, `note` is called with a message about them. Nothing
     is cleaned up after an error, since the folder around the prefix belongs to the build. Raise
     `BuildError` if packages conflict or cannot be installed.
     """
@@ -256,7 +261,7 @@ def archive(step: InstallConda, package: Package) -> Path:
 
 
 def rehome(step: Rehome) -> None:
-    """Point a virtual environment at its interpreter in the final prefix."""
+    """Make a virtual environment use its interpreter in the final prefix."""
     env = Path(step.env)
     text = "".join(f"{key} = {value}\n" for key, value in step.settings.items())
     (env / "pyvenv.cfg").write_text(text)
@@ -298,14 +303,14 @@ async def _install(step: InstallConda) -> None:
 
 
 def _plain(text: str, step: InstallConda) -> str:
-    """Return an error message on one line, without the names of the build's folders."""
+    """Return an error message as a single line, without the paths of the build's folders."""
     for folder in (step.env, step.cache, step.folder):
         text = text.replace(f"{folder}/", "")
     return re.sub(r"\s*\n\s*(Caused by: )?", ": ", text.strip())
 
 
 def _require_contained(package: Package, path: Path, prefix: str) -> None:
-    """Raise `BuildError` if a package has a forbidden path, or if the prefix is too long for it."""
+    """Raise `BuildError` if a package has a forbidden path or does not support so long a prefix."""
     from rattler import PathsJson
 
     try:
@@ -347,7 +352,7 @@ SCRIPTS = {
 """Path relative to a prefix → the template for the script at this path."""
 _PACKAGE_VARIABLES = "etc/conda/env_vars.d"
 _LARGEST = 1 << 20
-"""Maximum size in bytes of a package's list of variables."""
+"""Maximum size in bytes of a file in which a package lists environment variables."""
 
 
 _Value = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", description="text without null characters")]
@@ -361,7 +366,7 @@ def templates_sha256() -> str:
 
 
 def write_activation(step: WriteActivation) -> tuple[str, ...]:
-    """Write the activation scripts; return their paths relative to the prefix.
+    """Write the activation scripts, and return their paths relative to the prefix.
 
     The content of these files depends on the prefix's path. Raise `BuildError` if a package sets
     invalid variables.
@@ -390,7 +395,11 @@ def _pairs(variables: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def package_variables(env: Path) -> dict[str, str]:
-    """Return the variables that a prefix's packages set; as in conda, the last file wins."""
+    """Return the environment variables that the packages in a prefix set.
+
+    If several files set the same variable, the last file takes precedence, as in conda. Raise
+    `BuildError` if a file is invalid.
+    """
     variables: dict[str, str] = {}
     for path in sorted((env / _PACKAGE_VARIABLES).glob("*.json")):
         try:

@@ -1,7 +1,7 @@
-"""Solve a profile's conda packages and lock them, for each of its platforms and Python versions.
+"""Solve and lock a profile's conda packages for each of its platforms and Python versions.
 
-The solver gets the properties of the machine from the profile, never from this machine. So a lock
-for a GPU, another processor or a Mac can be made anywhere.
+The solver gets the properties of the machine from the profile, never from this machine. Therefore,
+a lock for a GPU, another processor or a Mac can be made anywhere.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _SECONDS = 300
-"""Maximum number of seconds for the solver; real environments need only a few."""
+"""Maximum number of seconds for the solver. Real environments need only a few."""
 _CHANNEL_SECONDS = 900
-"""Maximum number of seconds for the solver and the channels' answers together."""
+"""Maximum number of seconds for reading the channels and running the solver."""
 
 
 class UnsolvableError(Exception):
@@ -48,7 +48,7 @@ class UnsolvableError(Exception):
 
 
 class Channels:
-    """A context manager for the packages in channels; each channel is read once, on first use."""
+    """A context manager for reading conda channels. Each channel is read once, on first use."""
 
     def __enter__(self) -> Self:
         # Temporary: py-rattler 0.28 fails if a plain web server answers a later request with "304
@@ -61,7 +61,7 @@ class Channels:
 
     @cached_property
     def gateway(self) -> Any:
-        """py-rattler's object that reads channels."""
+        """The py-rattler object that reads channels."""
         import rattler
 
         return rattler.Gateway(cache_dir=Path(self._folder.name))
@@ -79,11 +79,11 @@ def lock(
     """Create the conda lock of a profile; packages in `previous` are kept if they still fit.
 
     If the profile is a project's variant, `origin` is the original profile. A variant's lock may
-    omit targets that cannot be solved, but not all of them.
+    omit targets that cannot be solved, but not all of its targets.
 
-    Raise `InvalidError` if the profile does not use conda or its requirements cannot be satisfied,
-    `BuildError` if a channel cannot be read or states no hash, and `ToolError` if py-rattler is not
-    installed.
+    Raise `InvalidError` if the profile does not use conda or its requirements cannot be satisfied.
+    Raise `BuildError` if a channel cannot be read or does not state a hash, and `ToolError` if
+    py-rattler is not installed.
     """
     require_backend(profile, "conda")
     prefixes.require_rattler()
@@ -101,7 +101,7 @@ def lock(
 
 
 def specs(profile: Profile, python: str) -> tuple[str, ...]:
-    """Return the requirements on packages in the channels, in conda's syntax."""
+    """Return the requirements to solve for Python and the profile's packages, in conda's syntax."""
     return (f"python {python}.*", *profile.conda.packages)
 
 
@@ -146,11 +146,11 @@ async def _targets(
 
 
 class _Solver(NamedTuple):
-    """The inputs of the solver that all targets of a profile share."""
+    """The solver's inputs that are the same for all targets of a profile."""
 
     profile: Profile
     channels: Mapping[str, str]
-    """Name → URL."""
+    """Channel name → URL."""
     gateway: Any
     origin: Profile | None
 
@@ -191,7 +191,7 @@ class _Solver(NamedTuple):
 
 
 def require_no_framework(profile: Profile, packages: Sequence[Package]) -> None:
-    """Raise `UnsolvableError` if conda packages add a second copy of the profile's framework."""
+    """Raise `UnsolvableError` if conda packages contain another copy of the profile's framework."""
     framework = FRAMEWORKS[profile.framework]
     names = framework.conda.keys() | framework.conda_cores
     present = {package.name: package for package in packages if package.name in names}
@@ -214,8 +214,8 @@ async def _still_offered(
 ) -> list[Any]:
     """Return the channels' current records for the packages in an earlier lock.
 
-    Otherwise, the solver would trust the lock even if a channel no longer has a package, or now has
-    different bytes under the package's name.
+    Without this check, the solver would trust the lock even if a channel no longer has a package,
+    or now has different bytes under the package's name.
     """
     hashes = {p.as_file.file: p.sha256 for p in locked}
     names = sorted({p.name for p in locked})
@@ -263,8 +263,9 @@ def _package(record: Any, channels: Mapping[str, str], subdir: types.CondaSubdir
 def _hash(url: str, sha256: str, shown: str) -> str:
     """Return the sha256 that a channel states for an archive.
 
-    A local archive is hashed, because py-rattler does not check it. Raise `BuildError` if a remote
-    channel states no sha256, or if a local archive has another one than its channel states.
+    A local archive is hashed as well, because py-rattler does not check it. Raise `BuildError` if a
+    remote channel states no sha256, or if a local archive's sha256 differs from the one that its
+    channel states.
     """
     if urlsplit(url).scheme != "file":
         if not sha256:

@@ -28,20 +28,20 @@ _HEADER = 60
 """Number of bytes in a part's header. The name is in its first 16 bytes, and the size is in the 10
 bytes that start at offset 48."""
 _PARTS = 16
-"""Maximum number of parts in a package; deb(5) defines three and tells readers to ignore others."""
+"""Maximum number of parts in a package. deb(5) defines three and tells readers to ignore others."""
 _TEXT = 16 << 20
-"""Maximum size in bytes of a control file; the largest are lists of 100,000 files."""
+"""Maximum size in bytes of a control file. The largest control files are lists of 100,000 files."""
 _CLEAN = "members of a clean deb 1"
-"""Name of the cached result in the store. The number in it must be changed whenever the kinds of
+"""Name of the cached result in the store. Change the number in the name whenever the kinds of
 members that `archives.members` rejects change."""
 
 
 def require_clean(files: Iterable[lock.File], store: Store) -> None:
     """Raise `BuildError` if a .deb in the store has a member that is forbidden in an image.
 
-    This check is for packages that dpkg unpacks, in an engine's container or for a base image. dpkg
-    writes `.wh.NAME` as an ordinary file, but in an image layer this name is a whiteout, which
-    deletes a file.
+    This check is for packages that dpkg unpacks, either in an engine's container or for a base
+    image. dpkg writes `.wh.NAME` as an ordinary file, but in an image layer this name is a
+    whiteout, which deletes a file.
     """
     for file in files:
         if file.kind == "deb" and store.has(file.sha256):
@@ -62,7 +62,7 @@ def opened(file: lock.File, path: Path) -> AbstractContextManager[Deb]:
 def require_named(file: lock.File, fields: Mapping[str, str]) -> None:
     """Raise `BuildError` if a package is not the locked one or violates Debian policy.
 
-    `fields` are the package's control fields. File names are derived from them.
+    `fields` are the package's control fields, from which file names are derived.
     """
     name = fields.get("Package", "")
     version = fields.get("Version", "")
@@ -91,7 +91,7 @@ def open_deb(path: Path, failure: Callable[[str], EnvbuilderError]) -> Iterator[
 
 
 class Deb:
-    """An open .deb; its methods raise `failure(reason)` if it is invalid."""
+    """An open .deb. The methods raise `failure(reason)` if the file is invalid."""
 
     def __init__(self, stream: IO[bytes], failure: Callable[[str], EnvbuilderError]) -> None:
         self._stream = stream
@@ -122,7 +122,7 @@ class Deb:
         return archives.Tar(stream, size, self._failure)
 
     def _listed(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield the name of each part, with the part's start and size in bytes."""
+        """Yield the name of each part, with its offset in the file and its size in bytes."""
         if self._stream.read(len(_MAGIC)) != _MAGIC:
             raise self._failure("it is not a .deb")
         length = self._stream.seek(0, io.SEEK_END)
@@ -158,13 +158,13 @@ class _Part(io.RawIOBase):
         return True
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position, counted from the start of the part, and return it."""
+        """Move to a position, in bytes from the start of the part, and return the position."""
         assert whence == io.SEEK_SET, "nothing else is used"
         self._at = position
         return position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer with the next bytes; return their number, or 0 at the end."""
+        """Fill a buffer with the next bytes, and return their number (0 at the end of the part)."""
         self._stream.seek(self._start + self._at)
         data = self._stream.read(min(len(buffer), self._size - self._at))
         buffer[: len(data)] = data
@@ -186,10 +186,10 @@ _PRESENT = frozenset({"installed", "triggers-awaited", "triggers-pending", "unpa
 
 
 def installed(files: Mapping[str, bytes], architecture: str) -> dict[str, str] | None:
-    """Return the installed packages (name → version), given the files below `STATUS_PATHS`.
+    """Return the installed packages (name → version), given the content of status files by path.
 
-    Return None if there are no files. Packages for other architectures are left out. Raise
-    `InvalidError` if the files list no installed package.
+    The paths are those below `STATUS_PATHS`. Return None if there are no files. Packages for other
+    architectures are left out. Raise `InvalidError` if the files list no installed package.
     """
     from debian.deb822 import Deb822
 

@@ -23,7 +23,10 @@ _DISABLED = frozenset({"no", "false", "without", "off", "disable", "0"})
 
 
 def parse_sources(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the URI and suite of each source of binary packages in an apt list of either format."""
+    """Yield the URI and suite of each source of binary packages in an apt source list.
+
+    Both the one-line format and the deb822 format are understood.
+    """
     for line in text.splitlines():
         words = re.sub(r"\[[^\]]*\]", " ", line).split()
         if len(words) >= 3 and words[0] == "deb":
@@ -37,7 +40,7 @@ def parse_sources(text: str) -> Iterator[tuple[str, str]]:
 
 
 def machine_roots(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the Debian mirrors among apt's sources: symbolic source → URL."""
+    """Return the Debian mirrors among apt's sources, as a mapping of symbolic source to URL."""
     mirrors: dict[str, str] = {}
     for uri, suite in sources:
         name, _, pocket = suite.partition("/")[0].partition("-")
@@ -76,14 +79,14 @@ def _snapshot(source: str, settings: Settings, when: str) -> str:
 
 
 def urls(file: File, settings: Settings) -> tuple[str, ...]:
-    """Return the URLs of a locked .deb: first on the mirror, then in the snapshot that has it."""
+    """Return the URLs of a locked .deb: first on a mirror, then in a snapshot that contains it."""
     return tuple(f"{root}/{file.file}" for root in roots(file.source, settings, seen(file)))
 
 
 def seen(file: File) -> str:
     """Return a time at which the archive contained a locked .deb, such as `2026-11-18T02:10:24Z`.
 
-    Empty if unknown.
+    The result is empty if the time is unknown.
     """
     match = re.search(r"Release of (\S+Z)$", file.by)
     return match[1] if match else ""
@@ -92,8 +95,8 @@ def seen(file: File) -> str:
 def snapshot(file: File, settings: Settings) -> str:
     """Return the archive root of a .deb for use in rendered files.
 
-    It is the user's override, if set, or otherwise the snapshot. The machine's own mirror is never
-    used, because a rendered file must be the same on every machine.
+    This is the user's override if it is set, and otherwise the snapshot. The machine's own mirror
+    is never used, because a rendered file must be the same on every machine.
     """
     return indexes.override(file.source, settings) or _snapshot(file.source, settings, seen(file))
 

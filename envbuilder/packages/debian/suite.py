@@ -54,13 +54,14 @@ _FIELD = re.compile(
 )
 _EMPTY_LINES = re.compile(rb"\n[ \t\r]*\n\s*")
 _VERSION = re.compile(r"[0-9]{1,9}:[A-Za-z0-9.+:~-]{1,256}|[A-Za-z0-9.+~-]{1,256}", re.ASCII)
-"""Matches versions that can be compared. Debian policy is stricter. A version may contain a colon
-only after an epoch."""
+"""Matches versions that can be compared. Only a version with an epoch may contain further colons.
+Debian policy is stricter than this pattern."""
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MOST = 200_000
-"""Maximum number of packages in a mirror's list; Debian's has 70,000."""
+"""Maximum number of packages in a mirror's list. Debian's list has 70,000."""
 _STANZA = 1 << 20
-"""Maximum size in bytes of a package's stanza in a mirror's list; the largest have 30,000."""
+"""Maximum size in bytes of a package's stanza in a mirror's list. The largest stanzas have 30,000
+bytes."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class Atom(Struct, frozen=True):
-    """An alternative in a dependency: a package name and, if stated, a version relation."""
+    """One alternative in a dependency: a package name, with a version relation if one is stated."""
 
     name: str
     relation: str = ""
@@ -92,9 +93,9 @@ class Atom(Struct, frozen=True):
 def parse_packages(text: Iterable[bytes], *, source: str = MAIN, by: str = "") -> Iterator[Package]:
     """Yield the packages in a `Packages` list, which is given in pieces.
 
-    Stanzas without a name, file, hash, valid version or valid size are skipped. A general parser
-    would need a minute for a full list of 60,000 stanzas. Raise `ValueError` for more than `_MOST`
-    packages or a stanza of more than `_STANZA` bytes.
+    Stanzas without a name, file, hash, valid version or valid size are skipped. A general parser is
+    not used, because it would need a minute for a full list of 60,000 stanzas. Raise `ValueError`
+    if there are more than `_MOST` packages or a stanza has more than `_STANZA` bytes.
     """
     for number, stanza in enumerate(_stanzas(text)):
         if number >= _MOST:
@@ -133,7 +134,11 @@ def _stanzas(text: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def compare(first: str, second: str) -> int:
-    """Compare two Debian versions; return a negative number, 0 or a positive number."""
+    """Compare two Debian versions.
+
+    Return a negative number if the first is older, 0 if they are equal, and a positive number if
+    the first is newer.
+    """
     from debian.debian_support import version_compare
 
     result: int = version_compare(first, second)
@@ -142,7 +147,10 @@ def compare(first: str, second: str) -> int:
 
 @lru_cache(maxsize=4096)
 def relations(text: str) -> tuple[tuple[Atom, ...], ...]:
-    """Parse a dependency field into groups; of each group, any one alternative is sufficient."""
+    """Parse a dependency field into groups of alternatives.
+
+    A dependency is satisfied if each group has at least one satisfied alternative.
+    """
     groups = []
     for group in text.split(","):
         atoms = []
@@ -185,7 +193,7 @@ def require(name: str, universe: Mapping[str, Package]) -> Package:
 
 
 class _Selection:
-    """Packages chosen from a suite, with those of their dependencies that a base does not have."""
+    """Packages chosen from a suite, and the dependencies of theirs that a base does not have."""
 
     def __init__(self, universe: Mapping[str, Package], base: frozenset[str] = frozenset()) -> None:
         self.chosen: dict[str, Package] = {}
@@ -217,7 +225,11 @@ class _Selection:
                     queue.append(candidates[0])
 
     def satisfying(self, atom: Atom) -> list[str]:
-        """Return the packages that satisfy an alternative: the one of that name, then providers."""
+        """Return the packages that satisfy an alternative.
+
+        The package with the alternative's own name comes first, followed by packages that provide
+        this name.
+        """
         names = []
         package = self._universe.get(atom.name)
         if package and satisfies(package.version, atom):
@@ -232,15 +244,19 @@ class _Selection:
         """Add the packages of a minimal system that must be upgraded along with the chosen ones.
 
         A base image may come from another point release. Therefore, packages that are tied to an
-        exact version are installed as well, so that running `dpkg -i` on the set breaks nothing. A
-        released suite only grows, so a lower bound is satisfied by every base made from it.
+        exact version are installed as well, so that running `dpkg -i` on all chosen packages breaks
+        nothing. The versions in a released suite only increase, so every base made from it
+        satisfies a lower bound.
         """
         while more := sorted((self._needed() | self._broken()) & (self._base - self.chosen.keys())):
             for name in more:
                 self.add(name)
 
     def _needed(self) -> set[str]:
-        """Return the packages needed in an exact version, which the base may not have."""
+        """Return the packages that chosen packages need in an exact version.
+
+        The base may not have this version.
+        """
         names: set[str] = set()
         for package in self.chosen.values():
             for atom in _atoms(package.depends):
@@ -249,7 +265,7 @@ class _Selection:
         return names
 
     def _broken(self) -> set[str]:
-        """Return the packages that would break if a chosen base package changed its version."""
+        """Return the base packages that would break if the version of a chosen one changed."""
         moved = self._base & self.chosen.keys()
         names: set[str] = set()
         for name in self._base:
@@ -267,7 +283,7 @@ def minimal(universe: Mapping[str, Package], names: Iterable[str] = ()) -> froze
     """Return the names of the packages in a minimal system, those in `names`, and all dependencies.
 
     A minimal system consists of the packages that are essential or have priority required. Raise
-    `InvalidError` if a package in `names` does not exist or a dependency cannot be satisfied.
+    `InvalidError` if a package in `names` does not exist or if a dependency cannot be satisfied.
     """
     # The last one is chosen first: `usr-is-merged`. Tools that bootstrap a system prefer it, if it
     # exists, to its alternative `usrmerge`, which brings perl.
@@ -287,9 +303,9 @@ def closure(
 ) -> tuple[Package, ...]:
     """Return the packages to install in order to get `names` on any minimal system.
 
-    `base` contains the names of the packages of a larger system from the same universe, which are
-    not chosen again. If a newer suite has renamed a package, the package that provides the old name
-    is chosen. Raise `InvalidError` for unknown packages.
+    `base` contains the names of the packages of a larger system from the same universe. These
+    packages are not chosen again. If a newer suite has renamed a package, the package that provides
+    the old name is chosen. Raise `InvalidError` for unknown packages.
     """
     selection = _Selection(universe, base or minimal(universe))
     for name in names:
@@ -302,7 +318,8 @@ def closure(
 
 
 _LARGEST = 128 << 20
-"""Maximum number of bytes of a mirror's list when unpacked; Debian's largest has 60 million."""
+"""Maximum size in bytes of a mirror's list after decompression. Debian's largest list has 60
+million bytes."""
 ARCHITECTURES: dict[str, str] = {"linux/amd64": "amd64", "linux/arm64": "arm64"}
 
 
@@ -316,18 +333,19 @@ def lock(
 ) -> tuple[File, ...]:
     """Return the .debs that add `names` to any minimal system of the suite, sorted by name.
 
-    If `base` is given, they are added to this system instead; it contains the names of the packages
-    that `lock_base` locked from the same lists. Raise `InvalidError` for unavailable packages.
+    If `base` is given, the .debs add `names` to that system instead. `base` contains the names of
+    the packages that `lock_base` locked from the same lists. Raise `InvalidError` for unavailable
+    packages.
     """
     chosen = closure(names, suite, base)
     return tuple(map(_file, sorted(chosen, key=lambda p: p.name)))
 
 
 def lock_base(names: Sequence[str], suite: Universe) -> tuple[File, ...]:
-    """Return the .debs of a complete system with `names`, sorted by name, each with role `base`.
+    """Return the .debs of a complete system that includes `names`, sorted by name.
 
-    The system consists of the packages of the suite's minimal system, `names`, and all
-    dependencies.
+    The system consists of the packages of the suite's minimal system, those in `names`, and all
+    dependencies. Each .deb has the role `base`.
     """
     chosen = minimal(suite, names)
     return tuple(_file(suite[name], "base") for name in sorted(chosen))
@@ -372,8 +390,8 @@ def load(
 ) -> Universe:
     """Read a suite's package lists for a platform.
 
-    Raise `BuildError` if no mirror answers or a list is damaged, and `InvalidError` for a platform
-    for which Debian has no packages.
+    Raise `BuildError` if no mirror answers or if a list is damaged, and `InvalidError` for a
+    platform for which Debian has no packages.
     """
     if platform not in ARCHITECTURES:
         raise InvalidError(f"{platform}: only Linux platforms can have Debian packages")
@@ -468,7 +486,7 @@ class Suites:
         self._read: dict[tuple[str, str], Universe | BuildError] = {}
 
     def of(self, name: str, platform: str) -> Universe:
-        """Return a suite for a platform; raise the errors of `load`."""
+        """Return a suite for a platform; raise the same errors as `load`."""
         key = (name, platform)
         with self._reading:
             if key not in self._read:
@@ -483,14 +501,16 @@ class Suites:
 
 
 _Names = dict[str, tuple[str, ...]]
-"""Debian package → the wheels that need it; no wheels for the packages that the profile lists."""
+"""Debian package → the wheels that need it. For a package that the profile itself lists, the tuple
+of wheels is empty."""
 
 
 class Debs:
     """The bases and .debs for the targets of a profile.
 
-    They are taken from the `previous` lock if the profile has not changed since. Otherwise, they
-    are taken from the lock of the profile's `origin` if both have the same system.
+    They are taken from the `previous` lock if the profile has not changed since that lock was made.
+    Otherwise, they are taken from the lock of the profile's `origin` if both profiles have the same
+    system.
     """
 
     def __init__(
@@ -515,9 +535,10 @@ class Debs:
     def of(
         self, platform: types.Platform, python: types.PythonVersion, wheels: Iterable[File] = ()
     ) -> Target:
-        """Return a target with its base and .debs, or without both if it is not for Linux.
+        """Return a target with its base and .debs. A target that is not for Linux has neither.
 
-        Packages that `wheels` need in an image are added if they are known and a mirror has them.
+        The packages that `wheels` need in an image are added if they are known and a mirror has
+        them.
         """
         asked: _Names = dict.fromkeys(self._profile.system_packages, ())
         needs = {**self._needs(platform, python, wheels), **asked}
@@ -542,7 +563,10 @@ class Debs:
         return libraries.of_image(self._profile, wheels, self._store, earlier)
 
     def _with(self, platform: types.Platform, python: types.PythonVersion, asked: _Names) -> Target:
-        """Return a target with its base and the requested packages, which are kept if unchanged."""
+        """Return a target with its base and the requested packages.
+
+        Both are kept from the earlier lock if they are unchanged.
+        """
         profile = self._profile
         has_base = python in profile.debian_base
         # Without an image, .debs are only unpacked to get a library to preload.
@@ -564,7 +588,7 @@ class Debs:
         )
 
     def _unchanged(self, platform: str, python: str, asked: _Names) -> Target | None:
-        """Return the earlier target if it contains the requested packages, otherwise None."""
+        """Return the earlier target if it contains the requested packages, and otherwise None."""
         before = target_of(self._previous, platform, python)
         if before:
             have = {*self._profile.system_packages, *(file.name for file in before.files)}
@@ -578,7 +602,7 @@ class Debs:
     def _of_packages(
         self, platform: types.Platform, python: types.PythonVersion, asked: _Names
     ) -> tuple[File, ...]:
-        """Return the packages that make up a base and the packages to install on it."""
+        """Return the packages that make up a base, and the packages to install on the base."""
         debian_suite = self._suite(platform)
         system = lock_base(self._profile.debian_base[python].include, debian_suite)
         if not any(f.name == f"python{python}" for f in system):
@@ -591,7 +615,10 @@ class Debs:
         return (*system, *lock(tuple(asked), debian_suite, names))
 
     def _on_image(self, platform: types.Platform, _: str, asked: _Names) -> tuple[File, ...]:
-        """Return the packages to install on an image, the same for all images of a platform."""
+        """Return the packages to install on an image.
+
+        They are the same for all images of a platform.
+        """
         key = (platform, *asked)
         if key not in self._closures:
             of_origin = () if any(asked.values()) else self._of_origin(platform)
@@ -599,7 +626,10 @@ class Debs:
         return self._closures[key]
 
     def _of_origin(self, platform: types.Platform) -> tuple[File, ...]:
-        """Return the packages in the origin's images; empty if its requested packages differ."""
+        """Return the packages in the origin's images.
+
+        The result is empty if the origin requests different packages.
+        """
         if self._origin is None:
             return ()
         other, locked = self._origin
@@ -620,7 +650,7 @@ def base(
     python: types.PythonVersion,
     debs: Sequence[File],
 ) -> LockedBase | None:
-    """Return the base of a target, as determined by its profile and .debs; None if it has none.
+    """Return the base that a profile and .debs determine for a target, or None if there is no base.
 
     If Python is a Debian package, this package determines Python's version. This function is pure.
     """
@@ -655,7 +685,7 @@ def base(
 
 
 def _is_same_system(profile: Profile, other: Profile) -> bool:
-    """Return whether two profiles give the targets they share the same base and .debs."""
+    """Return whether two profiles have the same base and .debs for the targets that they share."""
     return (
         _asks_for_same(profile, other)
         and profile.base.items() <= other.base.items()
@@ -670,6 +700,6 @@ def _asks_for_same(profile: Profile, other: Profile) -> bool:
 
 
 def is_current(profile: Profile, target: Target) -> bool:
-    """Return whether a target's base is still the one that its profile and .debs determine."""
+    """Return whether a target's base is still the one that the profile and the .debs determine."""
     debs = (*target.base_files, *target.of_kind("deb"))
     return target.base == base(profile, target.platform, target.python, debs)

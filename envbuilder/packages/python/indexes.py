@@ -1,7 +1,8 @@
 """The sources of packages: the shipped upstream indexes and the user's own pip configuration.
 
-uv does not read pip's configuration files and variables (`core/pip.py`), so they are passed on to
-it. uv's own variables take precedence. URLs found here are never written to a lock.
+uv does not read pip's configuration files and variables (`core/pip.py`), so the settings found
+there are passed to uv. uv's own variables take precedence. URLs found here are never written to a
+lock.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ def variable(name: str) -> str:
 
 
 def mirror_setting(name: str) -> str:
-    """Return the setting that changes the URL of a symbolic source, for use in messages."""
+    """Return the name of the setting that changes a symbolic source's URL, for use in messages."""
     if name == DEFAULT:
         return "pip's index-url or UV_DEFAULT_INDEX"
     return f"{variable(name)}=URL, or indexes: in envbuilder.yaml"
 
 
 def override(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the URL that the environment or the configuration sets for a source; empty if none.
+    """Return the URL that the environment or the configuration sets for a source.
 
-    Raise `InvalidError` for an unusable URL.
+    The result is empty if neither sets a URL. Raise `InvalidError` for an unusable URL.
     """
     configured = environ.get(variable(name)) or settings.configuration.indexes.get(name, "")
     try:
@@ -81,9 +82,9 @@ def override(name: str, settings: Settings, environ: Mapping[str, str] = os.envi
 
 
 def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a source's URL from the environment, the configuration or the shipped table.
+    """Return a source's URL: from the environment, the configuration, or the shipped table.
 
-    Raise `InvalidError` for an unknown name.
+    The first of these that has a URL is used. Raise `InvalidError` for an unknown name.
     """
     custom = override(name, settings, environ)
     if custom:
@@ -100,9 +101,10 @@ def url(name: str, settings: Settings, environ: Mapping[str, str] = os.environ) 
 def uv_environment(
     configuration: Sources, environ: Mapping[str, str], first: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return variables that make uv use pip's configuration; indexes in `first` are queried first.
+    """Return environment variables that make uv use pip's configuration.
 
-    URLs are not passed as arguments, because they may contain credentials and arguments are public.
+    The indexes in `first` are queried first. URLs are not passed as arguments, because they may
+    contain credentials and other users can see the arguments of a process.
     """
     own_index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL")
     translated = {
@@ -137,11 +139,11 @@ def uv_environment(
 
 
 def with_login(url: str, variables: Mapping[str, str]) -> str:
-    """Return a file's URL with the login for an index on the same server, if there is one.
+    """Return a file's URL with the credentials for an index on the same server, if there are any.
 
-    uv omits an index's login from the URLs of the index's files. `variables` are the environment
-    variables for uv. Logins in a uv.toml are not found here; those in a netrc file work for uv and
-    for envbuilder.
+    uv omits an index's credentials from the URLs of the index's files. `variables` are the
+    environment variables for uv. Credentials in a uv.toml are not found here. Those in a netrc file
+    work for both uv and envbuilder.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or "@" in parts.netloc:

@@ -1,14 +1,14 @@
 """Find the GPUs for which a wheel's device code was compiled.
 
 NVIDIA's compiler packs device code into fat binaries: a header, followed by one entry per
-architecture with machine code (`sm_80`) or PTX (`compute_80`). AMD's compiler packs it into offload
-bundles: a table with the target of each code object (`gfx90a`). Newer bundles are compressed as a
-whole. NVIDIA's layout is undocumented; the results agree with `torch.cuda.get_arch_list()` and
-cuobjdump.
+architecture with machine code (`sm_80`) or PTX (`compute_80`). AMD's compiler packs device code
+into offload bundles: a table with the target of each code object (`gfx90a`). Newer bundles are
+compressed as a whole. NVIDIA's layout is undocumented; the results agree with
+`torch.cuda.get_arch_list()` and cuobjdump.
 
 Fat binaries and bundles are found by their magic numbers instead of by sections. The section table
-is at the end of a library, but a library in a wheel is a compressed stream. So the stream is read
-once from start to end, and the contents of entries are skipped.
+is at the end of a library, but a library in a wheel is a compressed stream. Therefore, the stream
+is read once from start to end, and the contents of entries are skipped.
 """
 
 from __future__ import annotations
@@ -36,40 +36,46 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Kernels = Counter[str]
-"""Number of bytes of device code by compilation targets: "compute_90 sm_80 sm_90a", where `compute`
-is PTX, or "gfx1100 gfx90a". A plain `gfx` stands for code for AMD GPUs in a format that is not
-parsed."""
+"""Compilation targets → number of bytes of device code for them.
+
+Examples of keys are "compute_90 sm_80 sm_90a", where `compute` stands for PTX, and "gfx1100
+gfx90a". A plain `gfx` stands for code for AMD GPUs in a format that is not parsed.
+"""
 
 MOST_READS = 1 << 17
-"""Maximum number of headers to read in a wheel; PyTorch's largest library has 6,000."""
+"""Maximum number of headers to read in a wheel. PyTorch's largest library has 6,000."""
 _LIBRARY = re.compile(r".*\.so(\.[0-9]+)*")
 _FATBIN = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 _ENTRY = struct.Struct("<HHIQ12xI8xQ")
-"""An entry's kind and version, the bytes of its header and of its content, its architecture and
-flags."""
+"""An entry's kind, version, header size, content size, architecture and flags. The sizes are in
+bytes."""
 _KINDS = {1: "compute", 2: "sm"}
 _VARIANTS = ("", "a", "f", "")
-"""Suffixes by bits 20 and 21 of the flags: `a` for exactly one architecture, `f` for a family."""
+"""Suffixes of architecture names, indexed by bits 20 and 21 of the flags. `a` stands for exactly
+one architecture, and `f` for a family."""
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _TARGET = re.compile(rb"[a-z0-9]+-amdgcn-[a-z0-9-]*-(gfx[0-9a-z-]{1,20})(:[a-z0-9:+-]*)?")
 _LONGEST_TARGET = 200
-"""Maximum number of bytes of a target's name in a bundle, because the bundle's author is
-untrusted."""
+"""Maximum length in bytes of a target's name in a bundle. There is a limit because the bundle's
+author is untrusted."""
 _LARGEST = 1 << 40
-"""Maximum number of bytes of a code object, as stated in a bundle."""
+"""Maximum size in bytes of a code object, as stated in a bundle."""
 _COMPRESSED = b"CCOB"
 _HEADER = re.compile(rb"[\1-\3]\0[\0\1]\0.{12,24}?(\x28\xb5\x2f\xfd|\x78)", re.DOTALL)
 """Matches the version, method, sizes and hash of a compressed bundle, and the start of its zstd or
 zlib data."""
 _PREVIEW = 1 << 18
-"""Number of compressed bytes that are sure to contain the table: more than the largest zstd
+"""Number of compressed bytes that are sure to contain the table. It is more than the largest zstd
 block."""
 _TABLE = 1 << 15
-"""Maximum number of unpacked bytes to read from a compressed bundle."""
+"""Maximum number of decompressed bytes to read from a compressed bundle."""
 
 
 def of_wheel(path: Path) -> Kernels:
-    """Return the device code in a wheel; raise `InvalidError` for a damaged or oversized wheel."""
+    """Return the amount of device code in a wheel.
+
+    Raise `InvalidError` for a damaged or oversized wheel.
+    """
     reads = count()
 
     def read(wheel: ZipFile, member: ZipInfo) -> Kernels:
@@ -79,7 +85,7 @@ def of_wheel(path: Path) -> Kernels:
 
 
 def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T]:
-    """Apply `read` to each library in a wheel, and return the results by path.
+    """Apply `read` to each library in a wheel, and return the results by the library's path.
 
     Raise `InvalidError` for a damaged or oversized wheel.
     """
@@ -95,10 +101,10 @@ def in_wheel(path: Path, read: Callable[[ZipFile, ZipInfo], _T]) -> dict[str, _T
 
 
 def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> Kernels:
-    """Return the device code in a library, which is given in pieces.
+    """Return the amount of device code in a library, which is given in pieces.
 
-    Raise `InvalidError` if there is too much device code to read. `reads` counts the headers that
-    are read in the same wheel.
+    `reads` counts the headers that are read in the same wheel. Raise `InvalidError` if there is too
+    much device code to read.
     """
     stream = _Forward(pieces, reads or count())
     total: Kernels = Counter()
@@ -112,7 +118,7 @@ def of_library(pieces: Iterable[bytes], reads: Iterator[int] | None = None) -> K
 
 
 def others(profile: Profile, files: Iterable[File]) -> list[File]:
-    """Return the wheels other than the framework, its parts and its libraries."""
+    """Return the wheels that are neither the framework nor one of its parts or libraries."""
     framework = FRAMEWORKS[profile.framework]
     return [
         file
@@ -124,7 +130,7 @@ def others(profile: Profile, files: Iterable[File]) -> list[File]:
 
 
 def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dict[str, int]]:
-    """Return the device code in each package, by name and version.
+    """Return the amount of device code in each package, keyed by the package's name and version.
 
     Each wheel is read only once, when it is new in the store. The framework and unreadable wheels
     are left out. If a package has wheels for several Python versions, only one of them is read.
@@ -138,7 +144,7 @@ def read(profile: Profile, files: Iterable[File], store: Store) -> dict[str, dic
 
 
 class _Forward:
-    """A stream that is read only forward."""
+    """A stream that can only be read forward."""
 
     def __init__(self, pieces: Iterable[bytes], reads: Iterator[int]) -> None:
         self._pieces = iter(pieces)
@@ -148,7 +154,10 @@ class _Forward:
         self._places: dict[bytes, int] = {}
 
     def find(self, magics: tuple[bytes, ...]) -> bytes:
-        """Skip past the next magic number in the stream and return it; empty if there is none."""
+        """Skip past the next magic number in the stream and return that number.
+
+        Return an empty result if none of `magics` follows.
+        """
         overlap = max(map(len, magics)) - 1
         with suppress(EOFError):
             while True:
@@ -177,7 +186,10 @@ class _Forward:
         return self._data[self._at - size : self._at]
 
     def preview(self, size: int) -> bytes:
-        """Return the next `size` bytes, or fewer at the end, without moving past them."""
+        """Return the next `size` bytes without moving past them.
+
+        Return fewer bytes at the end of the stream.
+        """
         with suppress(EOFError):
             while len(self._data) - self._at < size:
                 self._more()
@@ -201,7 +213,7 @@ class _Forward:
 
 
 def _fatbin(stream: _Forward) -> tuple[str, int]:
-    """Return the targets in a fat binary, separated by spaces, and its size in bytes."""
+    """Return the targets of a fat binary, separated by spaces, and the binary's size in bytes."""
     (size,) = struct.unpack("<Q", stream.take(8))
     targets = set()
     left = size
@@ -219,7 +231,10 @@ def _fatbin(stream: _Forward) -> tuple[str, int]:
 
 
 def _bundle(stream: _Forward) -> tuple[str, int]:
-    """Return the targets in an AMD offload bundle and the size of its code objects in bytes."""
+    """Return the targets of an AMD offload bundle and the total size of its code objects.
+
+    The targets are separated by spaces, and the size is in bytes.
+    """
     (count,) = struct.unpack("<Q", stream.take(8))
     sizes: Counter[str] = Counter()
     for _ in range(count):
@@ -232,7 +247,10 @@ def _bundle(stream: _Forward) -> tuple[str, int]:
 
 
 def _compressed(stream: _Forward) -> tuple[str, int]:
-    """Return the targets in a compressed bundle and its size; only its beginning is unpacked."""
+    """Return the targets of a compressed bundle and the total size of its code objects in bytes.
+
+    Only the beginning of the bundle is decompressed.
+    """
     import zstandard
 
     header = _HEADER.match(stream.preview(32))

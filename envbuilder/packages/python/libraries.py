@@ -2,7 +2,7 @@
 
 An ELF file's dynamic section names the libraries that the loader looks for. Wheels contain most of
 these libraries, but not those that every desktop system has (such as those for a display, FFmpeg or
-OpenMP); without them, an import fails. Only the libraries listed in `profiles/names/libraries.yaml`
+OpenMP). Without them, an import fails. Only the libraries listed in `profiles/names/libraries.yaml`
 are considered. Whether others are missing becomes clear only when the package is imported.
 """
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
 Needs = dict[str, tuple[str, ...]]
-"""Path of each library in a wheel → the names of the libraries that it needs."""
+"""Path of a library in a wheel → the names of the libraries that it needs."""
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shared libraries that wheels need but do not contain."""
+    """The table of system libraries that wheels need but do not contain."""
 
     debian: dict[str, types.DebianPackage]
     opencv: frozenset[str]
@@ -46,12 +46,12 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 system_libraries = cache(partial(table, "libraries.yaml", _Table))
 _COMPILER = "g++"
 _OPENCV = ("opencv-python", "opencv-contrib-python")
-"""Packages that also exist in a variant without window support, NAME-headless."""
+"""Packages that also have a variant without window support, called NAME-headless."""
 _OPTIONAL = re.compile(r"(.*/)?(plugins|tests?)/.*|numba/.*(tbb|omp)pool\..*")
 """Matches libraries that a package looks for but can work without."""
 _VARIANT = re.compile(r"(cpu|cuda|hip|rocm|xpu)?[0-9]*(?=\.so)")
-"""Matches the part in which the names of interchangeable libraries differ. Of these, a package
-loads the first one that is available."""
+"""Matches the part in which the names of interchangeable libraries differ. A package loads the
+first of these libraries that is available."""
 _SYSTEM = re.compile(
     r"(ld-linux.*|lib(c|dl|m|pthread|rt|util|z|gcc_s|stdc\+\+|python.*|cuda|nvidia-ml))\.so.*"
 )
@@ -69,20 +69,22 @@ _STRINGS = 5
 _LARGEST = 1 << 16
 _MOST_STRINGS = 1 << 24
 _LONGEST = 256
-"""Maximum number of bytes of a table, of all strings (PyTorch's have 5 MB), and of a single string.
-There are limits because the wheel's author is untrusted."""
+"""Maximum number of bytes of a single string. `_LARGEST` is the maximum for a table, and
+`_MOST_STRINGS` that for all strings (PyTorch's have 5 MB). There are limits because the wheel's
+author is untrusted."""
 
 
 def needed(wheel: ZipFile, member: ZipInfo) -> tuple[str, ...]:
-    """Return the names of the libraries that a member of a wheel needs; empty if it is not ELF."""
+    """Return the names of the libraries that a file in a wheel needs; empty for a non-ELF file."""
     with wheel.open(member) as file:
         return needed_by(file)
 
 
 def needed_by(file: IO[bytes]) -> tuple[str, ...]:
-    """Return the names of the libraries that a library needs; empty if it is not 64-bit ELF.
+    """Return the names of the libraries that a library needs.
 
-    Raise `struct.error` if the library is damaged.
+    The result is empty if the library is not a 64-bit ELF file. Raise `struct.error` if the library
+    is damaged.
     """
     head = file.read(64)
     if not head.startswith(_IDENTITY):
@@ -115,8 +117,9 @@ def missing(needs: Mapping[str, Iterable[str]]) -> set[str]:
 def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> frozenset[str]:
     """Return the needed libraries that are neither in the wheel nor available on every system.
 
-    `brought` are other libraries that are present. Of interchangeable libraries, only the one with
-    the fewest unknown requirements counts.
+    `needs` maps the path of each library in the wheel to the libraries that it needs. `brought` are
+    other libraries that are present. Among interchangeable libraries, only the one with the fewest
+    unknown requirements counts.
     """
     present = {path.rpartition("/")[2] for path in needs}.union(brought)
     debian = system_libraries().debian.keys()
@@ -133,14 +136,17 @@ def unmet(needs: Mapping[str, Iterable[str]], brought: Iterable[str] = ()) -> fr
 
 
 def of_loader() -> bytes:
-    """Return the loader's cache, which lists the libraries on this machine; empty without glibc."""
+    """Return the content of the loader's cache, which lists the libraries on this machine.
+
+    The result is empty on systems without glibc.
+    """
     return _CACHE.read_bytes() if _CACHE.is_file() else b""
 
 
 def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: bool) -> str:
-    """Return instructions to install missing libraries, either in images or on this machine.
+    """Return instructions for installing missing libraries, either in images or on this machine.
 
-    If one of `packages` is OpenCV, its variant without window support is suggested, too.
+    If one of `packages` is OpenCV, the variant without window support is suggested as well.
     """
     debian = sorted({system_libraries().debian[name] for name in libraries})
     text = f"For this machine (Debian, Ubuntu):\n  sudo apt install {' '.join(debian)}"
@@ -154,7 +160,10 @@ def bringing(libraries: Iterable[str], packages: Collection[str], *, in_image: b
 
 
 def _missing(file: File, store: Store) -> set[str]:
-    """Return the system libraries that a wheel lacks; raise `OSError` if it is not in the store."""
+    """Return the system libraries that a wheel needs but does not contain.
+
+    Raise `OSError` if the wheel is not in the store.
+    """
     from envbuilder.packages.python import kernels
 
     read = partial(kernels.in_wheel, read=needed)
@@ -166,8 +175,9 @@ def of_image(
 ) -> dict[str, tuple[str, ...]]:
     """Return the Debian packages that wheels need in an image, each with the names of these wheels.
 
-    Nothing is downloaded to determine them. For a wheel that is not in the store, the shipped table
-    and the `earlier` lock are used. Packages that the project excludes are left out.
+    Nothing is downloaded to determine the packages. For a wheel that is not in the store, the
+    shipped table and the `earlier` lock's packages are used. Packages that the project excludes are
+    left out.
     """
     from envbuilder.packages.python import kernels
 
@@ -193,10 +203,11 @@ def warnings(
     *,
     in_image: bool,
 ) -> Iterator[str]:
-    """Yield a message for each wheel that needs libraries which the image or this machine lacks.
+    """Yield a message for each wheel that needs libraries which are missing.
 
-    Each wheel is read only once. `asked` are the Debian packages requested for the image, which may
-    have other names in the suite.
+    They are missing from the image if `in_image` is set, and otherwise from this machine. Each
+    wheel is read only once. `asked` are the Debian packages requested for the image, which may have
+    other names in the suite.
     """
     from envbuilder.packages.python import kernels  # `run` needs the table alone
 

@@ -18,7 +18,7 @@ from envbuilder.core import decoding, files
 from envbuilder.core.errors import BuildError
 
 FILES = re.compile(r"pyproject\.toml|PKG-INFO|requires\.txt")
-"""Matches the names of files that contain metadata; even a large source has few of them."""
+"""Matches the names of files that contain metadata. Even a large source has few of them."""
 _TEXT = 4 << 20
 """Maximum size in bytes of a file that is read for its metadata."""
 _BOUND = re.compile(r"([<>=!~]+)\s*([^\s,()]+)")
@@ -36,7 +36,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Struct, frozen=True, rename="kebab"):
-    """The build backend of a source (PEP 517). The defaults are those of pip: setuptools."""
+    """The build backend of a source (PEP 517). As in pip, the default is setuptools."""
 
     requires: tuple[str, ...] = ("setuptools", "wheel")
     build_backend: str = "setuptools.build_meta:__legacy__"
@@ -89,10 +89,10 @@ def extends_cuda(folder: Path) -> bool:
 
 
 def declared(folder: Path) -> Metadata | None:
-    """Return the metadata that a source declares as final; None if a build may change it.
+    """Return the metadata that a source declares as final, or None if a build may change it.
 
-    It is read from a source distribution's PKG-INFO (metadata version 2.2 or later) or from the
-    `[project]` table, provided that no relevant field is dynamic.
+    The metadata is read from a source distribution's PKG-INFO (metadata version 2.2 or later) or
+    from the `[project]` table, provided that no relevant field is dynamic.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info and not info[1]:
@@ -117,7 +117,7 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
     """Return a normalized requirement with a marker for an extra and a condition.
 
     In requirements of old releases, bounds that are no longer valid versions (`pytz >=2011k`) are
-    dropped. Text that is not a requirement keeps its form, so that uv reports it.
+    dropped. Text that is not a requirement is kept, so that uv reports it.
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -132,7 +132,10 @@ def requirement(line: str, extra: str = "", condition: str = "") -> str:
 
 
 def modern(text: str) -> str:
-    """Convert an old requirement, `numpy (>=1.,<2.*)`, or Python specifier to today's syntax."""
+    """Convert an old requirement or Python specifier to today's syntax.
+
+    An example of an old requirement is `numpy (>=1.,<2.*)`.
+    """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     bounds = []
@@ -146,7 +149,7 @@ def modern(text: str) -> str:
 def metadata(text: str) -> tuple[Metadata, bool] | None:
     """Return the content of a METADATA or PKG-INFO file, and whether a build may change it.
 
-    Return None if the text is not from such a file.
+    Return None if the text is not the content of such a file.
     """
     message = email.parser.Parser().parsestr(text, headersonly=True)
     version = message.get("Version")
@@ -167,9 +170,9 @@ def metadata(text: str) -> tuple[Metadata, bool] | None:
 
 
 def recorded(folder: Path) -> Metadata | None:
-    """Return the metadata that setuptools wrote into a source distribution; None without PKG-INFO.
+    """Return the metadata that setuptools wrote into a source distribution.
 
-    A build on another machine may have other requirements.
+    A build on another machine may have different requirements. Return None if there is no PKG-INFO.
     """
     info = metadata(_read(folder / "PKG-INFO"))
     if info is None:

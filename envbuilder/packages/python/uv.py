@@ -3,7 +3,7 @@
 uv resolves only what an index offers. The static index, a local folder, offers wheels whose names
 and hashes are known even if their own index is unreachable. It has one page per distribution (PEP
 503). The requirements of its wheels are stated as `dependency-metadata` in a uv.toml, which uv
-reads from its working folder. uv writes its result as a pylock.toml (PEP 751).
+reads from its working folder. uv writes the result to a pylock.toml (PEP 751).
 
 This module is long because uv's input and output belong together.
 """
@@ -47,9 +47,9 @@ url = {}
 explicit = true
 cache-control = {{ api = "max-age=300", files = "max-age=31536000, immutable" }}
 """
-"""An entry of uv.toml that makes uv cache an index for longer. Several runs then see the same page
-for a package, which PyPI lets clients cache for only 600 seconds; the requirements of a wheel never
-change. With `explicit`, the entry does not add another index to those in use."""
+"""An entry of uv.toml that makes uv cache an index for longer, so that several runs see the same
+page for a package. PyPI lets clients cache a page for only 600 seconds. The requirements of a wheel
+never change. With `explicit`, the entry does not add another index to those in use."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -66,25 +66,26 @@ class Offer(Struct, frozen=True, kw_only=True):
     size_about: int | None = None
     requires_python: str = ""
     requires_dist: tuple[str, ...] | None = None
-    """The claimed requirements; None if there is no claim about them."""
+    """The claimed requirements, or None if no requirements are claimed."""
     core_metadata: bool = False
     """Whether the index serves the wheel's METADATA as a separate file (PEP 658)."""
     location: str = ""
-    """The URL or path of the wheel itself; empty if there are only claims about it."""
+    """The URL or path of the wheel itself; empty if the wheel is known only from claims."""
 
 
 class StaticIndex(Struct, frozen=True, kw_only=True):
-    """A package index in a local folder, valid as long as the folder exists."""
+    """A package index in a local folder. It is valid as long as the folder exists."""
 
     url: str
     offers: dict[str, Offer]
-    """The URL that uv reports for a wheel, unquoted → the offer."""
+    """URL that uv reports for a wheel, unquoted → the offer of this wheel."""
 
 
 def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = ()) -> StaticIndex:
     """Write the offers to a folder as an index, with a uv.toml that states claimed requirements.
 
-    The uv.toml also makes uv cache the pages of `others`, the user's indexes, for a while.
+    The uv.toml also makes uv cache the pages of `others` for a while. These are the URLs of the
+    user's indexes.
     """
     pages: dict[str, list[str]] = {}
     claims: dict[tuple[str, str], str] = {}
@@ -112,10 +113,10 @@ def write_index(offers: Iterable[Offer], folder: Path, others: Iterable[str] = (
 
 
 def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that make uv read the folder's uv.toml even if the user has another one.
+    """Return environment variables that make uv read the uv.toml in the folder.
 
-    The user's file is merged into the folder's uv.toml. Empty if uv finds that uv.toml without
-    variables.
+    If the user has set another configuration file, it is merged into the folder's uv.toml. The
+    result is empty if uv finds the uv.toml without variables.
     """
     path = environ.get("UV_CONFIG_FILE", "")
     if not path and not environ.get("UV_NO_CONFIG"):
@@ -133,7 +134,8 @@ def index_variables(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 def _lasting_pages(indexes: Iterable[str]) -> str:
     """Return entries for uv.toml that make uv cache the pages of other indexes.
 
-    Indexes whose URL contains a login are left out, so that the file does not contain the login.
+    Indexes whose URL contains credentials are left out, so that the file does not contain the
+    credentials.
     """
     entries = ""
     for number, url in enumerate(indexes):
@@ -144,7 +146,10 @@ def _lasting_pages(indexes: Iterable[str]) -> str:
 
 
 def _url(offer: Offer, folder: Path) -> str:
-    """Return a wheel's URL; if there are only claims about it, the URL of a nonexistent file."""
+    """Return the URL of a wheel.
+
+    If the wheel is known only from claims, this is the URL of a nonexistent file.
+    """
     if "://" in offer.location:
         return offer.location
     return Path(offer.location or folder / "files" / offer.file).absolute().as_uri()
@@ -161,7 +166,10 @@ def _link(offer: Offer, url: str) -> str:
 
 
 def _requirements(offer: Offer | releases.Unstated, requires_dist: Sequence[str]) -> str:
-    """Return an entry for uv.toml. JSON strings and lists of strings are valid TOML."""
+    """Return an entry for uv.toml that states a wheel's requirements.
+
+    The values are written as JSON, because JSON strings and lists of strings are valid TOML.
+    """
     entry = {
         "name": types.canonical(offer.distribution),
         "version": offer.version,
@@ -192,8 +200,8 @@ class Wheel(Struct, frozen=True, kw_only=True):
 def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Wheel, ...]:
     """Return the packages in a pylock.toml (PEP 751) that uv wrote for one platform and Python.
 
-    If several wheels of a package fit, choose the one that pip would choose. Raise `BuildError` for
-    a package without a fitting wheel, and for an invalid file.
+    If several wheels of a package fit, return the one that pip would choose. Raise `BuildError` if
+    no wheel of a package fits, or if the file is invalid.
     """
     accepted = ranks(platform, python)
     try:
@@ -204,7 +212,7 @@ def parse_pylock(text: str, platform: types.Platform, python: str) -> tuple[Whee
 
 @lru_cache(maxsize=32)
 def ranks(platform: types.Platform, python: str) -> Mapping[Tag, int]:
-    """Return the wheel tags that a target accepts, each with its rank; 0 is the best."""
+    """Return the wheel tags that a target accepts, each with its rank. The best rank is 0."""
     from packaging import tags
 
     version = tuple(map(int, python.split(".")))
@@ -287,11 +295,12 @@ _ANNOTATION = re.compile(r"^([a-z0-9-]+)==(\S+) +# via (.+)$", re.MULTILINE)
 _LACKING = re.compile(
     r"(?:required|wheels) for `([\w.-]+)`|([\w.-]+)(?:[=<>!~]\S+)? was not found in the"
 )
-"""Matches uv's messages that a package has no wheel for the target or is on no index."""
+"""Matches the parts of uv's messages that name a package which has no wheel for the target or is on
+no index."""
 
 
 class UnresolvableError(Exception):
-    """Raised when no choice of files satisfies the target, or any target if none is given."""
+    """Raised when no choice of files satisfies the given target, or any target if none is given."""
 
     def __init__(
         self,
@@ -310,12 +319,11 @@ class UnresolvableError(Exception):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A file for a lock, with its current URL."""
+    """A file for a lock, with the URL at which it is currently available."""
 
     file: File
     url: str
-    """The URL (`http:`, `https:` or `file:`), which is never written to a lock; empty if
-    unknown."""
+    """The URL (`http:`, `https:` or `file:`); empty if unknown. It is never written to a lock."""
     uploaded: str = ""
     """The day on which the file was uploaded to the index; empty if unknown."""
 
@@ -329,27 +337,28 @@ class Requirers(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """The input for one uv run for a target."""
+    """The input for running uv once for a target."""
 
     requirements: Sequence[str]
     platform: types.Platform
     python: str
     earlier: Mapping[str, str]
-    """Name → version. Depending on the run, these versions are fixed, preferred or ignored."""
+    """Package name → version. Depending on the run, these versions are fixed, preferred or
+    ignored."""
     constraints: Sequence[str]
 
 
 class Memory(Struct, kw_only=True):
-    """The results of uv runs that a command keeps for later runs."""
+    """The results of uv runs, which a command keeps for later runs."""
 
     answers: dict[tuple[Hashable, ...], tuple[Found, ...] | UnresolvableError]
-    """All inputs of a run → its result."""
+    """All inputs of a run → the result of the run."""
     indexes: tuple[str, ...] = ()
     """The URLs of the user's indexes, whose pages are cached between runs."""
 
 
 class Uv(Struct, frozen=True, kw_only=True):
-    """The configuration with which to run uv for one lock."""
+    """The configuration with which uv is run for one lock."""
 
     run: Runner
     folder: Path
@@ -427,7 +436,10 @@ class Uv(Struct, frozen=True, kw_only=True):
         return answer
 
     def _content(self, option: str) -> str:
-        """Return an option itself, or the file's text if it is a path in the working folder."""
+        """Return an option unchanged or, if it is the path of a file, the file's text.
+
+        Only files in the working folder are read.
+        """
         path = Path(option)
         return path.read_text(encoding="utf-8") if path.parent == self.folder else option
 
@@ -543,7 +555,7 @@ def _named(printed: str) -> frozenset[str]:
 
 
 def _checked(**fields: object) -> File:
-    """Return a validated lock entry, since its strings appear in file names and command lines."""
+    """Return a validated lock entry. Its strings appear in file names and command lines."""
     try:
         return decoding.convert({"kind": "wheel", **fields}, File)
     except msgspec.ValidationError as error:
@@ -561,7 +573,7 @@ def started(
     named: Iterable[str] = (),
     memory: Memory | None = None,
 ) -> Iterator[Uv]:
-    """Yield a `Uv` with a temporary working folder that searches the user's index and the offers.
+    """Yield a `Uv` that searches the user's index and the offers, with a temporary working folder.
 
     If `offers` is None, only the user's index is searched. `named` are the distributions that must
     come from the offers. `memory` stores the results of the command's uv runs.
@@ -587,9 +599,9 @@ def started(
 def links(locations: Sequence[str], offered: Iterable[str], cache: Path) -> tuple[str, ...]:
     """Return find-links for uv, without the distributions that the static index offers.
 
-    Otherwise, uv could take such a distribution from a folder without recording the source of its
-    hash. The folder with the remaining wheels is kept in uv's cache: uv unpacks a wheel once per
-    path, and wheels may be large.
+    Otherwise, uv could take such a distribution from a folder without recording the source of the
+    hash. The folder with the remaining wheels is kept in uv's cache, because uv unpacks a wheel
+    once per path, and wheels may be large.
     """
     if not locations:
         return ()

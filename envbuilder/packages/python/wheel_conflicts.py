@@ -3,9 +3,11 @@
 uv installs wheels in parallel, and the last wheel to write a file wins. If two wheels had different
 bytes for the same path, environments would differ from build to build with every builder. Such
 wheels are rejected, unless a lock prunes a stray file from one of them. Identical bytes, as in many
-namespace packages, are fine. Only a wheel's zip directory and a few small files are read; nothing
-is unpacked. For a lock, they are read with range requests, so that the result does not depend on
-which wheels happen to be in the store.
+namespace packages, are allowed.
+
+Only a wheel's zip directory and a few small files are read. Nothing is unpacked. When a lock is
+made, they are read with range requests, so that the result does not depend on which wheels happen
+to be in the store.
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ if TYPE_CHECKING:
 
 
 RECORD_LIMIT = 16 << 20
-"""Maximum size in bytes of a wheel's RECORD; the RECORD of torch's CPU wheel has 1.2 MB."""
+"""Maximum size in bytes of a wheel's RECORD. The RECORD of torch's CPU wheel has 1.2 MB."""
 _SCRIPTS_LIMIT = 256 << 10
 """Maximum size in bytes of a wheel's entry_points.txt, which has one line per script."""
 _LONGEST_LINE = 1000
-"""Maximum length of a line in entry_points.txt, because parsing time is quadratic in the length."""
+"""Maximum length of a line in entry_points.txt. The time to parse a line is quadratic in its
+length."""
 _MOST_BY = 3
 """Maximum number of requiring packages to list in a message."""
 SCRIPTS = ("console_scripts", "gui_scripts")
@@ -55,9 +58,9 @@ UNREADABLE = (*archives.BAD_ZIP, csv.Error, configparser.Error)
 def require_compatible(files: Iterable[File], python: str, store: Store) -> None:
     """Raise `InvalidError` if two wheels install different bytes at the same path.
 
-    `python` is a version X.Y. Only wheels in the store are checked. A wheel with an unusable RECORD
-    also raises `InvalidError`. A wheel that is damaged in the store is removed, and `BuildError` is
-    raised.
+    `python` is a version in the form X.Y. Only wheels in the store are checked. A wheel with an
+    unusable RECORD also raises `InvalidError`. If a wheel in the store is damaged, remove it and
+    raise `BuildError`.
     """
     files = [*files]
     conflict = clash(
@@ -75,7 +78,8 @@ def require_compatible(files: Iterable[File], python: str, store: Store) -> None
 def explained(path: str, first: File, second: File, files: Sequence[File]) -> tuple[str, str]:
     """Return a message about two wheels that conflict at a path, and the edit that resolves it.
 
-    The message names the packages that require the wheels, if `files` records requirements.
+    The message also names the packages that require the wheels if the entries in `files` state
+    requirements.
     """
 
     def named(wheel: File) -> str:
@@ -97,9 +101,10 @@ def explained(path: str, first: File, second: File, files: Sequence[File]) -> tu
 
 
 def clash(wheels: Mapping[File, Mapping[str, str]]) -> tuple[str, File, File] | None:
-    """Return the first path at which two wheels differ, with the two wheels; None if none differ.
+    """Return the first path at which two wheels differ, with the two wheels.
 
-    The values of `wheels` are the results of `contents`. Unknown content differs from everything.
+    Return None if no wheels differ. The values of `wheels` are the results of `contents`. Unknown
+    content differs from all other content.
     """
     owners: dict[str, File] = {}
     for wheel, places in wheels.items():
@@ -114,10 +119,10 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
     """Return the conflicting paths that can be left out of each wheel.
 
     With pip, the wheel installed last wins. Here, the wheel with the same name as the folder or
-    program keeps its files; if there is none, the wheel with more files does. A wheel is not
-    pruned, and the conflict remains, if this would remove machine code or more than half of the
-    wheel's files. A program is kept in the wheel that the project itself lists; if that is unknown,
-    the conflict remains, too. Paths and contents are as in `clash`.
+    program keeps its files. If there is no such wheel, the wheel with more files keeps them. A
+    wheel is not pruned, and the conflict remains, if this would remove machine code or more than
+    half of the wheel's files. A program is kept in the wheel that the project itself lists. If that
+    wheel is unknown, the conflict remains as well. Paths and contents are as in `clash`.
     """
     owners: dict[str, list[File]] = defaultdict(list)
     for wheel, places in wheels.items():
@@ -153,11 +158,11 @@ def prunable(wheels: Mapping[File, Mapping[str, str]], python: str) -> dict[File
 
 
 def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
-    """Return which of several wheels keeps a program; None if this is unknown.
+    """Return the wheel that keeps a program which several wheels contain, or None if it is unknown.
 
-    It is the wheel that the project itself lists. `ranked` is sorted from low to high rank.
-    `required` contains the names of the packages that others require; it is empty if they are
-    unknown.
+    This is the wheel that the project itself lists. `ranked` is sorted from low to high rank.
+    `required` contains the names of the packages that other packages require, and is empty if they
+    are unknown.
     """
     candidates = [wheel for wheel in ranked if wheel.name not in required]
     if not required or len(candidates) > 1:
@@ -166,7 +171,7 @@ def _keeper(ranked: Sequence[File], required: Collection[str]) -> File | None:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Return whether two contents may differ; unknown content may be anything."""
+    """Return whether two contents may differ. An empty identifier stands for unknown content."""
     return not one or one != other
 
 
@@ -175,10 +180,10 @@ def contents(
 ) -> dict[str, str]:
     """Return the files that a wheel installs: path in the environment → identifier of the content.
 
-    The identifier is the hash from RECORD, or the function that a generated script runs. It is
-    empty if RECORD states no hash. `stem` is NAME-VERSION as in the wheel's own folders, and
-    `members` lists the files in the wheel. Raise `ValueError`, `csv.Error` or `configparser.Error`
-    for an invalid wheel.
+    The identifier is the hash from RECORD, or, for a generated script, the function that the script
+    runs. It is empty if RECORD states no hash. `stem` is NAME-VERSION as in the names of the
+    wheel's own folders, and `members` lists the files in the wheel. Raise `ValueError`, `csv.Error`
+    or `configparser.Error` for an invalid wheel.
     """
     scripts = _scripts(entry_points)
     hashes = dict.fromkeys(members, "")
@@ -254,7 +259,10 @@ def _read(wheel: File, python: str, store: Store) -> dict[str, str]:
 
 
 def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
-    """Return the `contents` of a wheel; raise `OSError` or one of `UNREADABLE` if that fails."""
+    """Open a wheel and return its `contents`.
+
+    Raise `OSError` or one of `UNREADABLE` if that fails.
+    """
     with archives.open_zip(source) as archive:
         members = [name for name in archive.namelist() if not name.endswith("/")]
         record_paths = records(members)
@@ -267,21 +275,24 @@ def opened(source: Path | io.RawIOBase, python: str) -> dict[str, str]:
 
 
 def records(members: Iterable[str]) -> list[str]:
-    """Return the paths of a wheel's RECORD files; a valid wheel has exactly one."""
+    """Return the paths of a wheel's RECORD files. A valid wheel has exactly one."""
     return [m for m in members if m.endswith(f"{_INFO}RECORD") and m.count("/") == 1]
 
 
 def text(archive: zipfile.ZipFile, name: str, limit: int) -> str:
-    """Return a member's text, empty if it does not exist; raise one of `UNREADABLE` on failure."""
+    """Return the text of a file in an archive, or an empty string if the file does not exist.
+
+    Raise one of `UNREADABLE` if the file cannot be read.
+    """
     return archives.zip_content(archive, name, limit).decode() if name in archive.namelist() else ""
 
 
 PARALLEL = 8
 _TAIL = 64 << 10
-"""Number of bytes to request first. The end of the file contains the zip directory and the RECORD
-of most wheels."""
+"""Number of bytes to request first. In most wheels, the end of the file contains the zip directory
+and the RECORD."""
 _PART = 512 << 10
-"""Minimum number of bytes of each further request."""
+"""Minimum number of bytes to request after the first request."""
 _DIRECTORY = 16 << 20
 """Maximum size in bytes of a wheel's zip directory, which has 130 to 170 bytes per member. The
 directory of torch's CPU wheel, with 12,000 members, has 1.5 MB."""
@@ -291,13 +302,14 @@ _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 class RemoteFile(io.RawIOBase):
     """A file on a server, of which only the parts that are read are requested.
 
-    A server without range support sends the complete file, of which at most 64 MiB are read.
+    A server without support for range requests sends the complete file. At most 64 MiB of it are
+    read.
     """
 
     def __init__(self, session: Session, url: str) -> None:
         """Request the end of the file.
 
-        Like all methods, raise `OSError` if the server does not send the requested bytes.
+        Like all methods, this raises `OSError` if the server does not send the requested bytes.
         """
         self._session = session
         self._url = url
@@ -325,15 +337,15 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move the position and return the new one."""
+        """Move to a position, and return the new position in bytes from the start of the file."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def read(self, size: int = -1, /) -> bytes:
         """Return `size` bytes, or all remaining bytes if `size` is negative.
 
-        Raise `zipfile.BadZipFile` for more than `_DIRECTORY` bytes, because the server determines
-        how large the zip directory claims to be.
+        Raise `zipfile.BadZipFile` if these are more than `_DIRECTORY` bytes. The limit is needed
+        because the server determines how large the zip directory claims to be.
         """
         left = max(self._size - self._at, 0)
         count = left if size < 0 else min(size, left)
@@ -342,7 +354,10 @@ class RemoteFile(io.RawIOBase):
         return super().read(count) or b""
 
     def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
-        """Fill a buffer from the part already received, requesting another part if needed."""
+        """Fill a buffer with the next bytes, and return their number.
+
+        The bytes are taken from the part already received. If necessary, another part is requested.
+        """
         count = min(len(buffer), max(self._size - self._at, 0))
         if not self._begin <= self._at <= self._at + count <= self._begin + len(self._data):
             end = min(self._size, self._at + max(count, _PART))
@@ -361,8 +376,8 @@ def remote_contents(
 ) -> dict[str, dict[str, str]]:
     """Return the `contents` of each wheel by the wheel's sha256.
 
-    Wheels that cannot be read are left out. `python` is a version X.Y, and `variables` are the
-    environment variables for uv, whose index URLs may contain logins.
+    Wheels that cannot be read are left out. `python` is a version in the form X.Y. `variables` are
+    the environment variables for uv, which contain index URLs, possibly with credentials.
     """
     store = Store.of(settings)
     logins = {**os.environ, **variables}

@@ -1,8 +1,8 @@
 """Build a wheel in a sandbox, and rewrite it so that its bytes depend only on its content.
 
 The build gets a scratch folder, a venv with the locked build requirements, and only the variables
-set here. `inside.py` sets up the sandbox. If the kernel does not allow that, the build runs without
-the sandbox, in the same folder and with the same variables, and a note says so.
+set here. `inside.py` sets up the sandbox. If the kernel does not allow this, the build runs without
+the sandbox, in the same folder and with the same variables, and a note reports it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from envbuilder.profiles.lock import File, Target
 
 SECONDS = 7200.0
-"""Maximum number of seconds for a build hook; attention kernels take more than an hour to
+"""Maximum number of seconds for a build hook. Attention kernels take more than an hour to
 compile."""
 EPOCH = "315532800"
-"""The beginning of 1980 in seconds since 1970, the earliest time that ZIP archives can store."""
+"""The beginning of 1980 in seconds since 1970. This is the earliest time that ZIP archives can
+store."""
 _SCRIPT = "inside.py"
 _OF_PYTHON = ("bin", "include", "lib", "lib64", "share")
 _FOLDERS = ("root", "tmp", "home", "out")
@@ -58,7 +59,7 @@ _RESULT = 1 << 20
 """Maximum size in bytes of a build hook's result and of a wheel's METADATA."""
 _LAST = 10
 _LONGEST = 400
-"""Number of log lines that a message repeats, and the maximum number of characters of each line."""
+"""Number of log lines that a message repeats, and maximum number of characters per line."""
 _CAUSE = re.compile(r"fatal error: |: (command )?not found|No such file or directory|\berror: ")
 """Matches lines that explain a failure better than the end of the log does."""
 _INFO = ".dist-info/"
@@ -66,7 +67,7 @@ _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 class FailedError(BuildError):
-    """Raised when the package's own code failed; `log` is the end of its output."""
+    """Raised when the package's own code failed. `log` is the end of the code's output."""
 
     def __init__(self, message: str, hint: str, log: str) -> None:
         super().__init__(message, hint)
@@ -87,7 +88,7 @@ class Scratch:
         shutil.copyfile(inside.__file__, folder / _SCRIPT)
 
     def install(self, wheels: Sequence[Path]) -> None:
-        """Create the build's venv with exactly these wheels; raise `BuildError` on failure."""
+        """Create the build's venv with exactly the given wheels; raise `BuildError` on failure."""
         venv = str(self.folder / "venv")
         options = ("--quiet", "--no-config", "--no-cache", "--offline")
         done = process.run_uv(
@@ -124,17 +125,17 @@ class Scratch:
             raise BuildError(f"the build requirements cannot be installed:\n{words}")
 
     def compile_cuda(self, architectures: str) -> None:
-        """Make the build compile CUDA code, using the compiler in the venv if there is one.
+        """Prepare the build for compiling CUDA code, with the compiler in the venv if there is one.
 
-        `architectures` has the form of PyTorch's TORCH_CUDA_ARCH_LIST.
+        `architectures` has the format of PyTorch's TORCH_CUDA_ARCH_LIST.
         """
         self._cuda = _lay(self.folder / "venv"), architectures
 
     def call(self, backend: Backend, source: Path, hook: str, version: str = "") -> Any:
         """Run a hook of the build backend and return its result; raise `FailedError` if it fails.
 
-        `version` is for backends that would otherwise read it from the repository's tags, which are
-        not available here.
+        `version` is needed by backends that would otherwise read the version from the repository's
+        tags, which are not available here.
         """
         done = self._run(backend, source, hook, version)
         if self._sealed and done.returncode == inside.UNSEALED:
@@ -194,7 +195,10 @@ class Scratch:
         return process.run(argv, base=variables, cwd=self.folder, timeout=SECONDS)
 
     def wheel(self, name: Any) -> Path:
-        """Return the path of the wheel that a hook built; raise `BuildError` if it built none."""
+        """Return the path of the wheel that a hook built.
+
+        `name` is the hook's result. Raise `BuildError` if the hook did not build a wheel.
+        """
         path = self.folder / "out" / Path(str(name)).name
         if not isinstance(name, str) or not name.endswith(".whl") or not _is_plain(path):
             raise BuildError(f"its build backend built {shown(str(name))} instead of a wheel")
@@ -203,7 +207,7 @@ class Scratch:
 
 @contextmanager
 def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
-    """Yield a new scratch folder, and remove it at the end."""
+    """Yield a new scratch folder, which is removed at the end."""
     # What a build that was stopped has left running may write for a moment longer.
     with tempfile.TemporaryDirectory(
         prefix="envbuilder-build-", ignore_cleanup_errors=True
@@ -212,7 +216,7 @@ def scratch(interpreter: Path, notes: list[str]) -> Iterator[Scratch]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Return whether a build left a regular file here, not a link, which would be followed."""
+    """Return whether a build left a regular file at this path. A link is not accepted."""
     try:
         return stat.S_ISREG(path.lstat().st_mode) and not path.parent.is_symlink()
     except OSError:
@@ -222,8 +226,8 @@ def _is_plain(path: Path) -> bool:
 def _variables(scratch: str, prefix: str, version: str) -> dict[str, str]:
     """Return all environment variables for a build that uses the Python in `prefix`.
 
-    They keep the names of this machine's folders out of wheels, where messages and library paths
-    could contain them.
+    They keep the names of this machine's folders out of wheels. Otherwise, messages and library
+    paths in a wheel could contain these names.
     """
     flags = "-g0"
     for folder, stand_in in ((scratch, "."), (prefix, "/usr")):
@@ -287,12 +291,12 @@ def normalise(
 ) -> tuple[Path, Metadata]:
     """Rewrite a wheel so that its bytes depend only on its content; return its path and metadata.
 
-    `file` is the wheel's file name, if the name in its path differs. `without` are paths below
-    site-packages to leave out, and `without_programs` are names of programs to leave out.
+    `file` is the wheel's file name, if it differs from the name in the path `built`. `without` are
+    paths below site-packages to leave out, and `without_programs` are names of programs to leave
+    out.
 
-    Entries are sorted, and they are not compressed, because compressors differ. Times, modes and
-    the RECORD do not depend on the machine. Raise `BuildError` if the file is not a wheel of this
-    package.
+    Entries are sorted and not compressed, because compressors differ. Times, modes and the RECORD
+    do not depend on the machine. Raise `BuildError` if the file is not a wheel of this package.
     """
     target = folder / (file or built.name)
     with opened(built, target.name, name) as (archive, info, metadata):
@@ -335,7 +339,10 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _info(members: dict[str, zipfile.ZipInfo], name: str, version: Version) -> str:
-    """Return a wheel's metadata folder; raise `ValueError` unless there is exactly one."""
+    """Return the path of a wheel's metadata folder.
+
+    Raise `ValueError` unless there is exactly one such folder.
+    """
     from packaging.version import Version
 
     (record,) = wheel_conflicts.records(members) or [""]
@@ -383,9 +390,9 @@ def _rewrite(
 
 
 def _without_programs(entry_points: str, names: Collection[str]) -> str:
-    """Return the text of entry_points.txt without some programs.
+    """Return the text of entry_points.txt without the given programs.
 
-    Entries with the same names in other sections are kept.
+    Entries with the same names in sections other than those for programs are kept.
     """
     lines = []
     section = ""
@@ -406,7 +413,10 @@ def _entry(name: str, mode: int) -> zipfile.ZipInfo:
 
 
 def glibc(wheel: Path) -> int:
-    """Return N for the newest glibc version 2.N that a wheel's libraries need; 0 if none."""
+    """Return N if 2.N is the newest glibc version that a wheel's libraries need.
+
+    Return 0 if they need no glibc.
+    """
     needed = 0
     before = b""
     with archives.open_zip(wheel) as archive:
@@ -425,7 +435,7 @@ def glibc(wheel: Path) -> int:
 
 
 def unpruned(file: File) -> File:
-    """Return the wheel on an index from which a pruned wheel is made."""
+    """Return the complete wheel on an index from which a pruned wheel is made."""
     recipe = file.recipe
     assert recipe is not None, "it is pruned"
     return replace(
@@ -439,9 +449,10 @@ def unpruned(file: File) -> File:
 
 
 def prune(file: File, python: str, settings: Settings) -> File:
-    """Store a copy of a wheel without the files that its recipe leaves out; return the locked copy.
+    """Store a copy of a wheel without the files that the wheel's recipe leaves out.
 
-    The complete wheel must be in the store. Raise `BuildError` if it is not a wheel.
+    Return the copy as a locked file. The complete wheel must be in the store. Raise `BuildError` if
+    the stored file is not a wheel.
     """
     store = Store.of(settings)
     recipe = file.recipe
@@ -468,26 +479,26 @@ def prune(file: File, python: str, settings: Settings) -> File:
 
 
 _OF_A_JOB = 4 << 30
-"""Number of bytes of memory to allow for each concurrent compilation."""
+"""Memory in bytes to reserve for each concurrent compilation."""
 _PLENTY = 1 << 50
 _RUNTIME = "nvidia-cuda-runtime"
 _COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
 
 
 class Toolkit(NamedTuple):
-    """A CUDA compiler for a target."""
+    """The CUDA compiler for a target."""
 
     requires: tuple[str, ...]
     """The compiler's wheels, as requirements; empty if only the system can provide the compiler."""
     architectures: str
-    """GPU architectures in the form of PyTorch's TORCH_CUDA_ARCH_LIST."""
+    """GPU architectures, in the format of PyTorch's TORCH_CUDA_ARCH_LIST."""
 
 
 def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
-    """Return the CUDA compiler for a target; None if the target's PyTorch is not built for CUDA.
+    """Return the CUDA compiler for a target, or None if the target's PyTorch is not built for CUDA.
 
-    `wished` are the architectures to compile for; by default, they are those that PyTorch is
-    compiled for. Raise `BuildError` if these are unknown.
+    `wished` are the architectures to compile for. By default, these are the architectures that
+    PyTorch is compiled for. Raise `BuildError` if they are unknown.
     """
     wheels = {file.name: file for file in target.of_kind("wheel")}
     torch = wheels.get("torch")
@@ -512,10 +523,10 @@ def toolkit_of(target: Target, wished: Sequence[str]) -> Toolkit | None:
 
 
 def _lay(venv: Path) -> str:
-    """Complete the CUDA toolkit that wheels installed into a venv; return its relative path.
+    """Complete the CUDA toolkit that wheels installed into a venv.
 
-    The path is empty if there is no toolkit. The wheels lack the library names that linkers look
-    for, so links with these names are added.
+    Return the toolkit's path relative to the venv, or an empty string if there is no toolkit. The
+    wheels lack the library names that linkers look for, so links with these names are added.
     """
     for compiler in venv.glob("lib/python*/site-packages/nvidia/cu*/bin/nvcc"):
         home = compiler.parent.parent
@@ -533,8 +544,8 @@ def _of_cuda(
 ) -> dict[str, str]:
     """Return the additional variables for a build that compiles CUDA code.
 
-    nvcc gives its intermediate files random names and names symbols after these files, so the
-    linker is told to strip these symbols.
+    nvcc gives its intermediate files random names and derives the names of symbols from them, so
+    the linker is told to strip these symbols.
     """
     memory = probe.host().memory
     room = min(filter(None, (memory.total_bytes, memory.limit_bytes, _PLENTY)))

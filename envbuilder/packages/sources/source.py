@@ -1,9 +1,9 @@
 """Obtain the source of a package as a single archive in the store, and unpack it.
 
 A source distribution is kept unchanged. A commit of a repository, or a folder in the project, is
-packed into a tar that depends only on the files in it: it is sorted and contains neither times nor
-owners. So each source has a sha256 and is treated like any other file: it is downloaded once,
-checked, and bundled.
+packed into a tar that depends only on the files in the folder: the tar is sorted and contains
+neither times nor owners. Therefore, each source has a sha256 and is treated like any other file: it
+is downloaded once, checked, and bundled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 _LARGEST = folders.LARGEST
-"""Maximum size in bytes of a source from an index, a server or a repository, packed or unpacked."""
+"""Maximum size in bytes of a source from an index, a server or a repository. It applies both to the
+archive and to the unpacked files."""
 _GIT_SECONDS = 900.0
 """Maximum number of seconds for each git command."""
 _SETTINGS = re.compile(r"(?i)\.(toml|cfg|conf|ini|ya?ml|json|lock|txt|in|env)\Z")
@@ -47,7 +48,7 @@ class Location(NamedTuple):
     reference: str
     subdirectory: str
     sha256: str = ""
-    """The archive's hash, if the requirement states it."""
+    """The archive's hash; empty if the requirement does not state it."""
 
     @property
     def file(self) -> str:
@@ -57,7 +58,8 @@ class Location(NamedTuple):
     def stays(self, recipe: Recipe | None) -> bool:
         """Return whether a locked recipe for this location is kept until the next upgrade.
 
-        The recipe for a folder in the project is never kept: the folder is always read again.
+        The recipe for a folder in the project is never kept, because the folder is always read
+        again.
         """
         if recipe is None or self.kind == "path" or self.sha256 not in {"", recipe.sha256}:
             return False
@@ -65,7 +67,7 @@ class Location(NamedTuple):
 
 
 def located(text: str) -> Location:
-    """Parse `git+URL@REF#subdirectory=DIR`, the URL of an archive, or `./DIR`.
+    """Parse a location: `git+URL@REF#subdirectory=DIR`, the URL of an archive, or `./DIR`.
 
     Raise `InvalidError` for an invalid subdirectory or reference.
     """
@@ -96,7 +98,7 @@ def located(text: str) -> Location:
 
 
 def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
-    """Return a package's source distributions on the user's indexes, each file only once.
+    """Return a package's source distributions on the user's indexes, with each file only once.
 
     Raise `BuildError` if no source distributions are found and an index cannot be read.
     """
@@ -118,9 +120,10 @@ def listed(name: str) -> list[tuple[Version, upstream.Listed]]:
 def newest(
     name: str, specifier: SpecifierSet, pythons: Sequence[str], as_of: str
 ) -> tuple[str, upstream.Listed]:
-    """Return the newest matching release and its source; raise `InvalidError` if none matches.
+    """Return the newest matching release and its source distribution.
 
-    A yanked release matches only if it is pinned (PEP 592).
+    Raise `InvalidError` if no release matches. A yanked release matches only if it is pinned (PEP
+    592).
     """
     every = listed(name)
     pinned = {clause.version for clause in specifier if clause.operator == "=="}
@@ -147,15 +150,16 @@ def newest(
 
 
 def of_release(link: upstream.Listed, settings: Settings) -> Recipe:
-    """Download the archive of a release on an index into the store; return its recipe."""
+    """Download the archive of a release on an index into the store, and return its recipe."""
     sha256 = downloaded(link.location, link.sha256, link.file, settings)
     return Recipe(kind="sdist", location=link.file, sha256=sha256)
 
 
 def downloaded(url: str, sha256: str, file: str, settings: Settings) -> str:
-    """Download an archive into the store; return the archive's sha256.
+    """Download an archive into the store, and return the archive's sha256.
 
-    Raise `BuildError` if it is unavailable or does not have the hash `sha256`, which may be empty.
+    Raise `BuildError` if the archive is unavailable or does not have the hash `sha256`, which may
+    be empty.
     """
     store = Store.of(settings)
     if sha256 and store.has(sha256):
@@ -224,9 +228,9 @@ def obtain(name: str, recipe: Recipe, settings: Settings) -> None:
 def unpack(
     recipe: Recipe, settings: Settings, folder: Path, only: re.Pattern[str] | None = None
 ) -> Path:
-    """Unpack a source from the store into a new folder; return the subfolder to build.
+    """Unpack a source from the store into a new folder, and return the path of the folder to build.
 
-    If `only` is given, only files whose names match it are unpacked. Raise `BuildError` for a
+    If `only` is given, unpack only files whose names match this pattern. Raise `BuildError` for a
     damaged archive or an unsafe path.
     """
 
@@ -244,7 +248,10 @@ def unpack(
 
 
 def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) -> str:
-    """Pack a folder into a tar in the store, as `folders.pack` does; return the tar's sha256."""
+    """Pack a folder into a tar in the store, and return the tar's sha256.
+
+    The tar is made by `folders.pack`.
+    """
     with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as name:
         part = Path(name) / "source.tar"
         with part.open("wb") as stream:
@@ -254,10 +261,9 @@ def pack(folder: Path, settings: Settings, what: str, *, local: bool = False) ->
 
 
 def of_path(location: Location, settings: Settings) -> Recipe:
-    """Pack a folder in the project into the store; return its recipe.
+    """Pack a folder in the project into the store, and return the source's recipe.
 
-    Raise `InvalidError` for a folder outside the project, and for one that other users can write
-    to.
+    Raise `InvalidError` if the folder is outside the project or other users can write to it.
     """
     if settings.project is None:
         raise InvalidError(f"{escaped(location.url)}: folders can only be used in a project")
@@ -273,7 +279,7 @@ def of_path(location: Location, settings: Settings) -> Recipe:
 
 
 def require_public(recipe: Recipe, settings: Settings) -> None:
-    """Raise `InvalidError` if a folder's tar in the store has a credential in a settings file.
+    """Raise `InvalidError` if a packed folder in the store has credentials in a settings file.
 
     Code is not searched, because much of it mentions passwords and tokens without containing any.
     """
@@ -292,11 +298,11 @@ class GoneError(BuildError):
 
 
 def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Recipe, str]:
-    """Pack a commit of a repository into the store; return its recipe and version.
+    """Pack a commit of a repository into the store, and return its recipe and version.
 
-    `commit` is the locked commit; if it is empty, the location's reference is resolved. The version
-    is taken from the last tag before the commit; it is empty if there is none. Submodules are
-    included.
+    `commit` is the locked commit. If it is empty, the location's reference is resolved. The version
+    is taken from the last tag before the commit, and is empty if there is no such tag. Submodules
+    are included.
     """
     with tempfile.TemporaryDirectory(prefix="envbuilder-git-") as name:
         home = Path(name)
@@ -344,9 +350,9 @@ def of_git(location: Location, settings: Settings, commit: str = "") -> tuple[Re
 
 
 def _commit(git: _Git, location: Location) -> str:
-    """Return the commit that a branch, tag or abbreviated commit refers to; by default the latest.
+    """Return the commit that the location's branch, tag or abbreviated commit refers to.
 
-    Raise `InvalidError` if there is no such commit.
+    Without a reference, return the latest commit. Raise `InvalidError` if there is no such commit.
     """
     reference = location.reference
     names = ["HEAD"]
@@ -378,10 +384,11 @@ _SETTINGS_OF_GIT = (
 
 
 class _Git:
-    """git in a private folder, without configuration, hooks or prompts.
+    """A runner of git commands in a private folder, without configuration, hooks or prompts.
 
-    The user's configuration and ssh are used only for cloning and fetching, which need logins and
-    proxies. These commands write no file of a repository, and the commit identifies their result.
+    The user's configuration and ssh are used only for cloning and fetching, which need credentials
+    and proxies. These commands write no file of a repository, and the commit identifies their
+    result.
     """
 
     def __init__(self, home: Path, url: str) -> None:
@@ -432,7 +439,10 @@ class _Git:
         return self._run(*arguments).returncode != 0
 
     def line(self, *arguments: str) -> str:
-        """Return the first line of a git command's output; empty if the command fails."""
+        """Return the first line of a git command's output.
+
+        The result is empty if the command fails.
+        """
         done = self._run(*arguments)
         return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
 

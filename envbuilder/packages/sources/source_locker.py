@@ -1,10 +1,12 @@
 """Turn packages without wheels into locked wheels, with their interpreter and build requirements.
 
 A lock records the hashes of a source and of the wheels needed to build it, so the wheel can be
-rebuilt from the lock. A pure Python build gives the same bytes everywhere; a machine that gets
-other bytes reports it. The store keeps each wheel by its hash, and also under a key computed from
-all inputs of its build. Old sources need older tools, and some do not declare their requirements.
-For these, alternatives are tried in a fixed order.
+rebuilt from the lock. A pure Python build gives the same bytes everywhere. A machine whose build
+gives different bytes reports this. The store keeps each wheel by its hash, and also under a key
+computed from all inputs of the build.
+
+Old sources need older tools, and some do not declare their requirements. For these, alternatives
+are tried in a fixed order.
 
 This module is long because reading, building and locking a source share one plan, which each step
 may change.
@@ -82,7 +84,7 @@ _UNDECLARED = {
 }
 """Packages that setup.py files often import without declaring them."""
 _OTHER_NAME = {"skbuild": "scikit-build", "pkg-resources": "setuptools<81"}
-"""Module imported without a declaration → the requirement that provides it."""
+"""Module that is imported without being declared → the requirement that provides the module."""
 _OLDER = (
     ("setuptools<81",),
     ("setuptools<72", "cython<3"),
@@ -92,17 +94,17 @@ _OLDER = (
 """Constraints for building older sources, tried in this order."""
 _BESIDE = ("ninja", "packaging", "psutil")
 _BESIDE_OLD = ("setuptools<70",)
-"""Constraints for the extension builder in PyTorch up to 2.1. It imports pkg_resources, which must
-contain `packaging`."""
+"""Constraints for the extension builder in PyTorch up to 2.1. The builder imports pkg_resources,
+which must contain `packaging`."""
 _MISSING = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 _COMPILING = re.compile(r"command '[^']*' failed|ninja: build stopped|CMake Error")
 _ATTEMPTS = 12
-"""Maximum number of attempts to build a source; each may request more requirements."""
+"""Maximum number of attempts to build a source. Each attempt may request more requirements."""
 _FAILED: dict[tuple[object, ...], BuildError] = {}
 """The errors of builds that failed in this process. The profiles of a project often request the
 same build."""
 _FORM = 2
-"""A part of every build's key. Change it if the same recipe must now produce a different wheel."""
+"""A part of every build's key. Change it if existing recipes must now produce different wheels."""
 
 
 class BuildRequirements(Struct, frozen=True, kw_only=True):
@@ -115,10 +117,14 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     cuda: bool = False
     """Whether the source contains CUDA code."""
     toolkit: tuple[str, ...] = ()
-    """Additional requirements to compile the CUDA code for a target."""
+    """Additional requirements for compiling the CUDA code for a target."""
 
     def with_more(self, requirements: Iterable[str]) -> BuildRequirements:
-        """Return the plan with more requirements; the framework is taken from the target."""
+        """Return the plan with more requirements.
+
+        A requirement on the framework is not added. Instead, the framework is taken from the
+        target.
+        """
         more = [*requirements]
         ours = [r for r in more if frameworks.of_build(distribution(r))]
         added = [r for r in more if r not in (*ours, *self.requires)]
@@ -128,8 +134,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     def beside(self, versions: Mapping[str, str]) -> BuildRequirements:
         """Return the plan with some packages pinned to the installed versions given in `versions`.
 
-        The build requirements that old releases pin, such as numpy==1.19.3, may have no wheel for a
-        platform.
+        This is needed because a build requirement that an old release pins, such as numpy==1.19.3,
+        may have no wheel for a platform.
         """
         pairs = [(distribution(line), line) for line in self.requires]
         pinned = (f"{n}=={versions[n]}" if n in versions else line for n, line in pairs)
@@ -138,8 +144,8 @@ class BuildRequirements(Struct, frozen=True, kw_only=True):
     def beside_framework(self) -> BuildRequirements:
         """Return the plan for a build that imports the framework.
 
-        The requirements that such builds usually have are added, because the sources rarely declare
-        them, and the build does not run while locking.
+        The requirements that such builds usually have are added. Sources rarely declare these
+        requirements, and the build does not run while locking.
         """
         names = set(map(distribution, self.requires))
         more = tuple(r for r in _BESIDE if r not in names)
@@ -168,7 +174,7 @@ class BuiltWheel(Struct, frozen=True, kw_only=True):
 
 
 class _MoreError(Exception):
-    """Raised when the build backend has further requirements, which are passed as arguments."""
+    """Raised when the build backend has further requirements, which are the error's arguments."""
 
 
 class FrameworkError(BuildError):
@@ -192,7 +198,10 @@ class WheelBuilder:
         return probe.host().platform
 
     def first(self, pythons: Sequence[str]) -> str:
-        """Return the first Python that can build on this machine; raise `ToolError` if none can."""
+        """Return the first Python version that can be used to build on this machine.
+
+        Raise `ToolError` if there is none.
+        """
         for python in pythons:
             if self.has(python):
                 return python
@@ -230,7 +239,7 @@ class WheelBuilder:
     def make(
         self, name: str, recipe: Recipe, version: str, plan: BuildRequirements, python: str
     ) -> BuiltWheel:
-        """Build a wheel from a source; return it with the plan that succeeded.
+        """Build a wheel from a source, and return it with the plan that succeeded.
 
         Old sources need older tools, and some do not declare their requirements, so alternatives
         are tried. Raise `FrameworkError` if the build needs the framework, and `BuildError` if
@@ -285,9 +294,10 @@ class WheelBuilder:
         needs: Sequence[File],
         asks: Collection[str] = (),
     ) -> Wheel:
-        """Return the wheel built from a source with the wheels in `needs`, either now or earlier.
+        """Return the wheel built from a source with the wheels in `needs`.
 
-        `asks` are the known build requirements; raise `_MoreError` if the build backend has others.
+        A wheel from an earlier build with the same inputs is reused. `asks` are the known build
+        requirements. Raise `_MoreError` if the build backend has others.
         """
         if recipe.kind == "sdist":
             version = ""  # it has its own
@@ -351,7 +361,7 @@ class WheelBuilder:
     ) -> tuple[File, ...]:
         """Return the wheels for a plan's requirements; raise `UnresolvableError` if there are none.
 
-        If possible, they have the same versions as the wheels for this machine's platform.
+        If possible, the wheels have the same versions as those for this machine's platform.
         """
         key = (plan, platform, python)
         asked = (*plan.requires, *plan.toolkit)
@@ -374,7 +384,7 @@ class WheelBuilder:
 
 
 def _another(plan: BuildRequirements, log: str) -> BuildRequirements | None:
-    """Return the next plan to try after a failed build; None if nothing is left to try."""
+    """Return the next plan to try after a failed build, or None if there is none left to try."""
     missing = _MISSING.findall(log)
     name = types.canonical(missing[-1]) if missing else ""
     if frameworks.of_name(name):
@@ -416,14 +426,14 @@ class Candidate(Struct, frozen=True, kw_only=True):
     requires_dist: tuple[str, ...]
     requires_python: str
     recipe: Recipe
-    """The recipe, without the wheels of its build requirements, since these depend on the
+    """The recipe, without the wheels for the build requirements, since these depend on the
     target."""
     size: int | None
-    """Size in bytes, if the candidate is a wheel; None if it must be built."""
+    """Size in bytes if the candidate is a wheel, or None if it must be built."""
 
     @property
     def offer(self) -> Offer:
-        """An offer of a wheel for every target, which stands for the wheel to be built."""
+        """An offer of a wheel for every target, as a placeholder for the wheel to be built."""
         location = self.recipe.location
         is_wheel = self.recipe.kind == "wheel"
         stem = f"{self.name.replace('-', '_')}-{self.version}"
@@ -442,7 +452,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class _Prepared(Struct, frozen=True, kw_only=True):
-    """A candidate and its build plan, with its wheel if it has already been built."""
+    """A candidate with its build plan and, if it has already been built, its wheel."""
 
     candidate: Candidate
     plan: BuildRequirements
@@ -457,7 +467,7 @@ _ASKING = threading.Lock()
 
 
 class SourceLocker:
-    """A converter of packages without wheels into locked wheels; it reads each source once."""
+    """A converter of packages without wheels into locked wheels. Each source is read once."""
 
     def __init__(
         self,
@@ -471,8 +481,8 @@ class SourceLocker:
         """Store the project's settings.
 
         `earlier` are the entries of a lock, whose commits and archives are kept. `elsewhere`
-        returns a release's requirements from a wheel for another platform. `shown` returns the
-        name, version and requirements found in the text of a source.
+        returns the requirements of a release, read from a wheel for another platform. `shown`
+        returns the name, version and requirements found in the text of a source.
         """
         self._resolution = resolution
         self._settings = settings
@@ -496,9 +506,9 @@ class SourceLocker:
     ) -> Candidate:
         """Return the newest release of a package that the specifier allows, as a candidate.
 
-        The source comes from `location` or, if that is empty, from an index. It is downloaded, and
-        it is built only if it does not declare its requirements. A wheel that the project names by
-        URL needs no permission, because none of its code runs.
+        The source comes from `location` or, if that is empty, from an index. The source is
+        downloaded. It is built only if it does not declare its requirements. A wheel that the
+        project names by URL needs no permission, because none of its code runs.
 
         Raise `InvalidError` if the project does not allow the build or no release matches, and
         `BuildError` if the source cannot be downloaded or built.
@@ -602,7 +612,7 @@ class SourceLocker:
     ) -> tuple[Metadata, BuildRequirements, Wheel | None, str]:
         """Return a source's metadata and build plan, and its wheel and Python if it was built.
 
-        `elsewhere` holds the requirements from a wheel for another platform, which make a build
+        `elsewhere` contains the requirements from a wheel for another platform, which make a build
         unnecessary.
         """
         with tempfile.TemporaryDirectory(prefix="envbuilder-source-") as folder:
@@ -646,8 +656,8 @@ class SourceLocker:
     def _likely(self, folder: Path, tag: str) -> Metadata | None:
         """Return the metadata found in the text of a source that cannot be built here.
 
-        A dynamic version is taken from `tag`; if the tag is empty, it is setuptools' default,
-        0.0.0.
+        A dynamic version is taken from `tag` or, if that is empty, from setuptools' default, 0.0.0.
+        Return None if no metadata is found.
         """
         shown = self._shown(folder)
         if shown is None:
@@ -656,7 +666,10 @@ class SourceLocker:
         return Metadata(name=name, version=version or tag or "0.0.0", requires_dist=requires)
 
     def _failed(self, name: str, error: BuildError) -> None:
-        """Report a failed build once. It is not an error, since the source alone can be locked."""
+        """Report a failed build, once per package.
+
+        The failure is not an error, since the source alone can be locked.
+        """
         if name not in self._failures:
             self._failures.add(name)
             self._report(
@@ -746,7 +759,7 @@ class SourceLocker:
         """Return the wheels that are needed to build a package.
 
         If the plan's requirements cannot be installed, they are pinned to the versions in the
-        target. Raise `BuildError` if these cannot be installed, either.
+        target. Raise `BuildError` if the pinned requirements cannot be installed either.
         """
         beside = plan.beside({file.name: file.version for file in target.of_kind("wheel")})
         failure = ""
@@ -781,9 +794,9 @@ def _pruned(file: File, target: Target, settings: Settings, progress: Progress) 
 def _named(
     location: source.Location, locked: File | None, settings: Settings
 ) -> tuple[Recipe, str]:
-    """Return the recipe for a source that the project names, and its version if it has a tag.
+    """Return the recipe of a source that the project names, and its version if it has a tag.
 
-    The `locked` recipe is kept, unless its repository no longer has the commit.
+    The `locked` recipe is kept, unless the repository no longer has the commit.
     """
     recipe = locked.recipe if locked else None
     if locked and recipe and Store.of(settings).has(recipe.sha256):
@@ -806,7 +819,10 @@ def _named(
 
 
 def requirements(link: Listed, settings: Settings) -> tuple[str, ...]:
-    """Return the declared requirements of a release's source; empty if it is unavailable."""
+    """Return the declared requirements of a release's source.
+
+    The result is empty if the source is unavailable.
+    """
     try:
         recipe = source.of_release(link, settings)
         inputs = f"{recipe.sha256} stated-2"
@@ -830,9 +846,10 @@ def _requirements(recipe: Recipe, settings: Settings) -> tuple[str, ...]:
 
 
 def of_framework(target: Target) -> tuple[File, ...]:
-    """Return a target's framework wheels and the wheels that they require; empty if none.
+    """Return a target's framework wheels and the wheels that they require.
 
-    The result includes numpy, which extensions often need without declaring it.
+    The result is empty if the target has no framework. Otherwise, it includes numpy, which
+    extensions often need without declaring it.
     """
     wheels = {file.name: file for file in target.of_kind("wheel") if file.recipe is None}
     todo = [name for name in wheels if frameworks.of_name(name) or name == "numpy"]
@@ -861,7 +878,7 @@ def as_source(file: File) -> File:
 
 
 def bundled_sources(target: Target) -> tuple[File, ...]:
-    """Return the files with which a machine without a network can rebuild a target's packages."""
+    """Return the files that a machine without a network needs to rebuild a target's packages."""
     return (*target.build_files, *(as_source(file) for file in target.files if file.is_built))
 
 
@@ -898,7 +915,7 @@ def fetch(
 
 
 def build_sources(target: Target, settings: Settings, progress: Progress) -> Target:
-    """Return a target for this machine's platform with built wheels in place of its sources."""
+    """Return a target for this machine's platform, with its sources replaced by built wheels."""
     builder = WheelBuilder(settings, progress.note)
     built = []
     for file in target.files:
@@ -925,7 +942,7 @@ def builders(file: File, target: Target) -> tuple[File, ...]:
 def _built(file: File, target: Target, builder: WheelBuilder) -> Wheel:
     """Return the wheel built from a locked source with the lock's build requirements.
 
-    Raise `BuildError` if it can be built only on a machine of another platform.
+    Raise `BuildError` if the wheel can be built only on another platform.
     """
     needs = builders(file, target)
     assert file.recipe is not None, "it is built"
