@@ -1,6 +1,7 @@
-"""The table of backends and what each one makes, so that no other module compares names.
+"""Table of backends and what each one makes, so that other modules do not compare names.
 
-A new backend needs a row in this table and a module in `builds/backends/` with its `prepare`.
+A new backend needs a row in this table and a module in `builds/backends/` with a `prepare`
+function.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     name: types.Backend
     makes: Literal["image", "prefix"]
-    """`image`: an image for a container engine. `prefix`: a folder on this machine, whose
-    environment uses the machine's C library, drivers and operating system."""
+    """Either `image`, an image for a container engine, or `prefix`, a folder on this machine. An
+    environment in a folder uses the machine's C library, drivers and operating system."""
     automatic: bool = True
-    """Whether the backend may be used without being requested. conda may not be, unless it is a
-    profile's only backend: it needs its own lock, and envbuilder ships none."""
+    """Whether the backend may be used without being requested. This is false for conda, which needs
+    its own lock, and envbuilder ships no such lock. Nevertheless, conda is used if it is a
+    profile's only backend."""
 
 
 _TABLE = (
@@ -32,7 +34,7 @@ _TABLE = (
 BACKENDS = {backend.name: backend for backend in _TABLE}
 """The backends by name, in order of preference."""
 IMAGE: types.Backend = "docker"
-"""The backend to use if an image is requested without naming a backend."""
+"""The backend to use if an image is requested without specifying a backend."""
 EXTERNAL: types.Backend = "venv"
 """The backend whose requirements apply to an interpreter that envbuilder did not build."""
 
@@ -43,10 +45,7 @@ def makes_image(name: str) -> bool:
 
 
 def automatic(names: tuple[types.Backend, ...]) -> tuple[types.Backend, ...]:
-    """Return the backends of a profile that may be used without being requested.
-
-    If there are none, return all of them.
-    """
+    """Return the backends that may be used without being requested, or all if there are none."""
     return tuple(name for name in names if BACKENDS[name].automatic) or names
 
 

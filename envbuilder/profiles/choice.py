@@ -33,7 +33,7 @@ _REASONS = 3
 class Chosen(Struct, frozen=True, kw_only=True):
     """A profile chosen for a host, with the reason.
 
-    `judged` is the profile's fit with each backend. It is empty if the fit was not judged.
+    `judged` contains the profile's fit with each backend. It is empty if the fit was not judged.
     """
 
     profile: Profile
@@ -42,13 +42,13 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The profile to use on a host, or None, with the reason and the fit of every profile."""
+    """The profile to use on a host, if any, with the reason and the fit of every profile."""
 
     profile: str | None
     reason: str
     fits: tuple[Fit, ...]
     judged: Mapping[str, tuple[BackendFit, ...]]
-    """For each profile, its fit with each backend."""
+    """The fit of each profile with each backend, by profile name."""
 
 
 def choose(
@@ -56,8 +56,8 @@ def choose(
 ) -> Chosen:
     """Return the profile set in the configuration, or else the one that fits the host best.
 
-    `backend`, if given, is the only backend to consider. Raises `HostError` if no profile fits,
-    `InvalidError` if the only profile that would fit is not locked.
+    If `backend` is given, only this backend is considered. Raise `HostError` if no profile fits,
+    and `InvalidError` if the only profile that would fit is not locked.
     """
     configured = settings.configuration.profile
     if configured:
@@ -89,7 +89,10 @@ def choose(
 
 
 def fitting(library: Library, host: Host, *, backend: str | None = None) -> str | None:
-    """Return the profile that fits the host best if all locks are usable; None if none fits."""
+    """Return the name of the best profile for the host, assuming that all locks are usable.
+
+    Return None if no profile fits.
+    """
     candidates = library.candidates()
     locks = library.locks(candidates).items()
     usable = {name: replace(lock, state="claimed") for name, lock in locks if lock}
@@ -106,9 +109,9 @@ def require_host(
     locked: bool = True,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return how a profile fits this host. Raise `HostError` if the host cannot run the profile.
+    """Return the fit of a profile on this host. Raise `HostError` if it cannot run the profile.
 
-    The error's hint names another profile that fits; other profiles are read only for this hint.
+    The error's hint names another profile that fits. Other profiles are read only for this hint.
     `locked` means that the wheels from the profile's lock will be used. `judged` is the result of
     `fit.judge_backends` for this lock, if the caller already has it.
     """
@@ -144,18 +147,18 @@ def choose_best(
     locks: Locks,
     backend: str | None = None,
 ) -> Choice:
-    """Return the profile to use on a host, given profiles with the same framework.
+    """Return the best of several profiles for a host. All profiles have the same framework.
 
     An accelerator that fits takes precedence over the CPU. The order of profiles is cuda, rocm,
-    xpu, mps (jax-cuda and so on for another framework), cuda-legacy, then the user's own profiles
-    by accelerator and name. Of two profiles for the same accelerator, the one that uses all GPUs
-    takes precedence. On the CPU, `cpu` is chosen: zendnn speeds up inference only, and the reason
-    mentions it if it fits.
+    xpu, mps (or jax-cuda and so on for another framework), cuda-legacy, then the user's own
+    profiles by accelerator and name. Of two profiles for the same accelerator, the one that uses
+    all GPUs takes precedence. On the CPU, `cpu` is chosen, because zendnn speeds up only inference.
+    If zendnn fits, the reason mentions it.
 
-    Profiles that fit take precedence over profiles that fit with warnings. `cpu` is therefore
+    Profiles that fit take precedence over profiles that fit with warnings. Therefore, `cpu` is
     chosen if an accelerator could not be confirmed, and the reason says so. If no profile is
     certain to fit, profiles that lack only a container engine come first, then the CPU. Opt-in
-    profiles are never chosen, nor are profiles without a usable lock in `locks`.
+    profiles and profiles without a usable lock in `locks` are never chosen.
     """
     ordered = sorted((p for p in profiles if not p.opt_in), key=_rank)
     judged = {}
@@ -188,7 +191,7 @@ def choose_best(
 
 
 def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterator[Profile]:
-    """Yield the usual profile for each kind of GPU on this host that no profile fits."""
+    """Yield the usual profile for each kind of GPU on this host for which no profile fits."""
     fitting = {f.profile for f in choice.fits if f.verdict == "fits"}
     for row in filter(None, map(of_vendor, dict.fromkeys(gpu.vendor for gpu in host.gpus))):
         usual = [p for p in profiles if p.accelerator == row.name and not p.opt_in]
@@ -197,7 +200,11 @@ def unserved(profiles: Sequence[Profile], host: Host, choice: Choice) -> Iterato
 
 
 def workarounds(choice: Choice) -> tuple[str, ...]:
-    """Return how to make the chosen profile work, or which better profiles lack only an engine."""
+    """Return workarounds for the chosen profile or for better profiles.
+
+    These are ways to make the chosen profile work or, if it works, to use better profiles that lack
+    only a container engine.
+    """
     better = []
     for candidate in choice.fits:
         if candidate.profile == choice.profile:
@@ -210,7 +217,7 @@ def workarounds(choice: Choice) -> tuple[str, ...]:
 
 
 def _require_lock(fit: Fit, lock: Lock | None) -> Fit:
-    """Return the fit of a profile, with its verdict changed to `no` if there is no usable lock."""
+    """Return the fit of a profile, with the verdict `no` if there is no usable lock."""
     if lock is not None and lock.state != "unlocked":
         return fit
     reasons = [f"it has no lock: run `envbuilder lock --profile {fit.profile}`"]
@@ -276,8 +283,7 @@ def grouped(fits: Iterable[Fit]) -> list[list[Fit]]:
 def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> list[str]:
     """Return the main obstacle for each GPU vendor on this host.
 
-    For each vendor, take the profile with the fewest reasons against it; the first of those reasons
-    is the main obstacle.
+    This is the first reason against the vendor's profile that has the fewest reasons against it.
     """
     reasons = []
     for vendor in dict.fromkeys(gpu.vendor for gpu in host.gpus):
@@ -291,7 +297,7 @@ def _obstacles(ordered: Sequence[Profile], fits: dict[str, Fit], host: Host) -> 
 
 
 def _instead(profile: Profile, host: Host, locks: Locks, others: Sequence[Profile]) -> Hint:
-    """Return a hint that names another profile to use.
+    """Return a hint that suggests another profile.
 
     If that profile uses the CPU instead of a GPU, the hint says so.
     """

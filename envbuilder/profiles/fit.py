@@ -1,9 +1,9 @@
 """Decide whether a profile fits a host, with which backend, and why.
 
-The functions are pure: they take data and return sentences that state the facts. All commands use
-them, so that they agree. Anything unknown is at best a warning: a driver that could not be read, a
-GPU that no table lists, or a device node with unknown permissions. An image is also a warning if no
-container engine responds.
+The functions have no side effects: they take data and return sentences that state the facts. All
+commands use them, so that their results agree. Anything unknown is at best a warning: a driver that
+could not be read, a GPU that no table lists, or a device node with unknown permissions. It is also
+a warning if an image is needed and no container engine responds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from envbuilder.profiles.profile import Profile
 
     Offers = Iterable[tuple[releases.Chosen, str]]
-    """A profile's releases, newest first. Each comes with the reason why the project cannot use it,
-    or with "" if the project can."""
+    """A profile's releases, newest first. Each release comes with the reason why the project cannot
+    use it, or with an empty string if the project can use it."""
 
 _NONE: Packages = {}
 Verdict = Literal["fits", "warnings", "no"]
@@ -55,10 +55,10 @@ VERDICTS: dict[Level, Verdict] = {
 }
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _NEWEST_DRIVER = "9999"
-"""A version newer than any driver, used to find out whether a newer driver would help."""
+"""Version that is newer than that of any driver, used to check whether a newer driver would
+help."""
 OF_RELEASE = frozenset({"kernels", "kernels-ptx", "kernels-partly", "driver-old"})
-"""Codes of findings that concern a framework's build. Another release of the framework may not have
-these problems."""
+"""Codes of findings about a framework's build. Another release may not have these problems."""
 
 
 class BackendFit(Struct, frozen=True, kw_only=True):
@@ -94,11 +94,11 @@ class BackendFit(Struct, frozen=True, kw_only=True):
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """The verdict on whether a profile fits a host, with one sentence for each reason.
+    """Verdict on whether a profile fits a host, with one sentence for each reason.
 
     The verdict is `warnings` if no obstacle is known but something could not be confirmed, or if
-    the container engine that its images need does not respond. `impossible` is true if the profile
-    cannot even be built on this host.
+    its images need a container engine and none responds. `impossible` is true if the profile cannot
+    even be built on this host.
     """
 
     profile: str
@@ -110,9 +110,10 @@ class Fit(Struct, frozen=True, kw_only=True):
     lacks_engine: bool = False
     """Whether a responding container engine is the only thing missing."""
     environment: dict[str, str] = {}
-    """Variables that hide unusable GPUs. Commands that run the profile here set them."""
+    """Environment variables that hide unusable GPUs. Commands that run the profile on this host set
+    them."""
     workaround: str = field(default="", name="way_out")
-    """How to use the profile here if it does not work natively, in one or two sentences."""
+    """How to use the profile on this host if it does not work natively, in one or two sentences."""
 
 
 def judge_backends(
@@ -120,8 +121,7 @@ def judge_backends(
 ) -> tuple[BackendFit, ...]:
     """Return the fit of each backend that may be used without being requested, best first.
 
-    The result includes conda only if the profile has no other backend, because conda needs its own
-    lock.
+    conda is included only if the profile has no other backend, because conda needs its own lock.
     """
     fits = []
     for name in backends.automatic(profile.backends):
@@ -141,11 +141,11 @@ def judge(
     building: bool = False,
     judged: Sequence[BackendFit] = (),
 ) -> Fit:
-    """Return how a profile and its locked files fit a host, with one backend or the best one.
+    """Return the fit of a profile and its locked files on a host.
 
     If `backend` is None, the best backend is judged. With `building`, check only whether the
     profile can be built here: anything that merely keeps it from running becomes a warning.
-    `judged` is the result of `judge_backends`, if the caller has it.
+    `judged` is the result of `judge_backends`, if the caller already has it.
     """
     every = tuple(judged) or judge_backends(profile, host, lock)
     chosen = every[0]
@@ -182,7 +182,7 @@ def judge(
 
 
 def hidden_gpus(findings: Sequence[Finding]) -> dict[str, str]:
-    """Return the variables that hide the GPUs that the findings exclude."""
+    """Return the environment variables that hide the GPUs excluded by the findings."""
     variables: dict[str, str] = {}
     for finding in findings:
         variables |= finding.variables
@@ -203,9 +203,10 @@ def _sentences(findings: Sequence[Finding], levels: Sequence[Level]) -> tuple[st
 
 
 def only_image(every: tuple[BackendFit, ...]) -> str:
-    """Return the reason why the profile works only in an image here, or "" if that is not the case.
+    """Return the reason why a profile works only in an image on this host.
 
-    The text is meant to follow "image only: ".
+    Return an empty string if the profile also works natively, or does not work at all. The text is
+    meant to follow "image only: ".
     """
     if pair := _image_instead(every):
         return "; ".join(dict.fromkeys(map(_short, pair[1].decisive)))
@@ -215,7 +216,7 @@ def only_image(every: tuple[BackendFit, ...]) -> str:
 def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> str:
     """Return how to use a profile that works only in an image here, in one or two sentences.
 
-    Return "" if the profile works natively, or does not work at all.
+    Return an empty string if the profile works natively, or does not work at all.
     """
     if (pair := _image_instead(every)) is None:
         return ""
@@ -232,7 +233,7 @@ def _workaround(profile: Profile, host: Host, every: tuple[BackendFit, ...]) -> 
 
 
 def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFit] | None:
-    """Return the image's fit and the native fit if only the image works, otherwise None."""
+    """Return the fit of the image and the native fit if only the image works; otherwise None."""
     image = best_of(every, images=True)
     native = best_of(every, images=False)
     if image and native and image.works and not native.works:
@@ -241,7 +242,7 @@ def _image_instead(every: tuple[BackendFit, ...]) -> tuple[BackendFit, BackendFi
 
 
 def best_of(every: Sequence[BackendFit], *, images: bool) -> BackendFit | None:
-    """Return the best fit among the backends that make images, or among the native ones.
+    """Return the best fit among the backends that make images, or among the native backends.
 
     Return None if there is no such backend.
     """
@@ -266,7 +267,7 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Return all findings about a profile with one backend on a host.
 
-    `packages` is the device code in the profile's packages, as far as it has been read.
+    `packages` describes the device code in the profile's packages, as far as it has been read.
     """
     image = backends.makes_image(backend)
     platform = docker_platform(host) if image else host.platform
@@ -282,7 +283,7 @@ def findings(
 
 
 def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level], ...]:
-    """Return the builds of a profile's framework for its accelerator on this host, newest first.
+    """Return the framework builds for a profile's accelerator on this host, newest first.
 
     Each build comes with the most severe level of the findings about the GPU, the driver, macOS and
     the CPU flags. The level `note` means that the build fits.
@@ -294,9 +295,9 @@ def serving(profile: Profile, host: Host) -> tuple[tuple[releases.Build, Level],
 def rated(
     framework: types.Framework, row: Accelerator, host: Host, flags: Sequence[Finding] = ()
 ) -> tuple[tuple[releases.Build, Level], ...]:
-    """Return a framework's builds for an accelerator with their levels, like `serving`.
+    """Return a framework's builds for an accelerator with their levels, as `serving` does.
 
-    `flags` are the findings about the CPU's flags.
+    `flags` are the findings about CPU flags.
     """
     platform = _platform_of_framework(host)
     result = []
@@ -316,11 +317,12 @@ def of_build(row: Accelerator, host: Host, required: Needs) -> list[Finding]:
 
 
 def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offers) -> str:
-    """Return a sentence that names a release that would work better, and says how to get it.
+    """Return a sentence that suggests a release that works better, and says how to get it.
 
     `offers` are the profile's releases, newest first, each with the reason why the project cannot
-    use it, or "". If no release works on the host, the sentence names the oldest sufficient driver.
-    Return "" if no release is better than the locked one, or if the locked release is unknown.
+    use it, or an empty string. If no release works on the host, the sentence names the oldest
+    sufficient driver. Return an empty string if no release is better than the locked one, or if the
+    locked release is unknown.
     """
     limits = {}
     usual = set[releases.Build]()
@@ -341,11 +343,11 @@ def other_release(profile: Profile, host: Host, lock: Lock | None, offers: Offer
     present = age.get(current.release if current else profile.release or "", -1)
 
     def cost(build: releases.Build) -> tuple[int, ...]:
-        """Return a sort key that puts allowed builds before builds that the project rules out.
+        """Return a sort key that puts the best builds first.
 
-        Allowed builds are sorted with the profile's own first, then the present release, then newer
-        releases. Among the others, the nearest release comes first, and a newer release before an
-        older one.
+        Allowed builds come before builds that the project rules out. Among the allowed builds, the
+        profile's own come first, then builds of the present release, then builds of newer releases.
+        Among the others, the nearest release comes first, and a newer release before an older one.
         """
         rank = age[build.release]
         if limits[build.release]:
@@ -384,8 +386,8 @@ def _best(
 ) -> tuple[Level, list[releases.Build]]:
     """Return the best level among the builds of the given releases, and the builds that reach it.
 
-    The builds are ordered newest first. Where the tables list kernels, builds with unknown kernels
-    are skipped: they may or may not work, and advice needs a source.
+    The builds are ordered newest first. If the tables list kernels for the accelerator, builds with
+    unknown kernels are skipped, because they may not work and advice needs a source.
     """
     has_kernels = ACCELERATORS[profile.accelerator].states_kernels
     rated = {
@@ -398,10 +400,10 @@ def _best(
 
 
 def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> str:
-    """Return a sentence naming the oldest driver with which a release works.
+    """Return a sentence that names the oldest driver with which a release works.
 
-    Releases that the project allows are preferred. Return "" if a newer driver alone would not
-    help.
+    Releases that the project allows are preferred. Return an empty string if a newer driver alone
+    would not help.
     """
     gpus = tuple(replace(gpu, driver_version=_NEWEST_DRIVER) for gpu in host.gpus)
     level, works = _best(profile, replace(host, gpus=gpus), limits)
@@ -419,7 +421,8 @@ def _oldest_driver(profile: Profile, host: Host, limits: Mapping[str, str]) -> s
 def _platform_of_framework(host: Host) -> types.Platform | None:
     """Return the platform of the framework builds that can use this host's accelerator.
 
-    On a Mac this is macOS; on other hosts it is the platform of containers, which can use the GPU.
+    On a Mac, this is macOS. On other hosts, it is the platform of containers, which can use the
+    GPU.
     """
     if host.os == "macos":
         return host.platform
@@ -429,7 +432,7 @@ def _platform_of_framework(host: Host) -> types.Platform | None:
 def missing_engine(host: Host) -> list[Finding]:
     """Return a finding that images cannot run because no container engine responds.
 
-    The list is empty if an engine responds.
+    Return an empty list if an engine responds.
     """
     engines = host.containers.engines
     if host.containers.has_engine:
@@ -469,7 +472,7 @@ def docker_platform(host: Host) -> types.Platform | None:
 
 
 def _system(required: Needs, host: Host) -> list[Finding]:
-    """Return the findings about what a native environment needs from the operating system."""
+    """Return the findings about the operating system's support for a native environment."""
     if host.os == "macos":
         return _at_least("macOS", host.os_version, required.macos)
     if host.os != "linux" or not required.glibc:
@@ -511,7 +514,10 @@ def _translation(host: Host, backend: str) -> list[Finding]:
 
 
 def _cpu_flags(profile: Profile, host: Host) -> list[Finding]:
-    """Return findings about missing CPU flags that are required, or else that are desirable."""
+    """Return findings about missing CPU flags that are required.
+
+    If no required flags are missing, return findings about missing desirable flags.
+    """
     requires = profile.requires
     missing = _missing_flags(profile, host, requires.cpu_flags, "no")
     desirable = _missing_flags(profile, host, requires.cpu_flags_wanted, "warning")

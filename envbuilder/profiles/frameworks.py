@@ -1,7 +1,7 @@
 """The table of frameworks that profiles can use. The payload has its own table.
 
-The hardware determines the build of a framework; the project chooses its release. The rows contain
-all differences between frameworks, except those in the payload.
+The hardware determines the build of a framework, and the project chooses its release. All
+differences between frameworks are in the rows of this table, except for those in the payload.
 """
 
 from __future__ import annotations
@@ -19,37 +19,36 @@ DEFAULT: types.Framework = "torch"
 
 
 _BUILD_EXTRA = r"(and-)?(cpu|cuda|metal|oneapi|rocm|tpu|xpu|minimum-jaxlib)[a-z0-9-]*"
-"""Pattern for normalised extras that select a framework's build for a kind of hardware."""
+"""Pattern for normalized extras that select a framework's build for a kind of hardware."""
 
 
 class Framework(Struct, frozen=True, kw_only=True):
-    """A framework with its distributions and conda packages, by their normalised names."""
+    """A framework with its distributions and conda packages, all by their normalized names."""
 
     title: str
     names: frozenset[str]
-    """The distributions that are the framework itself. A profile pins one of them."""
+    """The distributions that provide the framework itself. A profile pins one of them."""
     parts: frozenset[str] = frozenset()
-    """Other distributions that belong to the framework's builds. An environment contains only those
-    of its profile."""
+    """Other distributions that belong to the framework's builds. An environment contains only the
+    parts of its profile's build."""
     companions: frozenset[str] = frozenset()
-    """Distributions that have a build for each kind of hardware, and that a project may list as
-    well."""
+    """Distributions that have a build for each kind of hardware and that a project may also
+    list."""
     libraries: str
-    """Pattern for the runtime libraries whose exact versions the framework's builds require."""
+    """Pattern for the runtime libraries that the framework's builds require in exact versions."""
     kernel_compilers: dict[str, frozenset[str]] = {}
-    """For each accelerator, the names of the framework's kernel compiler for it."""
+    """The names of the framework's kernel compiler for each accelerator."""
     used_by: str = ""
-    """Pattern for distributions that only projects with this framework use."""
+    """Pattern for distributions that are used only with this framework."""
     conda: dict[str, str]
-    """For each of the framework's conda packages, its name on PyPI."""
+    """The PyPI name of each of the framework's conda packages."""
     conda_cores: frozenset[str] = frozenset()
-    """Conda packages that contain the framework's code, but that projects do not list themselves.
-    """
+    """Conda packages that contain the framework's code, but that projects do not list directly."""
     conda_libraries: str
-    """Pattern for conda packages that select a build of the framework or contain libraries that are
-    part of its wheels."""
+    """Pattern for conda packages that select a build of the framework or that contain libraries
+    which are part of the framework's wheels."""
     extensions: dict[str, str] = {}
-    """For each value of `expects.extension`, the distribution that provides the extension."""
+    """The distribution that provides each extension, by the value of `expects.extension`."""
     index_hosts: tuple[str, ...] = ()
     """Hosts of indexes that contain only the framework's builds."""
 
@@ -61,8 +60,8 @@ class Framework(Struct, frozen=True, kw_only=True):
     def foreign(self, accelerator: types.Accelerator) -> frozenset[str]:
         """Return the names that the framework's kernel compiler has on other hardware.
 
-        Those packages install the same modules as the compiler for this hardware, which the
-        framework's builds require.
+        The packages with these names install the same modules as the compiler for this hardware,
+        which the framework's builds require.
         """
         here = self.kernel_compilers.get(accelerator, frozenset())
         return frozenset().union(*self.kernel_compilers.values()) - here
@@ -168,7 +167,10 @@ def first_profile(framework: types.Framework, accelerator: types.Accelerator) ->
 
 
 def of_build(name: str) -> Framework | None:
-    """Return the framework to whose builds a (normalised) distribution belongs, or None."""
+    """Return the framework to whose builds a distribution belongs; None if there is none.
+
+    `name` must be normalized.
+    """
     for row in FRAMEWORKS.values():
         if name in row.builds:
             return row
@@ -176,7 +178,7 @@ def of_build(name: str) -> Framework | None:
 
 
 def of_conda(name: str) -> str | None:
-    """Return the name on PyPI for a framework's conda package, or None for other packages."""
+    """Return the PyPI name of a framework's conda package, or None for any other package."""
     for row in FRAMEWORKS.values():
         if name in row.conda:
             return row.conda[name]
@@ -184,7 +186,10 @@ def of_conda(name: str) -> str | None:
 
 
 def of_name(name: str) -> types.Framework | None:
-    """Return the framework that a (normalised) distribution is, or None if it is not one."""
+    """Return the framework that a distribution provides, or None for any other distribution.
+
+    `name` must be normalized.
+    """
     for key, row in FRAMEWORKS.items():
         if name in row.names:
             return key
@@ -192,9 +197,9 @@ def of_name(name: str) -> types.Framework | None:
 
 
 def of_user(name: str) -> types.Framework | None:
-    """Return the framework to which a (normalised) distribution belongs, or that it uses.
+    """Return the framework that a distribution belongs to or uses; None if there is none.
 
-    Return None if there is none.
+    `name` must be normalized.
     """
     for key, row in FRAMEWORKS.items():
         if name in row.builds or (row.used_by and re.fullmatch(row.used_by, name)):
@@ -203,19 +208,23 @@ def of_user(name: str) -> types.Framework | None:
 
 
 def is_build_extra(extra: str) -> bool:
-    """Return whether a (normalised) extra selects a framework's build for a kind of hardware."""
+    """Return whether a normalized extra selects a framework's build for a kind of hardware."""
     return bool(re.fullmatch(_BUILD_EXTRA, extra))
 
 
 def is_runtime(name: str) -> bool:
-    """Return whether a (normalised) distribution is a runtime library of any framework."""
+    """Return whether a distribution is a runtime library of any framework.
+
+    `name` must be normalized.
+    """
     return any(row.is_library(name) for row in FRAMEWORKS.values())
 
 
 def cuda_of(name: str) -> str:
-    """Return the CUDA major version in a build's name or a distribution's normalised name.
+    """Return the CUDA major version in the name of a build or of a normalized distribution.
 
-    Return "" if the name contains none, or if the distribution belongs to a framework's own build.
+    Return an empty string if the name contains none, or if the distribution belongs to a
+    framework's own build.
     """
     version = re.fullmatch(r"(?:.+-)?cu(?:da)?(1\d)\d?x?(?:-.+)?", name)
     return version[1] if version and not (of_build(name) or is_runtime(name)) else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OtherFrameworkError(InvalidError):
-    """The profile's framework differs from the project's."""
+    """Error raised if the profile's framework differs from the project's."""
 
 
 class Variants(Protocol):
@@ -32,13 +32,16 @@ class Variants(Protocol):
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework and the reason for it, which is "" for the default framework."""
+        """The project's framework and the reason for it. The reason is empty for the default."""
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
         """Return the names of the profiles to choose from."""
 
     def offers(self, name: str) -> fit.Offers:
-        """Return a profile's releases, each with the reason why the project cannot use it."""
+        """Return a profile's releases, each with the reason why the project cannot use it.
+
+        The reason is empty if the project can use the release.
+        """
 
     def alias_of(self, name: str) -> str:
         """Return the profile that a hardware name stands for, for example `jax-cuda` for `cuda`."""
@@ -47,10 +50,10 @@ class Variants(Protocol):
         """Return a profile without the project's changes."""
 
     def of(self, profile: Profile) -> Profile:
-        """Return the project's variant of a profile. Raises `InvalidError` if it has none."""
+        """Return the project's variant of a profile. Raise `InvalidError` if there is none."""
 
     def lock_path(self, name: str) -> Path:
-        """Return the path at which a variant's lock belongs, whether or not the file exists."""
+        """Return the path of a variant's lock, whether or not the file exists."""
 
 
 class Library:
@@ -62,10 +65,10 @@ class Library:
         trusted: Sequence[str] | None = None,
         variants: Variants | None = None,
     ) -> None:
-        """Create a library; nothing is read yet.
+        """Create a library without reading anything.
 
-        If `trusted` is given, each lock must be signed by one of these keys before it is used. If
-        it is None, no signature is needed.
+        If `trusted` is given, each lock must be signed with one of these keys before it is used. If
+        `trusted` is None, no signature is needed.
         """
         self.folders = tuple(folders)
         self.trusted = trusted
@@ -79,7 +82,7 @@ class Library:
         """Notes for the user about locks that `usable_lock` returned."""
 
     def profile(self, name: str) -> Profile:
-        """Return a profile. Raises `InvalidError` if it does not exist or is invalid."""
+        """Return a profile. Raise `InvalidError` if it does not exist or is invalid."""
         if name not in self._profiles:
             if self._variants:
                 self._profiles[name] = self._variants.of(self._variants.unadapted(name))
@@ -88,7 +91,7 @@ class Library:
         return self._profiles[name]
 
     def named(self, name: str) -> Profile:
-        """Return the profile that a user names, perhaps by the name of the hardware alone."""
+        """Return the profile with a given name, which may be the name of the hardware alone."""
         return self.profile(self._variants.alias_of(name) if self._variants else name)
 
     def names(self) -> tuple[str, ...]:
@@ -98,10 +101,10 @@ class Library:
         return names(self.folders)
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Return all profiles to choose from. Raises `InvalidError` if one is invalid.
+        """Return all profiles to choose from. Raise `InvalidError` if one of them is invalid.
 
-        In a project, profiles that cannot be combined with it are left out. If none can be
-        combined, an `InvalidError` is raised.
+        In a project, profiles that cannot be combined with the project are left out. If none can be
+        combined, raise `InvalidError`.
         """
         possible = []
         errors = []
@@ -118,15 +121,18 @@ class Library:
 
     @property
     def framework(self) -> tuple[types.Framework, str]:
-        """The framework for which to choose a profile, and the reason, "" for the default one."""
+        """The framework for which to choose a profile, and the reason for it.
+
+        The reason is empty for the default framework.
+        """
         if self._variants:
             return self._variants.framework
         return (DEFAULT, "")
 
     def candidates(self, framework: types.Framework | None = None) -> tuple[Profile, ...]:
-        """Return the profiles to choose from that have this framework, by default the project's.
+        """Return the profiles to choose from for a framework, by default the project's framework.
 
-        Raises `InvalidError` like `profiles`.
+        Raise `InvalidError` if a profile is invalid, as `profiles` does.
         """
         wanted = framework or self.framework[0]
         return tuple(profile for profile in self.profiles() if profile.framework == wanted)
@@ -134,8 +140,8 @@ class Library:
     def on_packages(self, name: str, python: str) -> str | None:
         """Return the name of a profile's variant whose base consists of locked Debian packages.
 
-        Return None if there is no such variant for this Python version. Profiles that cannot be
-        read are skipped.
+        Return None if there is no such variant for the given Python version. Profiles that cannot
+        be read are skipped.
         """
         for other in names(self.folders):
             with contextlib.suppress(InvalidError):
@@ -145,16 +151,17 @@ class Library:
         return None
 
     def lock_places(self, name: str) -> tuple[Path, ...]:
-        """Return the paths at which a profile's lock may be. The first file that exists is used."""
+        """Return the paths where a profile's lock may be. The first one that exists is used."""
         if self._variants:
             return (self._variants.lock_path(name),)
         return tuple(folder / "locks" / f"{name}.json" for folder in self.folders)
 
     def lock(self, name: str) -> Lock | None:
-        """Return a profile's lock for judging hosts, or None if there is no readable lock.
+        """Return the lock to use when judging hosts, or None if there is no readable lock.
 
-        If a project's variant has no readable lock, return the original profile's lock; if their
-        releases differ, return that lock without its files.
+        If a project's variant has no readable lock, return the original profile's lock. If the
+        release of the original profile differs from that of the variant, the returned lock has no
+        files.
         """
         lock = self._read(name)
         if self._variants and (lock is None or isinstance(lock, InvalidError)):
@@ -169,7 +176,10 @@ class Library:
         return lock
 
     def advice(self, profile: Profile, host: Host) -> str:
-        """Return a sentence about a release that would suit a host better, or "" if none would."""
+        """Return a sentence about a release that would suit a host better.
+
+        Return an empty string if there is no such release.
+        """
         from envbuilder.profiles import fit
 
         offers: fit.Offers = [(chosen, "") for chosen in profile.choices().values()]
@@ -178,13 +188,13 @@ class Library:
         return fit.other_release(profile, host, self.lock(profile.name), offers)
 
     def locks(self, chosen: Sequence[Profile]) -> dict[str, Lock | None]:
-        """Return the lock of each profile by name. A value is None if no readable lock exists."""
+        """Return each profile's lock by profile name; None for profiles without a readable lock."""
         return {profile.name: self.lock(profile.name) for profile in chosen}
 
     def usable_lock(self, profile: Profile) -> Lock:
         """Return a profile's lock after checking that it can be used.
 
-        Raises `InvalidError` if the lock is damaged, missing, stale or unlocked, and
+        Raise `InvalidError` if the lock is damaged, missing, stale or unlocked, and
         `SignatureError` if a required signature is missing or not accepted.
         """
         lock = self._read(profile.name)
@@ -209,7 +219,7 @@ class Library:
     def require_signature(self, path: Path, content: bytes) -> None:
         """Check a lock's signature, if one is required, and add it to `signed`.
 
-        Raises `SignatureError` if the signature is missing or not accepted.
+        Raise `SignatureError` if the signature is missing or not accepted.
         """
         if self.trusted is None:
             return
@@ -245,15 +255,15 @@ class ShadowedLock(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """A sentence that names the lock used instead and says how to return to the shipped one."""
+        """A sentence that names the lock in use and says how to return to the shipped lock."""
         return f"{self.instead} replaces the shipped lock, until you remove the file"
 
 
 def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, Lock] | None:
-    """Return the path and content of a profile's shipped lock, which is in the last folder.
+    """Return the path and content of the lock shipped for a profile.
 
-    Return None if there is no such lock, or if it does not match the profile. The user may have
-    replaced the profile.
+    Shipped locks are in the last of the folders. Return None if there is no such lock, or if it
+    does not match the profile, for example because the user has replaced the profile.
     """
     path = profile_lock.path_for(profile.name, folders[-1:])
     try:
@@ -266,7 +276,7 @@ def matching_shipped(profile: Profile, folders: Sequence[Path]) -> tuple[Path, L
 
 
 def hidden_lock(profile: Profile, folders: Sequence[Path]) -> ShadowedLock | None:
-    """Return a profile's shipped lock if another lock is used instead of it, otherwise None."""
+    """Return a profile's shipped lock if another lock is used instead; otherwise None."""
     instead = profile_lock.path_for(profile.name, folders)
     if instead is None or instead.is_relative_to(folders[-1]):
         return None
@@ -281,7 +291,7 @@ LOCK_TYPE = "urn:envbuilder:lock:v1"
 
 
 def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
-    """Return the first signature file found for a lock, or None."""
+    """Return the first signature file that exists for a lock; None if there is none."""
     for candidate in _signature_places(path, folders):
         if candidate.is_file():
             return candidate
@@ -289,9 +299,10 @@ def signature_of(path: Path, folders: Sequence[Path]) -> Path | None:
 
 
 def _signature_places(path: Path, folders: Sequence[Path]) -> list[Path]:
-    """Return where to look for a lock's signatures: next to the lock, then in the folders of locks.
+    """Return the paths where a lock's signature may be, in order of precedence.
 
-    A shipped lock cannot have a signature next to it.
+    The first path is next to the lock, and the others are in the folders that contain locks. A
+    shipped lock cannot have a signature next to it.
     """
     from envbuilder.core import signatures
 

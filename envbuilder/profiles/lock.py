@@ -1,9 +1,9 @@
 """Locks: one JSON file per profile that lists the exact files of its environments.
 
-A lock identifies each file by its sha256 and a symbolic source, never by a URL on a package index,
+A lock identifies each file by its SHA-256 and a symbolic source, never by a URL on a package index,
 so that the lock works with any mirror.
 
-The module is long because each key is described where it is read.
+The module is long because each key is described where it is defined.
 """
 
 # No annotations from __future__: msgspec would evaluate the text of each, at every start.
@@ -41,9 +41,10 @@ SECURITY = "debian-security"
 BUILT = "built"
 """Symbolic source: a wheel built from source. Its recipe describes the build."""
 DIRECT = "url"
-"""Symbolic source: a wheel that the project names by its URL. The URL is in its recipe."""
+"""Symbolic source: a wheel for which the project gives a URL. The URL is in its recipe."""
 PRUNED = "pruned"
-"""Symbolic source: a wheel from an index with some of its files removed. Its recipe lists them."""
+"""Symbolic source: a wheel from an index with some of its files removed. The removed files are
+listed in its recipe."""
 OF_NO_INDEX = frozenset({BUILT, DIRECT, PRUNED})
 _DEBIAN_SOURCES = frozenset({MAIN, SECURITY})
 
@@ -53,30 +54,30 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     kind: types.SourceKind
     location: types.SourceLocation
-    """The file name of an sdist or a wheel on the index, the URL of a repository, an archive or a
-    wheel, or a folder of the project. A wheel is used as it is, without a build."""
+    """The file name of an sdist or a wheel on the index; the URL of a repository, an archive or a
+    wheel; or a folder of the project. A wheel is used as it is, without a build."""
     sha256: types.Sha256
-    """The digest of the source file. For a repository or a folder, the digest covers its files in
-    sorted order."""
+    """The SHA-256 of the source file. For a repository or a folder, it covers all files in sorted
+    order."""
     commit: types.Commit = ""
     """The commit that `reference` named when the lock was made. It is kept until the package is
     upgraded."""
     reference: types.Reference = ""
-    """The branch, tag or commit that the project names. Empty: the default branch."""
+    """The branch, tag or commit that the project specifies. Empty for the default branch."""
     subdirectory: types.Subfolder = ""
-    """The folder to build, if it is not the top folder."""
+    """The folder to build, if it is not the top-level folder."""
     requires: tuple[types.Sha256, ...] = ()
-    """The sha256 of each wheel to install for the build. The wheels are among the target's
+    """The SHA-256 of each wheel to install for the build. These wheels are listed in the target's
     `build_files`."""
     with_framework: bool = False
-    """Whether the target's own wheels are installed for the build, too, because it imports the
-    framework."""
+    """Whether the target's own wheels are also installed for the build, because the build imports
+    the framework."""
     index: types.Source = "default"
-    """The index from which the original of a pruned wheel comes."""
+    """The index that offers the original of a pruned wheel."""
     without: tuple[types.FilePath, ...] = ()
     """Paths below site-packages to leave out, because another package installs the same files."""
     without_programs: tuple[types.FilePath, ...] = ()
-    """Programs in `bin` to leave out, because the package that the project lists provides them."""
+    """Programs in `bin` to leave out, because a package that the project lists provides them."""
     cuda_architectures: types.CudaArchitectures = ""
     """The GPUs for which to compile CUDA code, in the syntax of TORCH_CUDA_ARCH_LIST."""
 
@@ -97,21 +98,21 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     source: types.Source
     provenance: types.Provenance
     by: types.Sentence
-    """Where the hash was read, or which third-party lock file claims it."""
+    """Where the hash was found, or which third-party lock file contains it."""
     role: types.Role = ""
-    """`base` marks a package that is part of the base itself, rather than installed on top of it.
-    """
+    """`base` for a package that is part of the base itself, rather than installed on top of the
+    base."""
     size_about: types.FileSize | None = None
     """The approximate size in bytes, if no source states `size`. It is used only to estimate disk
     space and progress."""
     requires: tuple[types.Distribution, ...] = ()
-    """The packages of the same target that this package requires. Only locks of projects have it.
-    """
+    """The packages that this package requires, all from the same target. Set only in the locks of
+    projects."""
     recipe: Recipe | None = None
-    """How to build the wheel, if no index has it. A file of the kind `source` has not been built
-    yet: its `file` and `sha256` describe the source."""
+    """How to build the wheel, if no index offers it. A file of the kind `source` has not been built
+    yet, so its `file` and `sha256` describe the source."""
     unread: bool = False
-    """Whether `lock` could not read the list of files in the wheel, because its server does not
+    """Whether `lock` could not read the list of files in the wheel, because the server does not
     support partial downloads. Such a wheel was not compared with the target's other wheels. The
     same is true of every file whose hash is a `claim`."""
 
@@ -132,7 +133,7 @@ class File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def problem(files: Iterable[File]) -> str:
-    """Return the first problem with a target's files, or "" if there is none."""
+    """Return the first problem with a target's files; empty if there is none."""
     seen: set[tuple[str, str]] = set()
     for file in files:
         if wrong := (_deb(file) if file.kind == "deb" else _wheel(file)):
@@ -197,23 +198,24 @@ class LockedBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     python_path: types.AbsolutePath
     python_version: types.FullPythonVersion
     suite: types.DebianSuite = ""
-    """The Debian suite, if the base is a system made from the target's files with the role `base`
-    instead of a published image. `ref` is then the name that the build gives to the base."""
+    """The Debian suite, if the base is made from the target's files with the role `base` rather
+    than from a published image. In this case, `ref` is the name that the build gives to the
+    base."""
     unpacked: bool = False
-    """Whether the packages of such a base are only unpacked, without running their scripts."""
+    """Whether the Debian packages of the base are only unpacked, without running their scripts."""
 
     @property
     def gets_python(self) -> bool:
-        """Whether images add the interpreter of the target to the base."""
+        """Whether the target's interpreter is added to the base when images are built."""
         return self.python_path.startswith(f"{IMAGE_PYTHON}/")
 
     @property
     def epoch(self) -> int:
-        """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH).
+        """The timestamp of everything that a build writes (SOURCE_DATE_EPOCH), in seconds.
 
-        This is the date of the base. It is derived from existing keys, never from a clock, so that
-        older locks keep their digest. If the base has no date, it is the earliest date that ZIP
-        archives can store.
+        This is the date of the base, or the earliest date that ZIP archives can store if the base
+        has no date. The timestamp is derived from existing keys, never from a clock, so that older
+        locks keep their digest.
         """
         date = datetime.date.fromisoformat(self.date) if self.date else _EARLIEST
         return (date - datetime.date(1970, 1, 1)) // datetime.timedelta(seconds=1)
@@ -227,16 +229,16 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     base: LockedBase | None
     files: tuple[File, ...]
     interpreter: File | None = None
-    """A Python build that needs no installation, for machines and bases that lack this Python
+    """A Python build that needs no installation, for machines and base images without this Python
     version."""
     build_files: tuple[File, ...] = ()
     """Wheels that are installed only to build other packages from source."""
     system_packages: dict[types.DebianPackage, tuple[types.Distribution, ...]] = {}
-    """Debian packages that wheels need in an image, each with the wheels that need it. Packages
-    that the profile lists itself are not included."""
+    """Debian packages that are needed in an image, each with the wheels that need it. Packages that
+    the profile itself lists are not included."""
 
     def of_kind(self, kind: types.FileKind) -> tuple[File, ...]:
-        """Return the files of one kind that are installed onto the base, in the lock's order."""
+        """Return the files of one kind to install on top of the base, in the lock's order."""
         return tuple(f for f in self.files if f.kind == kind and not f.role)
 
     @property
@@ -251,35 +253,35 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def of_image(self) -> File | None:
-        """The interpreter that images add to the base, or None if they add none."""
+        """The interpreter that is added to the base in images, or None if none is added."""
         if self.base and self.base.gets_python:
             return self.interpreter
         return None
 
     def fetched(self, *, managed: bool) -> tuple[File, ...]:
-        """Return the files to download, including the interpreter if it is used.
+        """Return the files to download, including the interpreter if it is needed.
 
-        Images use the interpreter if their base needs it. With `managed`, every environment uses
-        it.
+        Images need the interpreter if their base lacks one. If `managed` is set, every environment
+        uses the interpreter from the lock.
         """
         needed = self.interpreter if managed else self.of_image
         return (*self.files, *([needed] if needed else []))
 
     @property
     def base_files(self) -> tuple[File, ...]:
-        """The Debian packages that make up the base. Empty if the base is an image."""
+        """The Debian packages that make up the base. Empty if the base is a published image."""
         return tuple(f for f in self.files if f.role == "base")
 
 
 _TREE = " │├└╰─▶×:"
-"""Characters with which resolvers draw trees."""
+"""Characters that resolvers use to draw trees."""
 _LONGEST_PROOF = 2000
-"""Maximum number of characters of a resolver's output that are kept."""
+"""Maximum number of characters of a resolver's output to keep."""
 _PROOF_WIDTH = 100
 
 
 class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The reason why something cannot be resolved, in parts of one line each for the lock file."""
+    """The reason why something cannot be resolved. Each part is a single line in the lock file."""
 
     text: types.Sentence
     target: types.Sentence = ""
@@ -291,17 +293,20 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
     @property
     def sentence(self) -> str:
-        """The sentence, preceded by its target if there is one."""
+        """The sentence, preceded by the target if there is one."""
         return f"{self.target}: {self.text}" if self.target else self.text
 
     def __str__(self) -> str:
-        """Return the whole reason as one line, for JSON."""
+        """Return the whole reason as a single line, for use in JSON."""
         if self.proof:
             return f"{self.sentence}. Proof: {self.proof}"
         return " • ".join([f"{self.sentence}:", *self.items]) if self.items else self.sentence
 
     def printed(self, width: int = _PROOF_WIDTH) -> str:
-        """Format the reason for people: the sentence, then the items or the proof on new lines."""
+        """Format the reason for display.
+
+        The sentence comes first, followed by the items or the proof on new lines.
+        """
         lines = [wrapped(item, width, "    ", "      ") for item in self.items]
         if self.proof:
             lines = [wrapped(self.proof, width, "    ", "    ")]
@@ -309,7 +314,7 @@ class Reason(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
 
 
 def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
-    """Return a reason made from untrusted text. `proof` is a resolver's output."""
+    """Create a reason from untrusted text. `proof` is a resolver's output."""
     words = " ".join(line.strip(_TREE).removeprefix("cause: ") for line in proof.splitlines())
     return Reason(
         text=one_line(text),
@@ -319,20 +324,24 @@ def reason(text: str, items: Iterable[str] = (), proof: str = "") -> Reason:
 
 
 class Decided(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The framework release and Python chosen for a project on one profile, with the reasons."""
+    """The framework release and Python version chosen for a project on one profile.
+
+    The reasons for the choice are included.
+    """
 
     release: types.FrameworkVersion
     python: types.PythonVersion
     limits: tuple[types.Sentence, ...] = ()
-    """The project's limits on the framework, Python and the date, sorted, such as "torch>=2.1"."""
+    """The project's limits on the framework, the Python version and the date, sorted, such as
+    "torch>=2.1"."""
     as_of: types.Date | None = None
-    """The last day of package releases to consider. It is never before the day of the framework
-    release."""
+    """The last day of package releases to consider. It is never earlier than the day of the
+    framework release."""
     packages: types.Sha256 | Literal[""] = ""
-    """The digest of all requirements, if packages needed this release or Python version. Otherwise
+    """The digest of all requirements if packages need this release or Python version. Otherwise
     empty."""
     why: types.Sentence = ""
-    """Why the release differs from that of the project's other profiles."""
+    """The reason why the release differs from that of the project's other profiles."""
     files: dict[ProjectPath, types.Sha256] = {}
     """The files that were read, each with its digest."""
     left_out: tuple[types.Sentence, ...] = ()
@@ -348,23 +357,24 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """The digest of everything in the profile that affects resolution."""
     state: types.LockState
     reason: types.Sentence
-    """Which hashes are only claimed by third parties. Empty if there are none."""
+    """A sentence that says which hashes are only claimed by third parties. Empty if there are
+    none."""
     tools: dict[types.Platform, File]
-    """Platform on which envbuilder runs → the uv for it. Each uv can install wheels for any target.
-    """
+    """The uv executable for each platform on which envbuilder runs. Each of them can install wheels
+    for any target."""
     targets: tuple[Target, ...]
     decision: Decided | None = None
-    """In a project's lock, the chosen release and Python version, if the profile has several
+    """The chosen release and Python version. Set in a project's lock if the profile has several
     builds."""
     obstacle: Reason | None = None
-    """Why the profile could not be locked. Null unless the state is `unlocked`."""
+    """The reason why the profile could not be locked. Null unless the state is `unlocked`."""
     missing: dict[str, Reason] = {}
     """Targets of a project that cannot be resolved, such as "linux/arm64 3.12", each with the
     reason. The lock can be used for the other targets."""
 
     @property
     def why(self) -> str:
-        """Why the state is not `locked`, in one line. Empty if it is."""
+        """The reason why the state is not `locked`, in one line. Empty if the state is `locked`."""
         return str(self.obstacle or self.reason)
 
     @property
@@ -376,9 +386,9 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
         return tuple(result)
 
     def tool(self, platform: types.Platform | None) -> File:
-        """Return the locked uv that runs on a platform.
+        """Return the locked uv for a platform.
 
-        Raises `ToolError` if no lock can contain uv for the platform, and `InvalidError` if only
+        Raise `ToolError` if no lock can contain uv for the platform, and `InvalidError` if only
         this lock lacks it.
         """
         if platform is None:
@@ -396,7 +406,7 @@ class Lock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def inputs_digest(profile: Profile) -> str:
-    """Return the sha256 of the parts of a profile that affect resolution."""
+    """Return the SHA-256 of the parts of a profile that affect resolution."""
     has_debs = profile.system_packages or profile.debian_base
     decides: dict[str, Any] = {
         "requirements": profile.requirements,
@@ -423,7 +433,7 @@ def inputs_digest(profile: Profile) -> str:
 
 
 def changed(profile: Profile, lock: Lock) -> str:
-    """Return the name of an input that changed since the lock was made, or "" if none did.
+    """Return the name of an input that changed after the lock was made; empty if none did.
 
     The name is "the profile", or the location of a source.
     """
@@ -438,7 +448,7 @@ def changed(profile: Profile, lock: Lock) -> str:
 
 
 def lock_digest(lock: Struct) -> str:
-    """Return the sha256 of a lock of any kind, ignoring interpreters that no image uses."""
+    """Return the SHA-256 of a lock of any kind, ignoring interpreters that no image uses."""
     if isinstance(lock, Lock):
         targets = [t if t.of_image else replace(t, interpreter=None) for t in lock.targets]
         lock = replace(lock, targets=(*targets,))
@@ -446,7 +456,7 @@ def lock_digest(lock: Struct) -> str:
 
 
 def path_for(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the path of the first lock of profile `name` in these profile folders, or None."""
+    """Return the path of the first lock for a profile in the given folders, or None."""
     for folder in folders:
         path = folder / "locks" / f"{name}.json"
         if path.is_file():
@@ -455,20 +465,20 @@ def path_for(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def load(path: Path) -> Lock:
-    """Read the lock in `path`. Raises `InvalidError` if it is damaged or its schema is unknown."""
+    """Read a lock. Raise `InvalidError` if it is damaged or its schema is unknown."""
     return parse(content(path, ("lock",)), path)
 
 
 def parse(read: bytes, path: Path) -> Lock:
-    """Parse a lock that was read from `path`. Raises `InvalidError` like `load`."""
+    """Parse a lock that was read from `path`. Raise `InvalidError` as `load` does."""
     return decoding.decode_lock(read, path, Lock, SCHEMA, _check, "lock", ("lock",))
 
 
 def content(path: Path, command: tuple[str, ...]) -> bytes:
-    """Return the contents of a lock file of any kind, as bytes.
+    """Return the content of a lock file of any kind, as bytes.
 
-    Raises `InvalidError` if the file cannot be read. `command` is the envbuilder command that
-    creates the lock; the error's hint names this command.
+    Raise `InvalidError` if the file cannot be read. `command` is the envbuilder command that
+    creates the lock, for the hint in the error.
     """
     try:
         return files.read(path, decoding.LARGEST)
@@ -481,7 +491,7 @@ def content(path: Path, command: tuple[str, ...]) -> bytes:
 def _check(lock: Lock, path: Path) -> None:
     """Raise `InvalidError` if a lock violates a rule that its types cannot express.
 
-    For example, targets and files must not appear twice, and the state must match the files.
+    For example, targets and files must not occur twice, and the state must match the files.
     """
     pairs = [(t.platform, t.python) for t in lock.targets]
     if len(set(pairs)) != len(pairs):
@@ -510,7 +520,7 @@ def _check(lock: Lock, path: Path) -> None:
 
 
 def _interpreter(target: Target) -> str:
-    """Return the problem with a target's interpreter, or "" if there is none."""
+    """Return a description of the problem with a target's interpreter; empty if there is none."""
     if not (file := target.interpreter):
         if target.base and target.base.gets_python:
             return "interpreter: missing, but the base image needs it"
@@ -524,7 +534,10 @@ def _interpreter(target: Target) -> str:
 
 
 def _check_tools(lock: Lock, path: Path) -> None:
-    """Raise `InvalidError` unless every platform has the same version of uv."""
+    """Raise `InvalidError` unless the lock has the same version of uv for every platform.
+
+    An unlocked lock may lack uv for some platforms.
+    """
     kinds = sorted({f"{f.kind} {f.name} {f.version}" for f in lock.tools.values()})
     if len(kinds) > 1 or not all(k.startswith("tool uv ") for k in kinds):
         raise InvalidError(f"{path}: tools: expected one version of uv, found {', '.join(kinds)}")
@@ -537,9 +550,9 @@ def _check_tools(lock: Lock, path: Path) -> None:
 
 
 def dump(lock: Struct, entries: str = "files") -> str:
-    """Return a lock of any kind as JSON text, with one locked file per line.
+    """Return a lock of any kind as JSON, with one locked file per line for readable diffs.
 
-    `entries` is the key of a target that holds its files. One line per file keeps diffs readable.
+    `entries` is the key that contains the files of a target.
     """
     import json
 
@@ -563,7 +576,10 @@ OTHER_PYTHON = "To use another Python, set python: in envbuilder.yaml or in a pr
 
 
 def select(lock: Lock, platform: str, python: str) -> Target:
-    """Return the target for a platform and Python. Raises `InvalidError` if the lock lacks it."""
+    """Return the target for a platform and Python version.
+
+    Raise `InvalidError` if the lock does not contain this target.
+    """
     if target := target_of(lock, platform, python):
         return target
     have = ", ".join(f"{t.platform} Python {t.python}" for t in lock.targets) or "nothing"
@@ -582,7 +598,7 @@ def target_of(lock: Lock | None, platform: str, python: str) -> Target | None:
 
 
 def first(lock: Lock | None, platform: str | None) -> Target | None:
-    """Return the first target for a platform with any Python version, or None if there is none."""
+    """Return the first target for a platform, with any Python version; None if there is none."""
     for target in lock.targets if lock else ():
         if target.platform == platform:
             return target
@@ -609,10 +625,10 @@ def nothing(profile: Profile) -> Lock:
 
 
 def require_usable(profile: Profile, lock: Lock | None, *, of_project: bool = False) -> Lock:
-    """Return the lock. Raises `InvalidError` if it is missing, stale or unlocked.
+    """Return the lock. Raise `InvalidError` if it is missing, stale or unlocked.
 
-    With `of_project`, a missing or stale lock raises `UnlockedError` instead, because `envbuilder
-    lock` can make it. The locks of a project are made together.
+    If `of_project` is set, raise `UnlockedError` for a missing or stale lock, because `envbuilder
+    lock` can make it. All locks of a project are made together.
     """
     hint = Hint("Run", ("lock",) if of_project else ("lock", "--profile", profile.name))
     outdated = UnlockedError if of_project else InvalidError

@@ -1,9 +1,9 @@
 """Determine what wheels need from a host, and whether its GPUs meet these needs.
 
-The lock states the versions of the framework, CUDA and ROCm. The file names of its wheels state the
-versions of the C library and macOS. Tables list the kernels in each build and the driver that each
-CUDA version needs. The profile's own `requires` takes precedence, because its build may be custom.
-The row of each vendor in `host.accelerators` judges that vendor's GPUs.
+The lock contains the versions of the framework, CUDA and ROCm. The file names of its wheels contain
+the required versions of the C library and macOS. Tables list the kernels in each build and the
+driver that each CUDA version needs. The profile's own `requires` takes precedence, because its
+build may be custom. The GPUs of each vendor are judged by the vendor's row in `host.accelerators`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OLD_GLIBC = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_"
 
 @lru_cache(maxsize=64)  # asked for every backend of every profile, several times in one command
 def of_wheels(wheels: tuple[str, ...]) -> Needs:
-    """Return the macOS and C library versions that wheels need, according to their file names."""
+    """Return the versions of macOS and glibc that wheels need, based on their file names."""
     return Needs(
         macos=_newest(min(_tagged(_MACOS, name), default=None) for name in wheels),
         glibc=_newest(map(_oldest_glibc, wheels)),
@@ -52,7 +52,7 @@ def of_wheels(wheels: tuple[str, ...]) -> Needs:
 
 
 def _tagged(pattern: re.Pattern[str], name: str) -> list[tuple[int, int]]:
-    """Return the versions in a wheel's platform tags. The host must satisfy only one of them."""
+    """Return the versions in a wheel's platform tags. A host needs to satisfy only one of them."""
     return [(int(major), int(minor)) for major, minor in pattern.findall(name.rpartition("-")[2])]
 
 
@@ -62,7 +62,7 @@ def _oldest_glibc(name: str) -> tuple[int, int] | None:
 
 
 def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
-    """Return the newest of the versions that wheels need, or "" if none is known."""
+    """Return the newest of the versions that wheels need; empty if none is known."""
     newest = max(filter(None, versions), default=None)
     if newest:
         return f"{newest[0]}.{newest[1]}"
@@ -70,7 +70,10 @@ def _newest(versions: Iterable[tuple[int, int] | None]) -> str:
 
 
 def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
-    """Return the major and minor version of the packages' CUDA runtime, or "" for both."""
+    """Return the major and minor version of the CUDA runtime among the packages.
+
+    Both are empty if there is no CUDA runtime.
+    """
     for name, version in versions.items():
         if name.startswith("nvidia-cuda-runtime"):
             major, _, rest = version.partition(".")
@@ -81,11 +84,11 @@ def cuda_runtime(versions: Mapping[str, str]) -> tuple[str, str]:
 def build_of(
     framework: types.Framework, versions: Mapping[str, str], platform: types.Platform | None
 ) -> releases.Build | None:
-    """Return the build of a framework that the packages contain, or None if it is unknown.
+    """Return the build of a framework among the packages, or None if the build is unknown.
 
-    `versions` holds the packages. The CUDA version of a build is that of the CUDA runtime in the
-    same environment. Without a CUDA runtime, JAX and TensorFlow either use no GPU or use the
-    system's libraries, which are unknown.
+    `versions` contains the version of each package. The CUDA version of a build is that of the CUDA
+    runtime in the same environment. Without a CUDA runtime, JAX and TensorFlow either use no GPU or
+    use the system's libraries, which are unknown.
     """
     major, minor = cuda_runtime(versions)
     distributions: dict[types.Framework, dict[str, str]] = {
@@ -110,10 +113,11 @@ def of_packages(
     *,
     wsl: bool,
 ) -> Needs:
-    """Return the kernels in the framework build that the packages contain, and the driver it needs.
+    """Return what the framework build among the packages needs from a host's GPUs and driver.
 
-    If the build is unknown, only the driver is known: it is the oldest one that the CUDA runtime
-    supports. The version of cuDNN determines which GPUs are only partly supported.
+    This includes the kernels that the build contains. If the build is unknown, only the driver is
+    known: it is the oldest one that the CUDA runtime supports. The version of cuDNN determines
+    which GPUs are only partly supported.
     """
     build = build_of(framework, versions, platform)
     if build is None:
@@ -132,7 +136,7 @@ def of_packages(
 
 _WORKS: tuple[Level, ...] = ("note", "warning")
 _SEEN = ("unsupported", "unlisted", "no-instances")
-"""Obstacles of GPUs that are unusable, but that frameworks nevertheless see."""
+"""Obstacles that make a GPU unusable, although frameworks still see the GPU."""
 
 
 def needs(
@@ -142,7 +146,7 @@ def needs(
 
     The wheels are those for the first Python version in the lock. If the lock has no files, the
     build for the profile's release determines the needs. Without a lock, only the profile's own
-    requirements count. `wsl` means that the host is WSL, where the Windows driver counts.
+    requirements are considered. `wsl` means that the host is WSL, where the Windows driver is used.
     """
     requires = profile.requires
     target = profile_lock.first(lock, platform)
@@ -170,8 +174,9 @@ def needs(
 def findings(profile: Profile, host: Host, needs: Needs, *, native: bool) -> list[Finding]:
     """Return the findings about the GPUs that a profile needs.
 
-    Only the GPUs that work best count. If the framework would use the other GPUs, environment
-    variables hide them from it. If no GPU works, the findings are about the most capable one.
+    Only the GPUs that work best are considered. If the framework would also use other GPUs,
+    environment variables hide them from the framework. If no GPU works, the findings are about the
+    most capable one.
     """
     row = ACCELERATORS[profile.accelerator]
     if row.vendor is None:
@@ -207,7 +212,11 @@ def of_gpus(row: Accelerator, host: Host, needs: Needs, *, native: bool) -> list
 
 
 def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) -> list[Finding]:
-    """Return a finding about GPUs that the framework would use although other GPUs work better."""
+    """Return a finding about GPUs that the framework would use although other GPUs work better.
+
+    The finding says how these GPUs are hidden from the framework, or that they cannot be hidden.
+    The list is empty if there are no such GPUs.
+    """
     # Those that it does not see need not be hidden: no driver, no node, another container's.
     others = [
         gpu
@@ -234,14 +243,15 @@ def _left_out(row: Accelerator, gpus: Sequence[Gpu], selected: Sequence[Gpu]) ->
 
 
 _LITTLE = 0.05
-"""If a smaller share than this of a package's device code runs on a GPU, that share is assumed to
-belong to a bundled library, and the package not to support the GPU."""
+"""Minimum share of a package's device code that must run on a GPU. If the share is smaller, the
+package is assumed not to support the GPU, and the code that does run to belong to a bundled
+library."""
 _MOST_SHOWN = 12
-"""Maximum number of targets in a message. The wheel's author is untrusted and may list many."""
+"""Maximum number of targets in a message. The author of a wheel is untrusted and may list many."""
 
 
 def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
-    """Return a warning for each package whose device code hardly supports one of these GPUs.
+    """Return a warning for each package whose device code hardly supports one of the GPUs.
 
     GPUs of unknown architecture are skipped.
     """
@@ -260,8 +270,8 @@ def code_findings(gpus: Iterable[Gpu], packages: Packages) -> list[Finding]:
 def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
     """Return the share of a package's device code that runs on a GPU, from 0 to 1.
 
-    Only code for the GPU's vendor counts. The GPU's architecture must be known. Return 0 if the
-    package only has code for other vendors, and 1 if it has no device code at all.
+    Only code for the GPU's vendor is considered. The GPU's architecture must be known. Return 0 if
+    the package has device code only for other vendors, and 1 if it has no device code at all.
     """
     row = of_vendor(gpu.vendor)
     sizes = _of_row(code, row) if row else {}
@@ -275,7 +285,7 @@ def kernel_coverage(code: Mapping[str, int], gpu: Gpu) -> float:
 
 
 def _of_row(code: Mapping[str, int], row: Accelerator) -> dict[str, int]:
-    """Return the part of the device code that is for the GPUs of the vendor in `row`."""
+    """Return the part of the device code that is for GPUs of the vendor in `row`."""
     if not row.code:
         return {}
     return {names: size for names, size in code.items() if re.match(row.code, names)}

@@ -1,9 +1,9 @@
 """Profiles: strict YAML files that define what an environment for one kind of hardware needs.
 
-A profile may extend another profile: mappings are merged key by key, all other values are replaced,
-and `add_requirements` adds to the inherited requirements. Profiles whose names begin with `_` exist
-only to be extended. Profile folders are searched in order; the folder of shipped profiles comes
-last.
+A profile may extend another profile. Mappings are then merged key by key, all other values are
+replaced, and `add_requirements` adds to the inherited requirements. Profiles whose names begin with
+`_` exist only to be extended. Profile folders are searched in order, and the folder of shipped
+profiles comes last.
 
 The module is long because it describes, reads, merges and checks the keys of a profile.
 """
@@ -27,9 +27,9 @@ from envbuilder.host.accelerators import ACCELERATORS, of_gpus
 from envbuilder.profiles import backends, frameworks, releases, requirements
 
 _SHIPPED = "pytorch-"
-"""Prefix of the index names that the tables of releases use."""
+"""Prefix of the index names in the tables of releases."""
 IMAGE_PYTHON = "/opt/python"
-"""The folder of an image that holds the interpreter from the lock."""
+"""The folder in an image that contains the interpreter from the lock."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,24 +45,25 @@ class Python(_Strict, frozen=True, omit_defaults=True):
     """The versions for which the lock contains files."""
     managed: bool = False
     """Whether native environments use the interpreter from the lock, identified by its hash,
-    instead of one installed on the machine. For images, the `python_path` of the base decides."""
+    instead of one installed on the machine. For images, this depends on the `python_path` of the
+    base."""
 
 
 class Base(_Strict, frozen=True):
     """A base image, identified by its digest. `digest` is null if no source states one."""
 
     ref: types.ImageRef
-    """The image reference without the digest. `base_images:` in the configuration may replace it.
-    """
+    """The image reference without the digest. `base_images:` in the configuration may override
+    it."""
     digest: types.Digest | None = None
     date: types.Date | None = None
-    """The day on which the image was published. It is the timestamp of everything in images built
-    on it."""
+    """The day on which the image was published. It is the timestamp of all files in images built on
+    this base."""
     python_path: types.AbsolutePath = "/usr/local/bin/python3"
     """The path of the Python interpreter in the image. If it is below `/opt/python`, the
     interpreter is the one from the lock, which is added to the image."""
     python_version: str = ""
-    """The full version (X.Y.Z) of the interpreter, if a source states it."""
+    """The full version (X.Y.Z) of the interpreter, if a source states the version."""
 
 
 class DebianBase(_Strict, frozen=True):
@@ -75,45 +76,45 @@ class DebianBase(_Strict, frozen=True):
 
 
 class Run(_Strict, frozen=True):
-    """What a container needs to access the device, described like `docker run` flags."""
+    """What a container needs to access the device, in terms of `docker run` options."""
 
     gpus: Annotated[str, Meta(pattern=r"^(all)?\Z")] = ""
     """`all` gives the container every NVIDIA GPU, like `--gpus all`."""
     devices: tuple[types.DevicePath, ...] = ()
     """Device nodes to make available in the container."""
     groups_of: tuple[types.DeviceGlob, ...] = ()
-    """Device nodes whose owning groups the container joins."""
+    """Patterns of device nodes. The container joins the groups that own these nodes."""
     volumes: tuple[types.AbsolutePath, ...] = ()
     """Host paths to mount read-only at the same path in the container. Missing paths are skipped.
     """
     shm_size: types.Size = "1g"
-    """The size of shared memory. DataLoader workers pass their batches through it."""
+    """The size of shared memory, through which DataLoader workers pass their batches."""
 
 
 class Requires(_Strict, frozen=True):
-    """A profile's own requirements on the host. They are checked before anything is downloaded."""
+    """A profile's own requirements for the host. They are checked before anything is downloaded."""
 
     driver: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest supported version of the GPU vendor's driver, if the lock's files do not determine
-    it."""
+    """The oldest supported version of the GPU vendor's driver, if it cannot be determined from the
+    files in the lock."""
     kernels: tuple[types.KernelTarget, ...] = ()
-    """The GPUs that all libraries in the wheels support, if no table lists them: CUDA compute
-    capabilities (`9.0`), AMD targets (`gfx1100`) or Intel target names (`bmg`)."""
+    """The GPUs that all libraries in the wheels support, if no table lists them. They are given as
+    CUDA compute capabilities (`9.0`), AMD targets (`gfx1100`) or Intel target names (`bmg`)."""
     kernels_arm64: tuple[types.KernelTarget, ...] = ()
-    """The supported GPUs on linux/arm64, if its wheels differ from those for other platforms."""
+    """The supported GPUs on linux/arm64, if they differ from those on other platforms."""
     kernels_partly: tuple[types.KernelTarget, ...] = ()
     """GPUs that only some of the libraries support. They may work."""
     kernels_ptx: bool = False
-    """Whether the wheels also include the newest of `kernels` as PTX, which newer NVIDIA GPUs can
+    """Whether the wheels also contain PTX for the newest of `kernels`, which newer NVIDIA GPUs can
     run."""
     cpu_flags: tuple[types.CpuFlag, ...] = ()
     """CPU flags that are required. Flags of x86 CPUs are checked only on x86."""
     cpu_flags_wanted: tuple[types.CpuFlag, ...] = ()
-    """CPU flags that only some features need."""
+    """CPU flags that are needed only for some features."""
     without_cpu_flags: types.Comment = ""
-    """What happens on a CPU that lacks one of these flags."""
+    """What happens on a CPU that lacks one of the required or wanted flags."""
     macos: Annotated[str, Meta(pattern=r"^[0-9.]*\Z")] = ""
-    """The oldest supported macOS version, if the lock's files do not determine it."""
+    """The oldest supported macOS version, if it cannot be determined from the files in the lock."""
 
 
 class Fault(_Strict, frozen=True):
@@ -124,7 +125,8 @@ class Fault(_Strict, frozen=True):
     release: types.FrameworkVersion
     """The release that has the fault."""
     cpu_flags: tuple[types.CpuFlag, ...] = ()
-    """CPU flags that the fault depends on. It does not occur on a CPU that lacks one of them."""
+    """CPU flags that the fault depends on. The fault does not occur on a CPU that lacks one of
+    them."""
 
 
 class Expects(_Strict, frozen=True):
@@ -134,15 +136,15 @@ class Expects(_Strict, frozen=True):
     """The device that must do the work."""
     version: types.FrameworkVersion = ""
     """The version that the framework must report. The default is the version pinned by `release` or
-    `requirements`; if neither pins one, any version is accepted."""
+    `requirements`. If neither pins a version, any version is accepted."""
     versions: dict[types.PythonVersion, types.FrameworkVersion] = {}
-    """Python version → the framework version that must be reported with it, if it differs from
+    """The framework version that must be reported with each Python version, if it differs from
     `version`."""
     accuracy: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    """The minimum accuracy on the MNIST test images after one epoch. The default is the measured
-    limits, or 0.975 if `images` is set."""
+    """The minimum accuracy on the MNIST test images after one epoch. By default, measured limits
+    apply, or 0.975 if `images` is set."""
     images: Annotated[int, Meta(ge=10_000, le=60_000)] | None = None
-    """The number of training images in an epoch, taken from the start of MNIST's 60,000."""
+    """The number of training images in an epoch, taken from the start of MNIST's 60,000 images."""
     precision: Annotated[str, Meta(pattern=r"^float32\Z")] = "float32"
     """The precision that must be in effect."""
     extension: Annotated[str, Meta(pattern=r"^(zentorch|ipex|zentf)?\Z")] = ""
@@ -163,14 +165,14 @@ class Expected(Expects, frozen=True):
 
 
 class Tools(_Strict, frozen=True):
-    """Build tools whose version affects the result. Their files are locked, too."""
+    """Build tools whose version affects the result. The files of these tools are also locked."""
 
     uv: types.FileVersion
-    """The version of uv that installs the wheels."""
+    """The version of uv to install the wheels with."""
 
 
 class Conda(_Strict, frozen=True):
-    """The packages of a conda environment that come from channels: Python and `packages`."""
+    """Packages from channels to install in a conda environment: Python and `packages`."""
 
     channels: tuple[types.Source, ...] = ("conda-forge",)
     """Symbolic names of the channels, highest priority first."""
@@ -179,23 +181,24 @@ class Conda(_Strict, frozen=True):
     framework comes from the profile's locked wheels, in a virtual environment on top of conda's
     Python."""
     virtual_packages: dict[types.Platform, dict[types.VirtualPackage, types.VirtualVersion]] = {}
-    """Platform → the virtual packages given to the solver. The virtual packages of the machine that
-    runs `lock` are never used."""
+    """The virtual packages given to the solver for each platform. The virtual packages of the
+    machine that runs `lock` are never used."""
 
 
 class Source(_Strict, frozen=True, omit_defaults=True):
-    """The source of a package that does not come from an index, as the project states it."""
+    """The source of a package that does not come from an index, as specified by the project."""
 
     name: types.Distribution
     location: types.SourceLocation
-    """`git+https://HOST/PATH@REF#subdirectory=DIR`, the URL of an archive, or a folder of the
-    project as `./DIR`."""
+    """Either `git+https://HOST/PATH@REF#subdirectory=DIR`, the URL of an archive, or a folder of
+    the project as `./DIR`."""
     marker: types.Marker = ""
-    """An environment marker that limits the targets the source applies to. Empty: all targets."""
+    """An environment marker that limits the targets to which the source applies. Empty for all
+    targets."""
     where: types.Comment = ""
-    """The project's line that names the source, for messages. It has no other effect."""
+    """The place in the project's files that names the source. It is used only in messages."""
     digest: types.Sha256 | Literal[""] = ""
-    """The digest of a folder's current files, to compare with the lock. Empty if unknown."""
+    """The digest of a folder's current files, for comparison with the lock. Empty if unknown."""
 
     def serves(self, platform: types.Platform, python: types.PythonVersion) -> bool:
         """Return whether this source applies to a platform and Python version."""
@@ -212,21 +215,21 @@ class Resolution(_Strict, frozen=True, omit_defaults=True):
     as_of: types.Date | None = None
     """The last day of releases to consider. Later releases are ignored."""
     build: bool | tuple[types.Distribution, ...] = False
-    """The packages that may be built from source. `true` allows all packages, `false` none."""
+    """The packages that may be built from source. `true` allows all packages, and `false` none."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
-    """The GPUs for which to compile the packages' CUDA code, if not those that PyTorch's build
-    supports."""
+    """The GPUs for which to compile the packages' CUDA code, if they differ from the GPUs that
+    PyTorch's build supports."""
     sources: tuple[Source, ...] = ()
     """Sources of the packages that do not come from an index."""
     overrides: tuple[types.Requirement, ...] = ()
-    """Requirements that replace all other requirements on the same package."""
+    """Requirements that replace all other requirements for the same package."""
     exclude: tuple[types.Distribution, ...] = ()
     """Packages to leave out."""
 
     def source_of(
         self, name: str, platform: types.Platform, python: types.PythonVersion
     ) -> Source | None:
-        """Return the source of a package on a target; None if it comes from an index."""
+        """Return the source of a package on a target; None if the package comes from an index."""
         for source in self.sources:
             if source.name == name and source.serves(platform, python):
                 return source
@@ -255,39 +258,41 @@ class Profile(_Strict, frozen=True):
     framework: types.Framework = frameworks.DEFAULT
     """The framework that the profile installs. The default is `torch`."""
     builds: tuple[types.BuildName, ...] = ()
-    """The builds of the framework that this hardware can use, best first, such as "cu126". If they
-    are given, the project chooses the release; otherwise `requirements` must pin one."""
+    """The builds of the framework that this hardware can use, best first, such as "cu126". If any
+    are listed, the project chooses the release. Otherwise, `requirements` must pin a release."""
     release: types.FrameworkVersion | None = None
-    """The framework release for projects that do not ask for another one."""
+    """The framework release for projects that do not request another one."""
     extends: types.Name | None = None
     """The profile that this one extends."""
     constraints: tuple[types.Requirement, ...] = ()
     """Version limits on packages. They apply only if something else requires the package."""
     base: dict[types.PythonVersion, Base] = {}
-    """Python version → the base image."""
+    """The base image for each Python version."""
     debian_base: dict[types.PythonVersion, DebianBase] = {}
-    """Python version → a base built from packages of `debian_suite`. It takes precedence over
-    `base`."""
+    """The base for each Python version, built from packages of `debian_suite`. It takes precedence
+    over `base`."""
     debian_suite: types.DebianSuite = ""
-    """The Debian suite of the base. `system_packages` are resolved against it."""
+    """The Debian suite of the base, which is also used to resolve `system_packages`."""
     system_packages: tuple[types.DebianPackage, ...] = ()
     """Debian packages to install in images. Their dependencies are locked as well."""
     unpack_packages: bool = False
-    """Whether unpacking `system_packages` and their dependencies is enough, because they consist of
-    files alone. Adding them to an image then needs neither dpkg nor a container engine."""
+    """Whether it is sufficient to unpack `system_packages` and their dependencies, because they
+    consist only of files. Adding them to an image then requires neither dpkg nor a container
+    engine."""
     bytecode: bool = True
-    """Whether images contain bytecode. It cannot be compiled on a machine of another platform."""
+    """Whether images contain compiled bytecode, which cannot be generated on a machine of another
+    platform."""
     indexes: dict[types.Distribution, types.Source] = {}
-    """Distribution → symbolic name of its index. All other distributions come from the user's own
-    index."""
+    """The symbolic name of the index for each listed distribution. All other distributions come
+    from the user's own index."""
     environment: dict[types.Variable, types.VariableValue] = {}
     """Variables to set in the environment."""
     preload: tuple[types.Library, ...] = ()
-    """Libraries to preload with LD_PRELOAD. They come from `system_packages`."""
+    """Libraries from `system_packages` to preload with LD_PRELOAD."""
     run: Run = Run()
     requires: Requires = Requires()
     warnings: tuple[types.Comment | Fault, ...] = ()
-    """Notes to print whenever the profile is used, and faults to print where they apply."""
+    """Notes to print whenever the profile is used, and faults to print only where they occur."""
     conda: Conda = Conda()
     resolution: Resolution = Resolution()
     """The rules that a project sets for choosing packages. Empty in a profile's own file."""
@@ -308,8 +313,8 @@ class Profile(_Strict, frozen=True):
     def image_python(self) -> types.PythonVersion:
         """The Python version of the profile's image.
 
-        This is the default version if it has a base, else the newest supported version that has
-        one.
+        This is the default version if there is a base for it. Otherwise, it is the newest supported
+        version for which there is one.
         """
         if self.python.default in self.image_pythons:
             return self.python.default
@@ -343,8 +348,8 @@ class Profile(_Strict, frozen=True):
     def notes(self, cpu_flags: Collection[str] | None = None) -> tuple[str, ...]:
         """Return the profile's warnings that apply to its release.
 
-        Faults that need CPU flags missing from `cpu_flags` are left out. If `cpu_flags` is None,
-        all faults of the release are included.
+        Faults that depend on CPU flags missing from `cpu_flags` are left out. If `cpu_flags` is
+        None, all faults of the release are included.
         """
         notes = list[str]()
         for warning in self.warnings:
@@ -364,7 +369,7 @@ _HINTS: Hints = {
 
 
 def search_path(project: Path | None, user: Path) -> tuple[Path, ...]:
-    """Return the folders to search for profiles: the project's, the user's and the shipped one."""
+    """Return the profile folders to search: the project's, the user's, and the shipped one."""
     folders = filter(None, (project, user))
     return (*(folder / "profiles" for folder in folders), resources.profiles_dir())
 
@@ -381,8 +386,8 @@ def names(folders: Sequence[Path]) -> tuple[str, ...]:
 def _is_profile(path: Path) -> bool:
     """Return whether a YAML file has any of a profile's keys.
 
-    A repository's own `profiles` folder may hold other files, too. An unreadable file counts as a
-    profile; loading it raises an error.
+    A repository's own `profiles` folder may also contain other files. An unreadable file counts as
+    a profile, so that loading it raises an error.
     """
     if path.parent == resources.profiles_dir():
         return True
@@ -398,7 +403,7 @@ def _is_profile(path: Path) -> bool:
 
 
 def suggestion(name: str, available: Sequence[str]) -> str:
-    """Return the hint for an unknown profile: a similar name, if any, and all known names."""
+    """Return a hint for an unknown profile: a similar name, if any, and all known names."""
     from difflib import get_close_matches
 
     plain = name[:SHOWN].lower().replace("_", "-").replace(" ", "-")
@@ -413,9 +418,9 @@ def suggestion(name: str, available: Sequence[str]) -> str:
 
 
 def load(name: str, folders: Sequence[Path]) -> Profile:
-    """Load the profile `name` and return it.
+    """Load a profile.
 
-    Raises `InvalidError` with the file, the key and a suggestion if the profile is unknown or
+    Raise `InvalidError` with the file, the key and a suggestion if the profile is unknown or
     invalid.
     """
     data, where, text = _merged(name, folders, ())
@@ -425,10 +430,10 @@ def load(name: str, folders: Sequence[Path]) -> Profile:
 
 
 def _at_release(profile: Profile, where: str) -> Profile:
-    """Return a profile with its default release pinned, unless its requirements pin one already.
+    """Return a profile pinned to its default release, unless its requirements already pin one.
 
-    Unless the profile states it, the version that verification must observe is the pinned one.
-    Raises `InvalidError` if no table lists the release in one of the profile's builds.
+    Verification expects the pinned version, unless the profile specifies an expected version. Raise
+    `InvalidError` if no table lists the release in one of the profile's builds.
     """
     framework = frameworks.FRAMEWORKS[profile.framework]
     pinned_to = ""
@@ -449,7 +454,7 @@ def _at_release(profile: Profile, where: str) -> Profile:
 
 
 def pinned(profile: Profile, chosen: releases.Chosen) -> Profile:
-    """Return a profile whose framework is pinned to the builds of a release."""
+    """Return a profile that pins the framework to the builds of a release."""
     framework = frameworks.FRAMEWORKS[profile.framework]
     builds = chosen.builds
     before = releases.rules(profile.framework, profile.release)
@@ -503,7 +508,7 @@ def _reported(framework: types.Framework, build: releases.Build) -> str:
 
 
 def _virtual(conda: Conda, build: str) -> dict[types.Platform, dict[str, str]]:
-    """Return conda's virtual packages, with the build's CUDA version where `__cuda` is listed."""
+    """Return conda's virtual packages. If `__cuda` is listed, it has the build's CUDA version."""
     cuda = re.fullmatch(r"cu(?:da)?(\d\d)(\d?)", build)
     virtual = {platform: {**packages} for platform, packages in conda.virtual_packages.items()}
     for packages in virtual.values():
@@ -567,7 +572,7 @@ def _drop_unsupported(inherited: dict[str, Any], data: dict[str, Any]) -> None:
 
 
 def chain(name: str, folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the files of a loadable profile: its own, then those of the profiles it extends."""
+    """Return the file of a valid profile, followed by the files of the profiles it extends."""
     path = _find(name, folders)
     parent = parse_shipped(read_text(path), path).get("extends")
     return (path, *(chain(parent, folders) if parent else ()))
@@ -620,9 +625,9 @@ def _check(profile: Profile, where: str) -> None:
 
 
 def variant_of(name: str) -> str | None:
-    """Return the accelerator for which this profile is a variant, or None.
+    """Return the accelerator whose usual profile this profile is a variant of, or None.
 
-    A variant serves other GPUs than the usual profile for the accelerator.
+    A variant is for other GPUs than the usual profile for the accelerator.
     """
     for row in of_gpus():
         if name in row.variants:
@@ -640,6 +645,6 @@ def require_backend(profile: Profile, backend: str) -> None:
 
 
 def canonical(profile: Profile) -> dict[str, Any]:
-    """Return the profile as plain data with sorted keys, for hashing and `profiles NAME --json`."""
+    """Return a profile as plain data with sorted keys, for hashing and `profiles NAME --json`."""
     data: dict[str, Any] = msgspec.to_builtins(profile, order="sorted")
     return data

@@ -1,12 +1,14 @@
 """Releases of frameworks and their builds, read from the tables in `profiles/releases/`.
 
-A project chooses the release; the hardware determines the build. For example, PyTorch 2.7.1 has
+A project chooses the release, and the hardware determines the build. For example, PyTorch 2.7.1 has
 builds for the CPU, for CUDA 11.8, 12.6 and 12.8, for two versions of ROCm, for Intel GPUs and for
-Macs. Each row of `torch-builds.csv` (likewise `jax-builds.csv` and `tensorflow-builds.csv`) states
-what one build contains and needs. Its `certainty` says how that is known. `certain`: read from a
-wheel or an index. `script`: from the script that built it. `one`: from a single source.
-`unverified`: not verified. Its `source` names lines of `sources.csv`. `pythons.csv` lists builds of
-Python itself.
+Macs.
+
+Each row of `torch-builds.csv` (likewise `jax-builds.csv` and `tensorflow-builds.csv`) describes
+what one build contains and needs. Its `certainty` says how this is known: `certain` if it was read
+from a wheel or an index, `script` if it was read from the script that built the wheel, `one` if it
+comes from a single source, and `unverified` if it was not verified. Its `source` refers to lines of
+`sources.csv`. `pythons.csv` lists builds of Python itself.
 """
 
 from __future__ import annotations
@@ -34,26 +36,26 @@ class Build(Struct, frozen=True, kw_only=True):
 
     release: str
     build: str
-    """The build's name, such as "cu126", "rocm6.3", "xpu", "cpu" or JAX's "cuda13". "macos" is
-    PyTorch's build for Macs."""
+    """The name of the build, such as "cu126", "rocm6.3", "xpu", "cpu" or JAX's "cuda13". PyTorch's
+    build for Macs is named "macos"."""
     platform: types.Platform
     index: types.Source
-    """The symbolic name of the index that offers the build. `default` is PyPI, where versions have
-    no suffix that names the build."""
+    """The symbolic name of the index that offers the build. `default` is PyPI, where version
+    numbers have no suffix that identifies the build."""
     pythons: tuple[str, ...]
     kernels: tuple[str, ...]
-    """The GPUs for which the build contains kernels: SM versions, gfx targets or Intel's families.
-    Empty if unknown."""
+    """The GPUs for which the build contains kernels, as SM versions, gfx targets or Intel GPU
+    families. Empty if unknown."""
     partly: tuple[str, ...]
     """GPUs that only some of the build's libraries support."""
     ptx: bool
     """Whether the build includes PTX for the newest SM version."""
     driver: str
-    """The oldest version of the vendor's Linux driver that works."""
+    """The oldest working version of the vendor's Linux driver."""
     windows_driver: str
-    """The oldest version of the Windows driver that works, for WSL."""
+    """The oldest working version of the vendor's Windows driver, which WSL uses."""
     floor: str
-    """The oldest version of glibc, or of macOS, that works."""
+    """The oldest version of glibc, or of macOS, with which the build works."""
     certainty: Literal["certain", "script", "one", "unverified"]
 
     def needs(self, *, wsl: bool = False) -> Needs:
@@ -67,7 +69,7 @@ class Build(Struct, frozen=True, kw_only=True):
 
 
 def _lines(table: str) -> list[str]:
-    """Return the lines of a table, or none if the table does not exist."""
+    """Return the lines of a table, or an empty list if the table does not exist."""
     path = resources.profiles_dir() / "releases" / f"{table}.csv"
     if path.exists():
         return path.read_text(encoding="utf-8").splitlines()
@@ -91,7 +93,7 @@ def _builds(first: str, lines: Iterable[str]) -> tuple[Build, ...]:
 
 @cache
 def every(framework: types.Framework) -> tuple[Build, ...]:
-    """Return all builds of a framework, newest release first, or nothing if there is no table."""
+    """Return all builds of a framework, newest release first; empty if there is no table."""
     first, lines = _table(framework)
     return _builds(first, reversed(lines))
 
@@ -105,10 +107,10 @@ def is_for(build: str, accelerator: types.Accelerator) -> bool:
 def of_version(
     framework: types.Framework, version: str, platform: types.Platform | None, build: str = ""
 ) -> Build | None:
-    """Return the build of a framework version, such as "2.13.0+cu126", or None if no table has it.
+    """Return the build of a framework version, such as "2.13.0+cu126".
 
     If the version has no suffix, return the build named `build` or, if `build` is empty, PyPI's
-    build. If several builds match, return the first.
+    build. If several builds match, return the first one. Return None if no table lists the build.
     """
     release, _, local = version.partition("+")
     first, lines = _table(framework)
@@ -120,7 +122,7 @@ def of_version(
 
 
 def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
-    """Format releases in words, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
+    """Format releases as ranges, such as "2.1.0 to 2.6.0, 2.14.1 and later"."""
     order = [*dict.fromkeys(build.release for build in every(framework))]
     spans: list[tuple[int, int]] = []  # (newest, oldest) as places in `order`
     for position, release in enumerate(order):
@@ -142,19 +144,19 @@ def ranges(framework: types.Framework, chosen: Collection[str]) -> str:
 
 
 class PythonBuild(Struct, frozen=True, kw_only=True):
-    """A build of Python for one platform that needs no installation."""
+    """A Python build for one platform that needs no installation."""
 
     python: types.FullPythonVersion
     platform: types.Platform
     file: types.FilePath
     sha256: types.Sha256
     source: types.Sentence
-    """Where the hash was read."""
+    """Where the hash was found."""
 
 
 @cache
 def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBuild]:
-    """Return the newest build for each platform and Python version (X.Y)."""
+    """Return the newest Python build for each platform and Python version (X.Y)."""
     sources = dict(csv.reader(_lines("sources")))
     builds = {}
     for row in csv.DictReader(_lines("pythons")):
@@ -166,8 +168,9 @@ def python_builds() -> dict[tuple[types.Platform, types.PythonVersion], PythonBu
 class Unstated(Struct, frozen=True, kw_only=True):
     """A package release whose wheels do not declare all of their requirements.
 
-    The wheels omit a framework, NumPy, setuptools or a Python version. If a Python version cannot
-    import the release, `requires_dist` requires another release of the package itself.
+    The undeclared requirements are a framework, NumPy, setuptools or a Python version. If the
+    release cannot be imported with a Python version, `requires_dist` requires another release of
+    the package itself.
     """
 
     distribution: types.Distribution
@@ -175,7 +178,8 @@ class Unstated(Struct, frozen=True, kw_only=True):
     requires_dist: str
     """All requirements, including the undeclared ones, separated by " | "."""
     last: str
-    """The requirement on the framework, if the package will have no later release; else empty."""
+    """The requirement for the framework, if the package will have no later release. Otherwise
+    empty."""
 
 
 @cache
@@ -193,10 +197,13 @@ class Release(Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     """Requirements that the release's wheels do not declare, such as "numpy<2"."""
     companions: dict[str, str] = {}
-    """For torchvision and torchaudio, the version that goes with this release."""
+    """The versions of torchvision and torchaudio that belong to this release."""
 
     def range_of(self, name: str) -> SpecifierSet | None:
-        """Return the versions of a distribution that the constraints allow, or None if all are."""
+        """Return the versions of a distribution that the constraints allow.
+
+        Return None if the constraints do not limit the distribution.
+        """
         from packaging.requirements import Requirement
 
         for need in map(Requirement, self.constraints):
@@ -224,16 +231,17 @@ OLDEST: dict[types.Framework, str] = {"torch": "1.13.1", "jax": "0.4.30", "tenso
 
 
 def newest(framework: types.Framework, day: str) -> str:
-    """Return the newest release on a given day, but none older than the oldest tested one."""
+    """Return the newest release as of a given day, but at least the oldest tested release."""
     rows = table_of(framework)
     limit = max(day, rows[OLDEST[framework]].date)
     return next(row.release for row in rows.values() if row.date <= limit)
 
 
 def day(framework: types.Framework, release: str, wished: str | None) -> str | None:
-    """Return the last day whose package releases may be used, never before the framework's release.
+    """Return the last day of package releases to use.
 
-    Return None if `wished` is None.
+    This is `wished`, but never earlier than the day of the framework's release. Return None if
+    `wished` is None.
     """
     row = table_of(framework).get(release)
     if wished and row:
@@ -273,7 +281,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The release and its build, such as "2.4.1 (cu121)"."""
+        """The release and the name of its build, such as "2.4.1 (cu121)"."""
         return f"{self.release} ({self.builds[0].build})"
 
 
@@ -287,7 +295,7 @@ def choices(
     """Return each release with the builds that a profile would use, newest release first.
 
     A build on PyPI is preferred, because its hashes can be read everywhere. Otherwise, the first
-    build in the order of `builds` is used. Platforms without such a build are left out. If
+    build in the order of `builds` is used. Platforms without any of these builds are left out. If
     `release` is given, return only that release, even if it is newer than all releases in the
     tables.
     """
@@ -320,7 +328,7 @@ def _kind(build: Build) -> str:
 
 
 def unknown(framework: types.Framework, release: str | None) -> str:
-    """Return a sentence saying that no table lists the release, or "" if one does."""
+    """Return a sentence saying that no table lists a release; empty if a table does."""
     if not release or release in table_of(framework):
         return ""
     title = FRAMEWORKS[framework].title
@@ -328,9 +336,9 @@ def unknown(framework: types.Framework, release: str | None) -> str:
 
 
 def _like(older: Chosen, release: str) -> Chosen:
-    """Return a release that no table lists, assuming the build names of an older release.
+    """Return a release that no table lists, with the same build names as an older release.
 
-    A build on PyPI may be for another CUDA version, so such a build is only called "cuda".
+    A build on PyPI may be for another CUDA version, so its name is just "cuda".
     """
     nothing: dict[str, Any] = {
         "kernels": (),

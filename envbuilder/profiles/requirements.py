@@ -1,7 +1,7 @@
-"""Combine a profile's own requirements with the inherited ones. The code is pure.
+"""Combine a profile's own requirements with the inherited ones. The code has no side effects.
 
-`requirements:` replaces the inherited list, `add_requirements:` adds to it. A replacement must keep
-what the profile still expects: the framework, and the extension that verification checks.
+`requirements:` replaces the inherited list, and `add_requirements:` adds to it. A replacement must
+still contain what the profile expects: the framework, and the extension that verification checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from envbuilder.profiles.releases import Build
 
 ADD = "add_requirements"
-"""The key whose requirements are added to the inherited ones."""
+"""The key that lists requirements to add to the inherited ones."""
 _REPLACE = "requirements"
 _PACKAGES = (
     f"List packages from PyPI under '{ADD}', which adds to the extended profile's list, or under"
@@ -52,7 +52,7 @@ HINTS = {
         _PACKAGES,
     ),
 }
-"""For each key that users often write by mistake, what to write instead."""
+"""Hints for keys that users often write by mistake."""
 
 
 _SYSTEMS: dict[types.Platform, tuple[str, str]] = {
@@ -73,7 +73,7 @@ SAME = (
     ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
 """Groups of packages that install the same modules, the most complete package first. That package
-replaces the others, as the packages' authors advise. The README of opencv-python says: "select only
+replaces the others, as the packages' authors advise: the README of opencv-python says "select only
 one". NCCL has the CUDA runtime linked in."""
 
 
@@ -97,9 +97,10 @@ _hardware = cache(partial(table, "hardware.yaml", _Hardware))
 
 
 def on_hardware(name: str, accelerator: types.Accelerator) -> str:
-    """Return the package to install on some hardware instead of another package, or "" for none.
+    """Return the package to install on some hardware in place of a given package.
 
-    Unless the package needs other hardware, this is the package itself.
+    Return the same package if it does not need other hardware, and an empty string if nothing is to
+    be installed.
     """
     hardware = _hardware()
     if accelerator == "mps":
@@ -117,13 +118,13 @@ def on_hardware(name: str, accelerator: types.Accelerator) -> str:
 def strangers() -> frozenset[str]:
     """Return names that belong to unrelated packages on the public index.
 
-    Projects that use one of these names mean another package.
+    Projects that require one of these names mean a different package.
     """
     return frozenset(_hardware().strangers)
 
 
 def for_other_hardware(accelerator: types.Accelerator) -> frozenset[str]:
-    """Return the packages that need other hardware, as far as their full names are known."""
+    """Return the packages that need other hardware, except those known only by a pattern."""
     if accelerator == "cuda":
         return frozenset()
     return frozenset(name for name in _hardware().nvidia if "*" not in name)
@@ -138,14 +139,15 @@ class _Lists(Struct, frozen=True, kw_only=True):
 
 
 def distribution(requirement: str) -> str:
-    """Return the normalised name of the distribution that a requirement names."""
+    """Return the normalized name of the distribution that a requirement names."""
     return types.canonical(re.split(r"[^A-Za-z0-9._-]", requirement)[0])
 
 
 def pin(requirement: str, names: Collection[str] = ()) -> str:
-    """Return the only version that a requirement allows, or "" if it allows several.
+    """Return the only version that a requirement allows; empty if it allows several.
 
-    If `names` is given, return "" for distributions that are not among these normalised names.
+    If `names` is given, return an empty string for distributions that are not among these
+    normalized names.
     """
     if "==" not in requirement or (names and distribution(requirement) not in names):
         return ""
@@ -162,9 +164,9 @@ def pin(requirement: str, names: Collection[str] = ()) -> str:
 
 
 def applies(marker: Marker | None, platform: types.Platform, python: str, extra: str = "") -> bool:
-    """Return whether a marker holds on a platform with a Python version. None always holds.
+    """Return whether a marker is true on a platform with a Python version. None is always true.
 
-    `extra` is the extra with which the package that has the requirement was requested.
+    `extra` is the requested extra of the package that has the requirement.
     """
     if marker is None:
         return True
@@ -188,9 +190,9 @@ def applies(marker: Marker | None, platform: types.Platform, python: str, extra:
 def combined(
     name: str, data: Mapping[str, Any], inherited: Mapping[str, Any], where: str, text: str
 ) -> dict[str, Any]:
-    """Return a profile's own keys with its final requirements and without `add_requirements`.
+    """Return a profile's own keys with the final requirements and without `add_requirements`.
 
-    `inherited` contains the keys of the extended profile, or is empty if there is none. Raises
+    `inherited` contains the keys of the extended profile, or is empty if there is none. Raise
     `InvalidError` if the lists cannot be combined.
     """
     result = dict(data)
@@ -241,7 +243,7 @@ def _require_complete(
     inherited: Mapping[str, Any],
     spot: Callable[[list[str]], str],
 ) -> None:
-    """Raise `InvalidError` if a profile's own list lacks a package that the profile expects."""
+    """Raise `InvalidError` if a profile's own list lacks a package that the profile needs."""
     remaining = {*map(distribution, data[_REPLACE])}
     needed = set[str]()
     for alternatives in _expected(data, inherited):
@@ -258,7 +260,7 @@ def _require_complete(
 
 
 def _expected(data: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """Yield sets of distributions. Verification needs a wheel of at least one from each set."""
+    """Yield sets of distributions. Verification needs at least one distribution from each set."""
     framework = FRAMEWORKS.get(data.get("framework", inherited.get("framework", DEFAULT)))
     if framework is None:  # which decoding the profile reports
         return
@@ -276,7 +278,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> list[str]:
-    """Return the strings in a list of requirements. Decoding checks the list's types later."""
+    """Return the strings in a list of requirements. The types are checked later, by decoding."""
     lines: Iterable[Any] = value if isinstance(value, list) else ()
     return [line for line in lines if isinstance(line, str)]
 
@@ -284,7 +286,8 @@ def _listed(value: Any) -> list[str]:
 def of_builds(line: str, framework: types.Framework, builds: Sequence[Build]) -> Iterator[str]:
     """Yield the framework's requirement, pinned to the build for each platform.
 
-    If all platforms have the same version, yield it once. JAX's extra names the build.
+    If the version is the same on all platforms, yield the requirement only once. JAX's extra
+    selects the build.
     """
     name = line
     marker = ""

@@ -33,7 +33,7 @@ _LIST = re.compile(
 )
 _EXAMPLE = re.compile(r"(.*/)?(examples?|demos?|benchmarks?|scripts|tools)/.*|.*\.ipynb")
 _SHARED = frozenset({"azure", "google"})
-"""Top-level modules that many packages share, each providing a part of the module."""
+"""Top-level modules that are shared by many packages, each of which provides a part."""
 
 
 class Use(NamedTuple):
@@ -73,8 +73,8 @@ def imports(
 
     A program needs only some modules to start (`Use.at_start`): those imported by the scripts at
     the top level, by the scripts that `programs` start, or by modules of the repository that these
-    scripts import. If there are no such scripts, all code counts, except examples if a list is
-    used.
+    scripts import. If there are no such scripts, all code counts. In this case, examples are left
+    out if `lists` is not empty.
     """
     code = dict.fromkeys(file for file in files if file.endswith((".py", ".ipynb")))
     own_names = {*re.split(r"\.py\n|[/\n]", "\n".join((*code, ""))), *sys.stdlib_module_names}
@@ -120,9 +120,10 @@ def _text(folder: Path, file: str) -> str:
 
 
 def _imported(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each imported module as a path, and whether the import is at the top level of the code.
+    """Yield the path of each imported module, and whether its import is at the top level.
 
-    Each name in `from a import b` may be a module, too. Each leading dot becomes `../`.
+    Each leading dot of a relative import becomes `../`. Since `b` in `from a import b` may be a
+    module, it is included in the path (`a/b`).
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -158,7 +159,8 @@ _NEVER = re.compile(
 )
 _USUAL = (("train.py",), ("main.py",), ("run.py",), ("training.py",), ("app.py",))
 _MOST_SCRIPTS = 200
-"""Maximum number of untrusted scripts at the top level that are searched for a main block."""
+"""Maximum number of top-level scripts that are searched for a main block. The scripts are
+untrusted."""
 
 
 def program_arguments(
@@ -166,8 +168,9 @@ def program_arguments(
 ) -> tuple[str, ...]:
     """Return the `python` arguments that run a repository's program; empty if it is unclear.
 
-    Common names such as `train.py` are tried first, then the `programs` that the repository's texts
-    start, then packages with a `__main__.py`, then the only script with a main block.
+    Common names such as `train.py` are tried first, then `programs` (the commands in the
+    repository's documentation), then packages with a `__main__.py`, then the only script with a
+    main block.
     """
     scripts = [*filterfalse(_NEVER.fullmatch, filter(_SCRIPT.fullmatch, files))]
     present = {*files}

@@ -1,7 +1,7 @@
-"""Read the packages in environment.yml, `conda list --export` and pixi.toml.
+"""Read the conda packages in environment.yml, pixi.toml and the output of `conda list --export`.
 
-Python packages become requirements under their names on the package index; the conda backend takes
-them from the channels instead. Programs come from conda or Debian.
+Python packages become requirements under their names on the package index, except that the conda
+backend takes them from the channels. Programs come from conda or Debian.
 
 The profile provides the framework and CUDA. Therefore, CUDA packages are skipped, and so are
 channels that contain nothing else. Libraries in an export are skipped because other packages
@@ -48,7 +48,7 @@ _SPEC = re.compile(
 _VERSION = r"(?:==|!=|<=|>=|~=|=|<|>)?[0-9][A-Za-z0-9.*!]*"
 _VERSIONS = rf"{_VERSION}(?:[,|]{_VERSION})*\Z"
 _ODD = r"=[0-9][A-Za-z0-9.]*_[A-Za-z0-9._]*=[A-Za-z0-9_.]+\Z"
-"""Pattern of a version that only conda can have, followed by its build, as in an export."""
+"""Pattern of a version that only conda can have, followed by a build, as in an export."""
 _CLAUSE = r"(==|!=|<=|>=|~=|=|<|>)?([0-9][A-Za-z0-9.]*?)(\.?\*)?\Z"
 
 
@@ -66,7 +66,7 @@ class Spec(Struct, frozen=True):
     """The build, if the spec names exactly one; otherwise empty."""
 
     def text(self) -> str:
-        """Return the spec as profiles write it."""
+        """Return the spec in the form that profiles use."""
         return f"{self.name} {self.versions}".rstrip()
 
     def specifier(self) -> str | None:
@@ -132,13 +132,13 @@ def _versions_and_build(rest: str, subject: str) -> tuple[str, str]:
 
 
 def distributions(packages: Iterable[lines.Line]) -> frozenset[str]:
-    """Return the names on the package index of those conda packages that are Python packages."""
+    """Return the package index names of the conda packages that are Python packages."""
     names = (distribution_of(parse(p.text, p.where).name) for p in packages)
     return frozenset(filter(None, names))
 
 
 def first_missing(packages: Iterable[lines.Line], have: Collection[str]) -> lines.Line | None:
-    """Return the first conda package that is neither a requirement nor a system package, if any.
+    """Return the first conda package whose name is not in `have`, or None if there is none.
 
     `have` contains the names of the requirements and system packages. A conda package also counts
     as present under its names on the package index and in Debian.
@@ -155,7 +155,7 @@ _IGNORED = frozenset({"name", "prefix"})
 _KEYS = frozenset({"channels", "dependencies", *_IGNORED})
 _FRAMEWORK_CHANNELS = ("pytorch", "nvidia")
 _DEFAULTS = "defaults"
-"""Name of Anaconda's own channels, for which larger organizations need a licence."""
+"""Name of Anaconda's own channels, for which larger organizations need a license."""
 _NO_CHANNEL = "nodefaults"
 _CHANNEL_URL = re.compile(
     r"https?://(?:conda|repo)\.anaconda\.(?:org|com)/(pkgs/)?([a-z0-9-]+)/?\Z"
@@ -163,7 +163,7 @@ _CHANNEL_URL = re.compile(
 
 
 class Packages:
-    """Collector of the packages that a file takes from conda channels, sorted by kind."""
+    """Collector that sorts a file's conda packages by kind."""
 
     def __init__(self, channels: Iterable[str] = ()) -> None:
         self._every = list(channels)
@@ -182,9 +182,10 @@ class Packages:
         self._any_version: list[str] = []
 
     def take(self, text: str, where: str, marker: str = "") -> None:
-        """Add one of the file's packages; `marker` limits the targets that it applies to.
+        """Add a conda package that the file lists.
 
-        Raise `InvalidError` if the spec is not supported.
+        The environment marker in `marker` limits the package to certain targets. Raise
+        `InvalidError` if the spec is not supported.
         """
         self._marker = marker
         match = _SPEC.match(text.strip())
@@ -265,7 +266,10 @@ class Packages:
         return lines.joined([of_channels, of_pip])
 
     def _notes(self, channels: tuple[str, ...]) -> Iterator[str]:
-        """Yield notes on packages that were skipped or changed; `channels` are those in use."""
+        """Yield notes on packages that were skipped or changed.
+
+        `channels` are the channels in use.
+        """
         if self._frameworks:
             decides = " and ".join(dict.fromkeys(map(lines.profile_decides, self._brought)))
             yield f"{_joined(self._frameworks)}: taken as requirements from PyPI, since {decides}"
@@ -301,7 +305,7 @@ class Packages:
 
 
 def _of_programs(names: Iterable[str]) -> Iterator[str]:
-    """Yield notes that suggest replacements for packages that are not on the package index."""
+    """Yield notes that suggest replacements for packages missing from the package index."""
     debian = {name: debian_package(name) for name in names}
     if of_debian := {name: package for name, package in debian.items() if package}:
         packages = ", ".join(dict.fromkeys(of_debian.values()))
@@ -320,7 +324,7 @@ def _of_programs(names: Iterable[str]) -> Iterator[str]:
 
 
 def _joined(names: Iterable[str]) -> str:
-    """Join the first six distinct names, and the number of any further names."""
+    """Join the first six distinct names, followed by the number of remaining names, if any."""
     return first(list(dict.fromkeys(names)), 6)
 
 
@@ -336,7 +340,7 @@ def read_environment_yml(project: Path, file: str) -> lines.Listed:
 
 
 def read_conda_list(project: Path, file: str) -> lines.Listed:
-    """Read the packages that `conda list --export` wrote as `name=version=build`.
+    """Read the output of `conda list --export`, which has lines such as `name=version=build`.
 
     Packages from PyPI have the build `pypi_0`. Raise `InvalidError` if the file is invalid.
     """
@@ -353,7 +357,7 @@ def read_conda_list(project: Path, file: str) -> lines.Listed:
 
 
 class _Reader:
-    """Reader of an environment.yml that lists packages from channels and packages for pip."""
+    """Reader of an environment.yml, which lists conda packages and requirements for pip."""
 
     def __init__(self, project: Path, file: str) -> None:
         self._project = project
@@ -420,7 +424,7 @@ class _Reader:
         return channels
 
     def _specs(self) -> Iterator[tuple[str, str]]:
-        """Yield each package from channels with its place, and collect the lines for pip."""
+        """Yield each conda package with the place that lists it, and collect the lines for pip."""
         for number, item in enumerate(self._list("dependencies")):
             where = self._place("dependencies", number)
             if isinstance(item, str):
@@ -449,7 +453,8 @@ class _Reader:
 # pixi.toml, and tool.pixi of a pyproject.toml
 
 _SYSTEMS = {"linux": "linux", "osx": "darwin", "unix": ""}
-"""Prefix of a pixi platform → the value of `sys_platform` in markers; empty for all systems."""
+"""Value of `sys_platform` in markers for each prefix of a pixi platform. Empty means all
+systems."""
 
 
 def read_pixi(
@@ -457,8 +462,8 @@ def read_pixi(
 ) -> lines.Listed:
     """Read the requirements in a pixi.toml; `groups` are the names of its features.
 
-    Tables for Linux and macOS apply to these platforms only, and tables for other platforms are
-    ignored. Raise `InvalidError` if the file is invalid.
+    Requirements in tables for Linux or macOS apply only to these platforms. Tables for other
+    platforms are ignored. Raise `InvalidError` if the file is invalid.
     """
     chosen_names("extra", extras, (), file)
     text = lines.read_text(project, file)
@@ -488,7 +493,10 @@ def read_pixi(
 
 
 def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a marker and the content of a feature's table for each platform that it covers."""
+    """Yield the tables of a feature, each with a marker for the platforms to which it applies.
+
+    The feature's own table has an empty marker.
+    """
     yield "", table
     for platform, target in mapping(table.get("target")).items():
         for begin, system in _SYSTEMS.items():
@@ -497,7 +505,7 @@ def _parts(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _pixi_spec(name: str, spec: Any) -> str:
-    """Convert a conda package in a pixi.toml to the form that environment.yml uses."""
+    """Convert a conda package in a pixi.toml to the format used in environment.yml."""
     table = spec if isinstance(spec, dict) else {"version": spec}
     version = str(table.get("version", "")).strip().removeprefix("*")
     channel = f"{table['channel']}::" if isinstance(table.get("channel"), str) else ""

@@ -41,20 +41,21 @@ if TYPE_CHECKING:
     from envbuilder.project.repository import InstallHints
 
 TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "virtualenv", "conda", "poetry", "mamba"})
-"""Packages that commands in texts install only in order to install other packages."""
+"""Packages that commands install only in order to install other packages."""
 _MOST_MENTIONED = 5
-"""Maximum number of further files, and of extras or groups, that the comments mention."""
+"""Maximum number of further files that the comments mention, and of extras or groups."""
 _MOST_READ = 30
-"""Maximum number of files that are read in order to choose among them."""
+"""Maximum number of files that are read to decide which of them to use."""
 _CONDA = re.compile(r"^dependencies:\s*(#.*)?$", re.MULTILINE)
 _LATE = re.compile(r"docker|binder|demos?|examples?|notebooks?|benchmarks?|eval(uation)?s?|tools")
 _NEVER = re.compile(r"docs?|tests?|ci|submodules|third_?party|vendor|external")
-"""Names of folders whose files are considered last, or only if a README names them.
+"""Names of folders whose files have low priority.
 
-The former are in `_LATE`, the latter in `_NEVER`.
+Files in folders that match `_LATE` are considered last. Files in folders that match `_NEVER` are
+considered only if a README names them.
 """
 _OF_LISTS = re.compile(r"(requirements?|envs?|environments?|conda|dependencies|deps|configs?)")
-"""Names of folders whose lists may be meant for the folder above.
+"""Names of folders whose requirement lists may apply to the parent folder.
 
 Lists in other folders may belong to separate programs.
 """
@@ -63,7 +64,7 @@ _OF_ITSELF = frozenset({*forms.OWN, "uv.lock"})
 _ASIDE = re.compile(
     r"(?i)(.*[-_.])?(dev|develop|tests?|docs?|lint|style|build|ci|optional|extras?)([-_.].*)?"
 )
-"""Names of lists that are not needed to run a project, such as lists for tests."""
+"""Pattern of the names of lists that are not needed to run a project, such as those for tests."""
 _HARDWARE = re.compile(
     r"(?i)(.*[-_.])?(cpu|gpu|cuda|cu[0-9]+|rocm|[tnx]pu|mps|mac|osx|arm64|win|windows)([-_.].*)?"
 )
@@ -73,9 +74,9 @@ _HEAD = """\
 # To add packages: envbuilder add NAME. After other changes: envbuilder lock
 """
 IMPORTED = "imported by "
-"""Prefix of a package's place if a file's code imports the package."""
+"""Prefix of `Line.where` for a package that was found because a file's code imports it."""
 OF_CONDA = " (conda)"
-"""Suffix of a package's place if a command in a text installs the package with conda."""
+"""Suffix of `Line.where` for a package that a documented command installs with conda."""
 _NO_LIST = 'requirements: []  # such as [einops, "rich>=13"]\n'
 _INSTEAD = "the nearest existing release to the one in files"
 _TAIL = {
@@ -84,11 +85,11 @@ _TAIL = {
     "profiles": "# profiles: [cpu, cuda]  # the hardware to support; without it, all\n",
     "python": '# python: "3.12"\n',
 }
-"""Keys that users often add; a draft contains them as comments."""
+"""Keys that users often add. They appear as comments in a draft."""
 
 
 class Suggested(Struct, frozen=True, kw_only=True):
-    """A package that a text or code names, but that no list contains."""
+    """A package that is named in documentation or code but that no list contains."""
 
     requirement: str
     source: str
@@ -99,33 +100,33 @@ class Source(Struct, frozen=True, kw_only=True):
     """A file that lists a project's requirements."""
 
     main: RequirementFile
-    """The file's entry, with those extras and groups that the README or a tool installs."""
+    """The entry for the file, with the extras and groups that the README or a tool installs."""
     listed: Listed = Listed()
     notes: tuple[Needed, ...] = ()
     """Notes on extras in the README, and on locks that are not used."""
     optional: RequirementFile | None = None
-    """The file's entry with all extras and groups; None if that would add nothing."""
+    """The entry for the file with all extras and groups, or None if that adds nothing to `main`."""
     why: str = ""
-    """Why this file was chosen; empty if there was no other file."""
+    """The reason why this file was chosen. Empty if there was no other file."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """The files chosen as the source of requirements, and the files that were not chosen."""
+    """The files chosen as sources of requirements, and the files that were not chosen."""
 
     sources: tuple[Source, ...] = ()
     others: tuple[str, ...] = ()
     """Further files that the user could add to the project's list."""
     errors: tuple[InvalidError, ...] = ()
-    """The errors of files that would have been preferred but cannot be read."""
+    """Errors in files that would have been chosen first if they could be read."""
     notes: tuple[str, ...] = ()
     """Notes on the README's recipe and on the chosen files.
 
     If no file is chosen, these are notes on empty files at the top level.
     """
     unlisted: tuple[Line, ...] = ()
-    """Packages that texts install or code imports (`IMPORTED`), but that no file lists."""
+    """Packages that no file lists, but that documentation installs or code imports (`IMPORTED`)."""
     pythons: tuple[Line, ...] = ()
-    """The Python versions in the README's recipe, which are only shown as a hint."""
+    """The Python versions in the README's recipe. They are only shown as a hint."""
 
     @property
     def python(self) -> str:
@@ -141,11 +142,11 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
-    """Choose the files to read requirements from; `files` and `hints` come from `repository`.
+    """Choose the files from which to read a project's requirements.
 
-    If there are several files, prefer the file that the README names, then the best kind of file
-    nearest to the top level. If the README installs the repository itself, include the repository's
-    own requirements.
+    `files` and `hints` come from the `repository` module. If there are several files, prefer the
+    file that the README names, then the best kind of file nearest to the top level. If the README
+    installs the repository itself, include the repository's own requirements.
     """
     ordered, usable = _candidates(folder, files, hints)
     stating = [name for name in forms.OWN if name in ordered]
@@ -190,7 +191,10 @@ def choose(folder: Path, files: Sequence[str], hints: InstallHints) -> Choice:
 
 
 def _has_scripts(folder: Path, files: Iterable[str], hints: InstallHints) -> bool:
-    """Return whether any script has its own list, and add such scripts to the recipe's files."""
+    """Return whether any script contains its own list of requirements.
+
+    Such scripts are also added to the files and the recipe in `hints`.
+    """
     for file in filter(partial(has_list, folder), files):
         hints.files[file] = hints.recipe[f"-r {file}"] = ""
     return bool(hints.files)
@@ -209,7 +213,7 @@ def _belongs(file: str, sources: Iterable[Source], hints: InstallHints) -> bool:
 def _including(
     folder: Path, file: str, usable: Iterable[str], hints: InstallHints
 ) -> Source | None:
-    """Return the conda environment that includes a file among its requirements for pip, if any."""
+    """Return the conda environment that includes a file for pip, or None if there is none."""
     for other in usable:
         if _form(other).read is read_environment_yml:
             with suppress(InvalidError):
@@ -219,7 +223,7 @@ def _including(
 
 
 def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
-    """Return the packages in the README's recipe that no file describes better."""
+    """Return the packages in the README's recipe that are not described better by a file."""
     conda = Packages()
     parts = list[Listed]()
     notes = list[str]()
@@ -255,7 +259,7 @@ def _of_readme(folder: Path, hints: InstallHints, before: Listed) -> Listed:
 
 
 def _written(line: Line) -> str:
-    """Return a requirement, with its source, as it is written in requirements files."""
+    """Format a requirement, including its source, as a line of a requirements file."""
     location = f" @ {line.source}" if line.source else ""
     return re.sub(r"\A[^;]*", lambda matched: f"{matched[0]}{location}", line.text)
 
@@ -272,7 +276,10 @@ def is_bounded(line: Line) -> bool:
 
 
 def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
-    """Return whether a file lists enough packages that the chosen files do not contain."""
+    """Return whether a file lists enough packages that are not in the chosen files.
+
+    At least half of its packages must be new, unless the file is one of `forms.OWN`.
+    """
     requirements = source.listed
     have = {line.name for line in joined(source.listed for source in sources).requirements}
     names = {line.name for line in requirements.requirements}
@@ -281,7 +288,7 @@ def _lists_something(source: Source, sources: Iterable[Source]) -> bool:
 
 
 def _is_stub(source: Source) -> bool:
-    """Return whether a file lists nothing but the project itself, as `-e .` does."""
+    """Return whether a file lists nothing but the project itself, for example as `-e .`."""
     own = (line.where.startswith(f"{source.main.file}:") for line in source.listed.requirements)
     return source.listed.itself is not None and not any(own)
 
@@ -307,7 +314,7 @@ def _reason(file: str, ordered: Sequence[str], hints: InstallHints) -> str:
 def _candidates(
     folder: Path, files: Iterable[str], hints: InstallHints
 ) -> tuple[list[str], list[str]]:
-    """Return all files that may list requirements, best first, and the files worth considering."""
+    """Return all files that may list requirements, best first, and those worth considering."""
     order = {file: number for number, file in enumerate(hints.files)}
     packages = [*hints.names]
     packages += (text.partition("[")[0].lower() for text in hints.requirements)
@@ -346,10 +353,10 @@ def _candidates(
 
 
 def _may_list(folder: Path, file: str) -> bool:
-    """Return whether a file with an unusual name may list requirements.
+    """Return whether a file may list requirements, although its name is unusual.
 
-    Its folder or its content must suggest that. Any YAML file may be a conda environment. Scripts
-    count only at the top level.
+    The location or the content must indicate a list: a script with its own list at the top level, a
+    YAML file that looks like a conda environment, or a file in a folder named `requirements`.
     """
     if "/" not in file and has_list(folder, file):
         return True
@@ -389,9 +396,10 @@ def _read(folder: Path, file: str, hints: InstallHints) -> Source:
 def _entries(
     folder: Path, file: str, hints: InstallHints
 ) -> tuple[RequirementFile, RequirementFile | None]:
-    """Return a file's entry, and an entry with all extras and groups (None if it adds nothing).
+    """Return the entry for a file, and a second entry with all its extras and groups.
 
     The first entry has the extras and groups that the README or the project's own tool installs.
+    The second is None if it would add nothing.
     """
     path = PurePosixPath(file)
     names = [*hints.chosen] if file in {*forms.OWN, "uv.lock"} else []
@@ -422,7 +430,10 @@ def _entries(
 
 
 def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[str]:
-    """Yield notes on extras and groups that alone provide a module that the code imports."""
+    """Yield notes on the extras and groups that provide modules which nothing else provides.
+
+    Only modules that the code imports are considered.
+    """
     brought = {distribution_of_module(name) or types.canonical(name) for name in modules}
     brought -= {line.name for line in choice.lines}
     for source in choice.sources:
@@ -447,30 +458,34 @@ def of_extras(folder: Path, choice: Choice, modules: Iterable[str]) -> Iterator[
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The content of an `envbuilder.yaml` in addition to the files that it lists."""
+    """The content of an `envbuilder.yaml`, apart from the requirement files that it lists."""
 
     is_package: bool = False
     as_of: date | None = None
     framework: types.Framework | None = None
-    """The framework to use if the project has several."""
+    """The framework to use if the project requires several of them."""
     framework_version: str | None = None
     version_why: str = "differs from the one in files"
-    """Why the release differs from the one in files; `python_why` is the reason for Python."""
+    """The reason why the framework's release differs from the one in the project's files.
+
+    The reason for the Python version is in `python_why`.
+    """
     python: str | None = None
     python_why: str = _INSTEAD
     build: tuple[str, ...] = ()
     """Packages that the index offers only as source code."""
     exclude: dict[str, str] = {}
-    """Packages that are not available → the reason."""
+    """Reason for each excluded package, which is not available."""
     overrides: dict[str, tuple[str, str]] = {}
-    """Package → its replacement, which applies whatever requires the package, and the reason."""
+    """Replacement and reason for each overridden package, regardless of what requires the
+    package."""
     suggested: tuple[Suggested, ...] = ()
     system: tuple[tuple[str, str], ...] = ()
     indexes: dict[str, str] = {}
-    """conda channels that envbuilder does not know → their URLs."""
+    """URL of each conda channel that envbuilder does not know."""
 
     def definition(self, choice: Choice) -> Definition:
-        """Return the project definition that this draft and the chosen files result in."""
+        """Return the project definition that results from this draft and the chosen files."""
         built = [
             line.name
             for line in choice.lines
@@ -496,7 +511,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 def text(choice: Choice, draft: Draft) -> str:
-    """Return the text of an `envbuilder.yaml` that lists the chosen files, with comments."""
+    """Return the content of an `envbuilder.yaml` that lists the chosen files, with comments."""
     chosen = draft.definition(choice)
     parts = [_HEAD, *_requirements(choice)]
     built = _items(chosen.build_from_source) if isinstance(chosen.build_from_source, tuple) else ""
@@ -559,7 +574,7 @@ def _requirements(choice: Choice) -> Iterator[str]:
 
 
 def _entry(file: RequirementFile, most: int | None = None) -> str:
-    """Return a file's entry for `requirements_from:` with at most `most` extras and groups each."""
+    """Format an entry of `requirements_from:`, with at most `most` extras and `most` groups."""
     chosen = ""
     if file.extras:
         chosen += f", extras: {_items(file.extras[:most])}"
@@ -570,7 +585,7 @@ def _entry(file: RequirementFile, most: int | None = None) -> str:
 
 
 def _items(values: Iterable[str]) -> str:
-    """Return the values as a YAML list in brackets."""
+    """Format the values as a YAML list in brackets."""
     return f"[{', '.join(scalar(value, in_flow=True) for value in values)}]"
 
 

@@ -28,21 +28,21 @@ _BY_HAND = Hint("Edit the file by hand, then lock", ("lock",))
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """An edit of a project's file, which has not been written yet."""
+    """An edit to a project file that has not been written yet."""
 
     path: Path
     before: str
-    """The text before the edit."""
+    """The content of the file before the edit."""
     text: str
     definition: Definition
     lines: tuple[str, ...]
-    """Descriptions of the changes for users; empty if nothing changes."""
+    """Descriptions of the changes, to be shown to the user. Empty if nothing changes."""
     notes: tuple[str, ...] = ()
     """Notes on requirements that were changed or skipped."""
 
 
 class _File:
-    """A project's file whose requirements are being edited one by one."""
+    """A project file whose requirements are being edited one by one."""
 
     def __init__(self, text: str, path: Path, environment: str) -> None:
         self._before = text
@@ -62,7 +62,7 @@ class _File:
 
     @property
     def where(self) -> str:
-        """The name of the edited list in messages."""
+        """The name of the edited list, for use in messages."""
         below = "" if self.environment == DEFAULT else f": environment '{self.environment}'"
         return f"{PROJECT_FILE}{below}"
 
@@ -70,7 +70,7 @@ class _File:
         return [number for number, text in enumerate(self.listed) if _name(text) == name]
 
     def change(self, change: str, value: str | None, index: int | None = None) -> None:
-        """Edit the list, and check the result as any project file is checked.
+        """Edit the list, and check the result in the same way as any project file.
 
         `value` replaces the item at `index`, or is appended if `index` is None. If `value` is None,
         the item at `index` is removed. `change` describes the edit for users.
@@ -95,7 +95,7 @@ class _File:
 def added(
     text: str, path: Path, environment: str, lines: Iterable[str], *, exact: bool = False
 ) -> Change:
-    """Add requirements to a project's file; if a package is already listed, replace its line.
+    """Add requirements to a project file, replacing the lines of packages already listed.
 
     The framework is skipped, since every environment has it. Its companions can be listed, since
     not every project needs them.
@@ -136,7 +136,7 @@ def added(
 
 
 def dated(text: str, path: Path, day: date) -> Change:
-    """Return the change that sets `as_of` in a project's file.
+    """Return the change that sets `as_of` in a project file.
 
     Raise `InvalidError` if the file cannot be changed.
     """
@@ -179,9 +179,10 @@ def _written(text: str, *, exact: bool) -> tuple[str, str]:
 
 
 def _of_profile(name: str, line: str, definition: Definition) -> str:
-    """Return a note if the profile decides on this package of a framework; otherwise empty.
+    """Return a note if the profile determines the version of a package; otherwise empty.
 
-    Raise `InvalidError` if the line names a framework other than the project's, or a version.
+    This is the case for packages that belong to a framework. Raise `InvalidError` if the line names
+    a framework other than the project's, or a version.
     """
     key = frameworks.of_user(name) if (row := frameworks.of_build(name)) else None
     if row is None or key is None:
@@ -207,10 +208,10 @@ def _of_profile(name: str, line: str, definition: Definition) -> str:
 def removed(
     text: str, path: Path, environment: str, names: Iterable[str], *, project: Path
 ) -> Change:
-    """Remove packages from a project's file.
+    """Remove packages from a project file.
 
-    Raise `InvalidError` if the file does not list a package. The message says where the package is
-    listed, if anywhere.
+    Raise `InvalidError` if the file does not list one of them. The error says where the package is
+    listed instead, if anywhere.
     """
     file = _File(text, path, environment)
     for name in dict.fromkeys(map(types.canonical, names)):
@@ -227,7 +228,10 @@ def _from_profile(name: str) -> str:
 
 
 def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
-    """Raise `InvalidError` for a package that is not in the edited list."""
+    """Raise `InvalidError` for a package that is not in the edited list.
+
+    The error says where the package comes from or is listed instead, if anywhere.
+    """
     if frameworks.of_name(name) == (file.definition.framework or frameworks.DEFAULT):
         raise InvalidError(
             f"envbuilder remove: {_from_profile(name)}", "Every environment contains it."
@@ -255,12 +259,12 @@ def _refuse_missing(file: _File, name: str, project: Path) -> NoReturn:
 
 
 def _part(definition: Definition, environment: str) -> Environment:
-    """Return the keys that the file sets directly on an environment, without inherited keys."""
+    """Return the keys that the file sets directly on an environment, excluding inherited keys."""
     return definition if environment == DEFAULT else definition.environments[environment]
 
 
 def _name(text: str) -> str:
-    """Return the name of the package that a line requires; empty if it is not a requirement."""
+    """Return the name of the required package, or an empty string if it is not a requirement."""
     try:
         parse(text, "")
     except InvalidError:

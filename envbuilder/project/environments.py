@@ -1,4 +1,4 @@
-"""A project's environments, as `envbuilder.yaml` and the files that it lists define them."""
+"""A project's environments, as defined by `envbuilder.yaml` and the files that it lists."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from envbuilder.project.lines import (
 )
 
 Read = Callable[..., Listed]
-"""Function that reads the requirements in a project's file, like `forms.read`."""
+"""Type of a function that reads the requirements in a project's file, such as `forms.read`."""
 
 
 class Contents(Listed, frozen=True, kw_only=True):
     """Everything that an environment contains in addition to the hardware's profile.
 
-    `pythons` holds the version from `python:` if one is given, otherwise the versions that each
-    file allows. `read_from` names all files that were read.
+    If `python:` is set, `pythons` contains its version; otherwise, it contains the versions that
+    each file allows. `read_from` names all files that were read.
     """
 
     environment: Environment
@@ -52,7 +52,7 @@ class Contents(Listed, frozen=True, kw_only=True):
 
     @property
     def places(self) -> dict[str, str]:
-        """Requirement, spelled as in an adapted profile → the place that lists it."""
+        """The place that lists each requirement. Keys are spelled as in an adapted profile."""
         lines = (*self.constraints, *self.requirements)
         return {str(parse(line.text, line.where)): line.where for line in lines}
 
@@ -63,7 +63,7 @@ def names(definition: Definition) -> tuple[str, ...]:
 
 
 def merged(definition: Definition, name: str) -> Environment:
-    """Return an environment in which the top-level keys and its own keys are merged.
+    """Return an environment's own keys, merged with the keys at the top level of the file.
 
     Raise `InvalidError` if there is no environment with this name.
     """
@@ -89,7 +89,7 @@ def merged(definition: Definition, name: str) -> Environment:
 
 
 def of(settings: Settings) -> Environment:
-    """Return the environment that the settings name; outside a project, it is empty.
+    """Return the environment that the settings select, or an empty one outside a project.
 
     If the project itself is installed, the folders of its modules are added to `python_path`.
     """
@@ -107,9 +107,10 @@ def of(settings: Settings) -> Environment:
 def contents(
     definition: Definition, name: str, project: Path, read: Read | None = None
 ) -> Contents:
-    """Read everything that an environment requires; raise `InvalidError` if a file is invalid.
+    """Read everything that an environment requires.
 
-    `read` is the function that reads the requirements in a file, by default `forms.read`.
+    `read` reads the requirements in a file; it defaults to `forms.read`. Raise `InvalidError` if a
+    file is invalid.
     """
     every = [_own_lines(definition, name, project)]
     for item, where in entries(definition, name, project, "requirements_from"):
@@ -152,13 +153,13 @@ def contents(
 
 
 def _overrides(definition: Definition, project: Path) -> dict[str, Line]:
-    """Return each overridden package → its replacement as the project's own file states it."""
+    """Return the replacement of each overridden package, as written in the project's own file."""
     overrides = entries(definition, DEFAULT, project, "overrides")
     return {types.canonical(package): Line(text, where) for (package, text), where in overrides}
 
 
 def _doubled(lines: Iterable[Line]) -> dict[str, str]:
-    """Return each package that another listed package makes redundant → that other package."""
+    """Return the redundant packages, each with the listed package that makes it redundant."""
     present = {line.name for line in lines}
     doubled = dict[str, str]()
     for family in SAME:
@@ -173,7 +174,10 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 def _replaced(
     lines: Iterable[Line], overrides: Mapping[str, Line], excluded: Collection[str]
 ) -> Iterator[Line]:
-    """Yield the lines to keep, then the replacements, some of which apply to some targets only."""
+    """Yield the lines to keep, followed by the replacements.
+
+    Some replacements apply only to certain targets.
+    """
     lines = tuple(lines)
     yield from _left(lines, overrides, excluded)
     for name, line in overrides.items():
@@ -194,7 +198,7 @@ def _left(
 ) -> Iterator[Line]:
     """Yield the lines that are neither excluded nor replaced.
 
-    If a replacement applies only to certain targets, the line is kept for all other targets.
+    If a replacement applies only to certain targets, the original line is kept for all others.
     """
     for line in lines:
         instead = overrides.get(line.name)
@@ -248,7 +252,7 @@ def _resolution(
 
 
 def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
-    """Return the requirements that the project's own file lists, each with its place."""
+    """Return the requirements that the project's own file lists, each with its location."""
     lines = []
     notes = list[str]()
     for text, where in entries(definition, name, project, "requirements"):
@@ -269,7 +273,7 @@ def _own_lines(definition: Definition, name: str, project: Path) -> Listed:
 def of_framework(
     contents: Contents, definition: Definition, project: Path, framework: types.Framework
 ) -> Contents:
-    """Add the override for the framework to the contents, even if no file lists the framework.
+    """Return the contents with the framework's override, even if no file lists the framework.
 
     Raise `InvalidError` if the project excludes the framework.
     """
@@ -294,7 +298,7 @@ def place_of_exclusion(definition: Definition, project: Path, package: str) -> s
 
 
 def without_releases(contents: Contents, framework: types.Framework) -> Contents:
-    """Return the contents without limits on the framework's release and its builds' parts."""
+    """Return the contents without version limits on the framework and the parts of its builds."""
     row = FRAMEWORKS[framework]
     brought = row.names | row.companions
     lines = []
@@ -320,9 +324,10 @@ def without_releases(contents: Contents, framework: types.Framework) -> Contents
 def entries(
     definition: Definition, name: str, project: Path, key: str
 ) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a key at the top level and in an environment, each with its place.
+    """Yield the values of a key at the top level and in an environment.
 
-    For a list or a mapping, yield each item; otherwise, yield the value itself.
+    For a list or a mapping, yield each item; otherwise, yield the value itself. Each value comes
+    with the place in the file that states it.
     """
     parts: list[tuple[list[str], Environment]] = [([], definition)]
     if name != DEFAULT:
@@ -343,9 +348,9 @@ def entries(
 
 
 def paths(definition: Definition, name: str, project: Path, key: str) -> Iterator[Path]:
-    """Yield the paths that an environment lists under `key`, which is `python_path` or `files`.
+    """Yield the paths that an environment lists under `key`, either `python_path` or `files`.
 
-    Raise `InvalidError`, with its place, for the first path that does not exist.
+    Raise `InvalidError` for the first path that does not exist. The error says where it is listed.
     """
     for text, where in entries(definition, name, project, key):
         path = project / text
@@ -373,14 +378,15 @@ def require_parts(definition: Definition, name: str, project: Path) -> None:
 
 
 def named_file(item: str | RequirementFile) -> RequirementFile:
-    """Return an entry of `requirements_from`, which may be only a path, as a `RequirementFile`."""
+    """Convert an entry of `requirements_from`, which may be just a path, to a `RequirementFile`."""
     return RequirementFile(file=item) if isinstance(item, str) else item
 
 
 def _read_named(project: Path, entry: RequirementFile, where: str, read: Read | None) -> Listed:
-    """Read a listed file.
+    """Read a file that the project's file lists.
 
-    If an error does not concern a particular line of the file, add the place that lists the file.
+    If an error does not name a particular line of the file, add the place that lists the file to
+    the error.
     """
     if read is None:
         from envbuilder.project import forms

@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 LARGEST = 32 << 20
-"""Maximum size in bytes of a lock. The locks of large projects have 3 MB."""
+"""Maximum size in bytes of a lock. The locks of large projects have about 3 MB."""
 
 # Markers
 
 
 class Chosen(Struct, frozen=True):
-    """The extras and dependency groups to install, under their normalised names."""
+    """The extras and dependency groups to install, under their normalized names."""
 
     extras: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
 
 
 def remaining(marker: str, chosen: Chosen, where: str) -> str | None:
-    """Return a marker without its conditions on extras and groups, which `chosen` determines.
+    """Return a marker without its conditions on extras and groups, which `chosen` decides.
 
     Return an empty string if no condition remains, and None if the marker cannot be true. Raise
     `InvalidError` if the marker is not valid.
@@ -86,7 +86,9 @@ def _remaining(marker: str, chosen: Chosen) -> str | None:
 
 
 def _reduced(part: Any, chosen: Chosen) -> str | bool:
-    """Return a part of a parsed marker as text, or a bool if extras and groups alone determine it.
+    """Return a part of a parsed marker as a string without conditions on extras and groups.
+
+    Return a bool instead if the extras and groups alone decide whether the part is true.
 
     `packaging` represents a comparison as a tuple of three items. It combines comparisons in lists,
     with "and" or "or" between them.
@@ -111,7 +113,10 @@ def _reduced(part: Any, chosen: Chosen) -> str | bool:
 
 
 def _joined(word: str, parts: list[str | bool], *, decisive: bool) -> str | bool:
-    """Join the parts with `word`; if one of them equals `decisive`, return `decisive`."""
+    """Join the parts of a marker with `word`, leaving out parts that are already decided.
+
+    If a part equals `decisive`, or if all parts are decided, return the result as a bool.
+    """
     if decisive in parts:
         return decisive
     undecided = [part for part in parts if isinstance(part, str)]
@@ -142,7 +147,7 @@ class _Edge(Struct, frozen=True):
 
 
 class _Entry(Struct, frozen=True):
-    """A requirement as in pyproject.toml; the last seven fields state its source, if any."""
+    """A requirement as in pyproject.toml. The last seven fields specify its source, if any."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -157,7 +162,7 @@ class _Entry(Struct, frozen=True):
     virtual: Any = None
 
     def text(self, marker: str) -> str:
-        """Return the requirement with this marker, but without its source."""
+        """Return the requirement with the given marker, but without its source."""
         name = f"{self.name}[{','.join(self.extras)}]" if self.extras else self.name
         return with_marker(f"{name}{self.specifier}", marker)
 
@@ -168,7 +173,7 @@ class _Entry(Struct, frozen=True):
 
 
 class _Metadata(Struct, frozen=True, rename="kebab"):
-    """Metadata from pyproject.toml. The markers in `requires_dist` name the extras."""
+    """Metadata from pyproject.toml. The markers in `requires_dist` contain the extras."""
 
     requires_dist: tuple[_Entry, ...] = ()
     provides_extras: tuple[str, ...] = ()
@@ -182,7 +187,7 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
     version: str = ""
     source: dict[str, Any] = {}
     resolution_markers: tuple[str, ...] = ()
-    """The targets to which this version applies, if the lock has several versions.
+    """Markers of the targets to which this version applies, if the lock has several versions.
 
     At least one of these markers must be true.
     """
@@ -193,7 +198,7 @@ class _Locked(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 class _Manifest(Struct, frozen=True):
-    """The inputs for uv's resolution that pyproject.toml states."""
+    """The inputs for uv's resolution that are set in pyproject.toml."""
 
     overrides: tuple[_Entry, ...] = ()
 
@@ -208,7 +213,7 @@ class _UvLock(Struct, frozen=True, rename="kebab", kw_only=True):
 def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Read the requirements of the project in a uv.lock, and the locked versions.
 
-    Raise `InvalidError` if the lock is invalid or does not contain the project.
+    Raise `InvalidError` if the lock is invalid, or if the project is not in it.
     """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
@@ -238,7 +243,7 @@ def read_uv_lock(project: Path, file: str, extras: Sequence[str], groups: Sequen
 
 
 class _UvLockReader:
-    """Reader of a lock for its project with the chosen extras and groups."""
+    """Reader of a project's uv.lock with the chosen extras and groups."""
 
     def __init__(
         self, lock: _UvLock, file: str, extras: Sequence[str], groups: Sequence[str]
@@ -282,7 +287,7 @@ class _UvLockReader:
         return f"{self._file}: {escaped(name, 60)}"
 
     def _named_extras(self) -> set[str]:
-        """Return the extras that chosen requirements include by naming the project itself."""
+        """Return the project's extras that are included by requirements on the project itself."""
         extras = set[str]()
         for entry in self._entries:
             parsed = self._parsed(entry) if entry.name == self._root.name else None
@@ -310,8 +315,8 @@ class _UvLockReader:
     def _from(self, required: Line, named_location: str = "") -> Iterator[Line]:
         """Yield a requirement once for each source that the lock has for its package.
 
-        `named_location` is the location in the requirement itself. The location in the lock
-        replaces it, since only the lock has the commit.
+        `named_location` is the location in the requirement itself. A location in the lock takes
+        precedence, since only the lock has the commit.
         """
         forks = self._forks.get(required.name, ())
         locations = [
@@ -342,7 +347,10 @@ class _UvLockReader:
 
     @cached_property
     def _forks(self) -> dict[str, list[tuple[_Locked, str]]]:
-        """Package → the versions that the project needs, each with the marker of its fork."""
+        """The locked versions of each package that the project needs.
+
+        Each version comes with the marker of its fork in the lock.
+        """
         of_name = defaultdict[str, list[_Locked]](list)
         for package in sorted(self._reachable(), key=lambda package: package.version):
             of_name[package.name].append(package)
@@ -393,7 +401,7 @@ class _UvLockReader:
 
 
 def _location(source: dict[str, Any]) -> str:
-    """Return the location in one of uv.lock's source tables; empty for an index."""
+    """Return the location in one of uv.lock's source tables; empty if the source is an index."""
     git = source.get("git")
     if not isinstance(git, str):
         return location_of(source)
@@ -408,14 +416,13 @@ def _location(source: dict[str, Any]) -> str:
 # pylock.toml
 
 _PYLOCK_ITSELF = frozenset({".", "./"})
-"""Paths that refer to the project's own folder, which the locks of uv and pip also contain."""
+"""Paths that refer to the project's own folder. The locks of uv and pip contain it, too."""
 
 
 def read_pylock(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Read the packages in a pylock.toml, all of which are to be installed.
 
-    `groups` are added to the default groups of the lock. Raise `InvalidError` if the lock is
-    invalid.
+    `groups` are added to the lock's default groups. Raise `InvalidError` if the lock is invalid.
     """
     name = escaped(file)
     data = parse_toml(read_text(project, file, LARGEST), file)
@@ -500,7 +507,7 @@ def _is_itself(package: Package) -> bool:
 
 
 def read_pipfile(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Read the requirements in a Pipfile or its lock.
+    """Read the requirements in a Pipfile or Pipfile.lock.
 
     The only group is `dev`. Raise `InvalidError` if the file is invalid.
     """

@@ -1,6 +1,6 @@
 """Read files that list requirements. Each kind of file is a row in `FORMS`.
 
-Only import this module in order to read a file, since it imports all readers.
+Import this module only when a file is to be read, since it imports all readers.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Form(Struct, frozen=True, kw_only=True):
     """A kind of file that lists requirements."""
 
     pattern: str
-    """Regular expression for file names. If several forms match a name, the first one is used."""
+    """Regular expression for file names. If several forms match a name, the first form is used."""
     read: Callable[..., Listed]
-    """The function that reads such a file in a project.
+    """The function that reads a file of this form.
 
     If the form has extras, the function also receives the chosen extras and groups.
     """
     names: str = ""
-    """The file names as messages and the documentation show them."""
+    """The file names as shown in messages and documentation."""
     has_extras: bool = False
     """Whether files of this form have extras or dependency groups."""
     keeps_versions: bool = False
-    """Whether the file is a lock, which is preferred to the file from which it was made."""
+    """Whether such files are locks, which are preferred to the files they were made from."""
     is_usual: bool = True
     """Whether the file name alone shows that the file lists requirements."""
 
@@ -50,7 +50,7 @@ def _read_text_list(project: Path, file: str) -> Listed:
 
 
 _OF_CONDA = re.compile(r"^# platform: |^[A-Za-z0-9_.-]+=[^=\s]+=[A-Za-z0-9_.]+\s*$", re.MULTILINE)
-"""Pattern of text that `conda list --export` writes but pip never does."""
+"""Pattern of lines that `conda list --export` writes but that pip never writes."""
 FORMS = (
     Form(
         names="uv.lock",
@@ -97,16 +97,16 @@ FORMS = (
     Form(pattern=r".+\.(txt|in)", read=_read_text_list, is_usual=False),
     Form(pattern=r".+\.ya?ml", read=read_environment_yml, is_usual=False),
 )
-"""All forms, the most preferred form first."""
+"""All kinds of files that are supported, the most preferred first."""
 
 
 def supported() -> str:
-    """Return the names of all supported files, for use in messages and help."""
+    """Return the names of all supported files, for use in messages and help texts."""
     return ", ".join(form.names for form in FORMS if form.names)
 
 
 def form_of(name: str) -> Form | None:
-    """Return the form of a file with this name, or None if it is not supported."""
+    """Return the form of a file with this name, or None if such files are not supported."""
     return next((form for form in FORMS if re.fullmatch(form.pattern, name)), None)
 
 
@@ -118,9 +118,9 @@ _INSTEAD = {
     "pixi.lock": "List pixi.toml.",
 }
 LOCKS = ("poetry.lock", "pdm.lock")
-"""Locks that are made from pyproject.toml, and whose versions envbuilder does not read."""
+"""Locks that other tools generate from pyproject.toml. Their versions are not read."""
 OWN = ("pyproject.toml", "setup.py", "setup.cfg")
-"""Files that may contain the project's own requirements; the first existing file is used."""
+"""Files that may contain the project's own requirements. The first one that exists is used."""
 
 
 def read(
@@ -128,7 +128,7 @@ def read(
 ) -> Listed:
     """Read the requirements in a file; `file` is its path relative to the project.
 
-    The requirements of the `extras` and `groups` are added if this kind of file can have any. If
+    The requirements of the `extras` and `groups` are added if this kind of file can have them. If
     the file installs the project itself, the project's own requirements are included. Nothing
     outside the project is read. Raise `InvalidError` if the file is invalid or not supported.
     """
@@ -204,7 +204,7 @@ def unread(project: Path, names: Iterable[str] = (*OWN, *_INSTEAD)) -> Iterator[
 
 
 class InstallHints(NamedTuple):
-    """Metadata of a package that the text of its source states."""
+    """Metadata that can be read from a package's source files without running its code."""
 
     name: str
     version: str
@@ -213,7 +213,7 @@ class InstallHints(NamedTuple):
 
 
 def shown(folder: Path) -> InstallHints | None:
-    """Return the metadata that setup.py or similar files state; None if it cannot be read."""
+    """Return the metadata in setup.py or similar files; None if the files cannot be read."""
     try:
         itself = package.read(folder)
         file = next(name for name in reversed(package.FILES) if (folder / name).is_file())

@@ -1,4 +1,4 @@
-"""Collect the project's files for its image, within limits and without secrets and caches."""
+"""Collect the project's files for its image, with size limits and without secrets and caches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30
 _DEEPEST = 40
 """Limits on the files of an image, since the repository is untrusted.
 
-They apply to the number of files, their total bytes, and the levels of folders.
+These are the number of files, their total size in bytes, and the depth of nested folders.
 """
 _HEAD = 1 << 16
 _LESS = "List only the folders that the program needs, and put data under volumes:."
@@ -33,7 +33,7 @@ _KEY_TEXT = re.compile(
 )
 """Pattern of a private key.
 
-It does not match code that only looks for a key, which has a quote after the dashes.
+It does not match code that merely searches for keys, which has a quote after the dashes.
 """
 
 
@@ -47,7 +47,7 @@ class ImageFile(Struct, frozen=True, kw_only=True):
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """The files to copy into an image, and the omitted files, which are never copied."""
+    """The files to copy into an image, and the files left out because they are never copied."""
 
     files: tuple[ImageFile, ...]
     omitted: tuple[str, ...] = ()
@@ -63,11 +63,11 @@ def collect(
 ) -> Contents:
     """Return the files at or below the given paths in the project.
 
-    Each entry is a path and the place that names it. `texts` contains files that envbuilder wrote
-    into the project, by path; they are always included.
+    Each entry is a path, together with the place that lists the path. `texts` contains files that
+    envbuilder wrote into the project, by path; they are always included.
 
-    Raise `InvalidError` if a path does not exist or leads out of the project, with the place of the
-    path, or if there are too many files or too much data.
+    Raise `InvalidError` if a path does not exist or leads out of the project, or if there are too
+    many files or too much data. An error about a path says where the path is listed.
     """
     files = dict[str, ImageFile]()
     omitted = list[str]()
@@ -129,7 +129,7 @@ def _below(project: Path, path: Path, root: Path, omitted: list[str]) -> Iterato
 
 
 def _leads_to_litter(path: Path, root: Path) -> bool:
-    """Return whether a link on the path leads to, or into, a file that is never copied."""
+    """Return whether a path leads, through a link, to a file or folder that is never copied."""
     target = Path(os.path.realpath(path))
     if path == target or not target.is_relative_to(root):
         return False
@@ -138,7 +138,7 @@ def _leads_to_litter(path: Path, root: Path) -> bool:
 
 
 def _require_inside(place: Path, path: Path, root: Path) -> None:
-    """Raise `InvalidError` unless the path is a file in the project or a link to such a file."""
+    """Raise `InvalidError` unless a path is a file in the project, or a link to one."""
     from envbuilder.core.archives import path_objection
 
     name = shown(path.as_posix())
@@ -163,9 +163,9 @@ def _require_inside(place: Path, path: Path, root: Path) -> None:
 
 
 def _read(project: Path, name: str, limit: int, omitted: list[str]) -> ImageFile | None:
-    """Return a file with its hash; None if it looks like a private key.
+    """Return a file with its hash, or None if the file looks like a private key.
 
-    Raise `InvalidError` if the file cannot be read or has more than `limit` bytes.
+    Raise `InvalidError` if the file cannot be read or is larger than `limit` bytes.
     """
     from envbuilder.core.archives import PIECE
 

@@ -1,7 +1,7 @@
-"""Requirements from files in one common form, each with its file and line.
+"""Common representation of requirements from all kinds of files, each with its file and line.
 
 All readers share this code. It reads the text of files, parses requirements (PEP 508), and handles
-sources of packages that are not from an index.
+sources of packages that do not come from an index.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
 LARGEST = 1 << 20
 """Maximum size in bytes of a handwritten file."""
 LONGEST = 20_000
-"""Maximum number of characters in a requirement or marker; those in locks are long."""
+"""Maximum number of characters in a requirement or marker. Those in locks are long."""
 SHOWN = 120
-"""Maximum number of characters of a requirement that a message shows."""
+"""Maximum number of characters of a requirement to show in a message."""
 MOST = 20_000
-"""Maximum number of requirements in a file together with the files that it includes."""
+"""Maximum number of requirements in a file, including those in the files that it includes."""
 
 
 class Line(Struct, frozen=True):
     """A requirement and the place that lists it."""
 
     text: str
-    """The requirement in the form of PEP 508, with normalised names.
+    """The requirement in the form of PEP 508, with normalized names.
 
     For a conda package, this is a spec in the form of a profile's `conda.packages`.
     """
     where: str
-    """The place as messages show it, such as "requirements.txt:3"."""
+    """The place that lists the requirement, as shown in messages, such as "requirements.txt:3"."""
     source: str = ""
-    """The package's source as in `profile.Source`; empty if the package comes from an index."""
+    """The package's source, as in `profile.Source`. Empty if the package comes from an index."""
     locked: bool = False
-    """Whether the package was chosen by a lock and is not a requirement of the project itself."""
+    """Whether the line comes from a lock, so that it is not a requirement of the project itself."""
 
     @property
     def name(self) -> str:
-        """The normalised name of the package."""
+        """The normalized name of the package."""
         return distribution(self.text)
 
 
 class Dropped(str):
     """A note that something in a file is ignored.
 
-    A note that is neither `Dropped` nor `Needed` describes a change.
+    Notes that are neither `Dropped` nor `Needed` describe changes.
     """
 
     __slots__ = ()
@@ -82,38 +82,41 @@ class Needed(str):
 
 
 class Listed(Struct, frozen=True, kw_only=True):
-    """The requirements in a file, and what else the file says about an environment."""
+    """The requirements in a file, and whatever else the file says about an environment."""
 
     requirements: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
     """Versions that packages must have if they are installed.
 
-    These are the exact versions in a lock (`name==version`, perhaps with a marker), or the limits
-    in a constraints file.
+    These are the exact versions in a lock (`name==version`, optionally with a marker), or the
+    limits in a constraints file.
     """
     overrides: tuple[Line, ...] = ()
-    """Requirements that replace all other requirements on the same package."""
+    """Requirements that replace all other requirements for the same package."""
     pythons: tuple[Line, ...] = ()
-    """The Python versions that the file allows, as specifiers (`>=3.10`), all of which must hold.
+    """Specifiers of the Python versions that the file allows (`>=3.10`). All of them must hold.
 
-    They may name patch releases: to check a version such as 3.12, try all of its patch releases.
+    They may name patch releases. Therefore, to check a version such as 3.12, try all of its patch
+    releases.
     """
     conda: tuple[Line, ...] = ()
     """Packages from conda channels, except Python itself."""
     channels: tuple[str, ...] = ()
-    """The conda channels that these packages come from, in order of priority."""
+    """The channels that the packages in `conda` come from, in order of priority."""
     system: tuple[str, ...] = ()
-    """Debian packages that provide the file's programs and libraries, for `system_packages`."""
+    """Debian packages, for `system_packages`, that provide programs and libraries the file
+    lists."""
     itself: tuple[str, ...] | None = None
-    """The extras of the project itself if a line installs it (`-e .[dev]`); otherwise None."""
+    """The extras of the project itself if a line installs the project (`-e .[dev]`); otherwise
+    None."""
     read_from: tuple[str, ...] = ()
-    """Paths of the project's files from which these requirements were read."""
+    """Paths of the project files from which these requirements were read."""
     notes: tuple[str, ...] = ()
     """Notes for the user, each of them `Dropped`, `Needed`, or plain text about a change."""
 
 
 def joined(parts: Iterable[Listed]) -> Listed:
-    """Merge the requirements in several files, in the given order."""
+    """Merge the requirements from several files in the given order."""
     values: dict[str, Any] = {}
     for item in parts:
         for field, value in msgspec.structs.asdict(item).items():
@@ -123,9 +126,9 @@ def joined(parts: Iterable[Listed]) -> Listed:
 
 
 def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -> str:
-    """Read a text file in UTF-8, or in UTF-16 as written by PowerShell's >.
+    """Read a text file in UTF-8, or in UTF-16 as written by PowerShell's `>` operator.
 
-    `file` is its path relative to the project. `where` is the line that names the file, for
+    `file` is a path relative to the project. `where` is the place that names the file, for use in
     messages. Raise `InvalidError` if the file cannot be read.
     """
     content = read_bytes(project, file, limit, where)
@@ -142,7 +145,7 @@ def read_text(project: Path, file: str, limit: int = LARGEST, where: str = "") -
 def read_bytes(project: Path, file: str, limit: int, where: str = "") -> bytes:
     """Read a file as bytes; the arguments and errors are the same as for `read_text`.
 
-    Never read a file outside the project, or a file that other users can write to.
+    Files outside the project, and files that other users can write to, are refused.
     """
     name = f"{where}: {escaped(file)}" if where else escaped(file)
     try:
@@ -170,7 +173,7 @@ _READ: ContextVar[set[str]] = ContextVar("_READ")
 
 @contextmanager
 def recorded() -> Iterator[set[str]]:
-    """Yield a set to which the paths of all project files read in the block are added."""
+    """Yield a set that collects the paths of all project files read within the `with` block."""
     files: set[str] = set()
     token = _READ.set(files)
     try:
@@ -188,7 +191,7 @@ def exists(project: Path, path: str) -> bool:
 
 
 def is_valid(value: object, kind: object) -> bool:
-    """Return whether an untrusted value conforms to a type such as `ProjectPath`."""
+    """Return whether an untrusted value is valid for a type such as `ProjectPath`."""
     try:
         decoding.convert(value, kind)
     except msgspec.ValidationError:
@@ -235,7 +238,7 @@ def parse(text: str, where: str) -> Requirement:
 def _requirement(text: str) -> Requirement:
     """Parse a requirement; raise `ValueError` with the reason if it is invalid.
 
-    Results are cached, since every profile parses all lines again, and the markers in locks are
+    Results are cached, because every profile parses all lines again and the markers in locks are
     long.
     """
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
@@ -258,7 +261,7 @@ def _requirement(text: str) -> Requirement:
 
 
 def line(requirement: Requirement, where: str) -> Line:
-    """Return a requirement as a `Line`, in normalised form."""
+    """Return a requirement as a `Line`, in normalized form."""
     return Line(_normalised(requirement), where)
 
 
@@ -273,12 +276,12 @@ def _normalised(requirement: Requirement) -> str:
 
 
 def with_marker(requirement: str, marker: Marker | str | None) -> str:
-    """Return a requirement with a marker appended to it if there is one."""
+    """Return a requirement with the given marker appended, if there is a marker."""
     return f"{requirement}; {marker}" if marker else requirement
 
 
 def narrowed(requirement: str, marker: str) -> str:
-    """Return a requirement that applies only if `marker` is true as well."""
+    """Add a marker to a requirement. If the requirement has a marker already, both must be true."""
     before_marker, _, before = requirement.partition(";")
     before = before.strip()
     if before and marker:
@@ -287,7 +290,7 @@ def narrowed(requirement: str, marker: str) -> str:
 
 
 def is_location(text: str) -> bool:
-    """Return whether a line names a repository, a URL or a path rather than a package."""
+    """Return whether a line names a repository, a URL or a path instead of a package."""
     if re.match(_DIRECT, text) and not text.startswith("git@"):
         return False
     word = re.split(r"[ \t]|;", text.strip(), maxsplit=1)[0]
@@ -310,12 +313,12 @@ def _refuse_location(location: str, text: str, where: str) -> NoReturn:
 
 
 def profile_decides(framework: frameworks.Framework) -> str:
-    """Return the reason why a file cannot determine which build of a framework is used."""
+    """Return a message that the profile, not a file, decides where a framework comes from."""
     return f"the profile decides where {framework.title} comes from"
 
 
 def of_host(location: str) -> frameworks.Framework | None:
-    """Return the framework whose own package host a URL points to, if any."""
+    """Return the framework whose package host a URL points to, or None if there is none."""
     try:
         host = urlsplit(location.strip("\"'")).hostname or ""
     except ValueError:
@@ -331,11 +334,11 @@ def of_host(location: str) -> frameworks.Framework | None:
 _QUOTED = r"\A([\"'])(.*)\1\Z"
 _OF_CONDA = r"([A-Za-z0-9._-]+) *= *([0-9][0-9.]*)(=[A-Za-z0-9_.]+)?\Z"
 _ANY_PATCH = r"([<>]=? *[0-9][0-9.]*)\.\*"
-"""Pattern of a version bound that ends in a star, which setuptools accepted until 2022."""
+"""Pattern of a version bound that ends in `.*`, which setuptools accepted until 2022."""
 
 
 def parse_lenient(text: str, where: str) -> tuple[Line, str]:
-    """Parse a requirement, and return it with a note on any parts that are changed or ignored.
+    """Parse a requirement, and return it with a note on parts that are changed or ignored.
 
     The requirement may have a source (`name @ git+https://…`). The note is empty if everything is
     used as written. Raise `InvalidError` if the requirement is invalid.
@@ -364,7 +367,7 @@ def parse_lenient(text: str, where: str) -> tuple[Line, str]:
 
 
 def unquoted(text: str) -> str:
-    """Remove the quotes and the comma around a requirement that is written like a list item."""
+    """Remove quotes and a trailing comma from a requirement that is written like a list item."""
     return re.sub(_QUOTED, r"\2", text.strip().rstrip(","))
 
 
@@ -393,7 +396,10 @@ def rename(requirement: Requirement, shown: str) -> list[str]:
 
 
 def _distribution_of_conda(name: str, shown: str) -> str:
-    """Return the index's name for a conda package; raise `InvalidError` if none is known."""
+    """Return the package index name of a conda package.
+
+    Raise `InvalidError` if no such name is known.
+    """
     known = "python" if name.lower() == "python" else distribution_of(name.lower())
     if known:
         return known
@@ -414,11 +420,11 @@ def split_marker(text: str) -> tuple[str, str]:
 def sourced(
     requirement: str, location: str, text: str, where: str, folder: str = ""
 ) -> tuple[Line, str]:
-    """Return a package from a location as a line, and a note if another source is used instead.
+    """Return a package from a location as a line, and a note if a different source is used.
 
-    `requirement` is the name of the package, perhaps with extras and a marker. `text` is the
-    original line, for messages. Relative paths are relative to `folder`. A login in a git URL is
-    removed. Raise `InvalidError` for a location that cannot be locked.
+    `requirement` is the name of the package, optionally with extras and a marker. `text` is the
+    original line, for use in messages. Relative paths are relative to `folder`. Credentials in a
+    git URL are removed. Raise `InvalidError` for a location that cannot be locked.
     """
     require_public(location, where)
     required = line(parse(requirement, where), where)
@@ -449,7 +455,7 @@ def sourced(
 
 
 def location_of(table: Mapping[str, Any]) -> str:
-    """Return the location in another tool's table for a requirement; empty if there is none."""
+    """Return the location in another tool's requirement table, or an empty string if none."""
     git = table.get("git")
     if not isinstance(git, str):
         return _first_text(table, ("url", "path", "file", "directory", "editable", "virtual"))
@@ -461,14 +467,14 @@ def location_of(table: Mapping[str, Any]) -> str:
 
 
 def _first_text(table: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return the value of the first of these keys whose value is text; empty if there is none."""
+    """Return the first value under one of these keys that is a string; empty if there is none."""
     return next((table[key] for key in keys if isinstance(table.get(key), str)), "")
 
 
 NOWHERE = 'python_version < "3"'
 """A marker that is never true, for a package that is skipped although a file requires it."""
 _ELSEWHERE = r"(?i)file:|[/~\\]|[A-Za-z]:[/\\]"
-"""Pattern of how a path begins that cannot be in any project."""
+"""Pattern of the start of a path that cannot be in any project."""
 
 
 _LOGIN = r"(?i)(git\+https?://)[^/]*@"
@@ -477,7 +483,7 @@ _LOGIN = r"(?i)(git\+https?://)[^/]*@"
 def require_public(location: str, where: str) -> None:
     """Raise `InvalidError` if a URL contains credentials.
 
-    Logins in git URLs are accepted, because they are removed later.
+    Credentials in git URLs are accepted, because they are removed later.
     """
     if re.search(r"://(?!git@)[^/]*@", re.sub(_LOGIN, r"\1", location)):
         raise InvalidError(
@@ -487,7 +493,7 @@ def require_public(location: str, where: str) -> None:
 
 
 def url_path(location: str) -> str:
-    """Return the decoded path in a URL, or a plain path; empty if the URL is invalid."""
+    """Return the decoded path of a URL, or a plain path as it is; empty if the URL is invalid."""
     try:
         return unquote(urlsplit(location).path)
     except ValueError:
@@ -495,7 +501,7 @@ def url_path(location: str) -> str:
 
 
 def of_file(location: str) -> tuple[str, str]:
-    """Return the package name and version in the file name of a location.
+    """Return the package name and version from the file name in a location.
 
     Both are empty if the file is not a wheel or source archive with a valid name.
     """
@@ -516,9 +522,10 @@ def of_file(location: str) -> tuple[str, str]:
 
 
 def _source(location: str, shown: str, folder: str) -> str:
-    """Return a location in the form of `profile.Source`; empty for a folder outside the project.
+    """Convert a location to the form of `profile.Source`.
 
-    Raise `InvalidError` if the location is not supported.
+    The result is empty for a folder outside the project. Raise `InvalidError` if the location is
+    not supported.
     """
     address, _, fragment = location.partition("#")
     inside = re.findall(r"(?:\A|&)((?:subdirectory|sha256)=[^&]+)", fragment)
@@ -551,7 +558,10 @@ def _source(location: str, shown: str, folder: str) -> str:
 
 
 def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
-    """Parse `requires-python`, if any; raise `InvalidError` if it is not a range of versions."""
+    """Parse the value of `requires-python`, which may be empty.
+
+    Raise `InvalidError` if it is not a range of versions.
+    """
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -565,9 +575,10 @@ def python_versions(specifier: str, file: str) -> tuple[Line, ...]:
 
 
 def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """Parse uv's constraints or overrides; also return a note on those that are ignored.
+    """Parse uv's constraints or overrides, and return them with a note on those ignored.
 
-    Lines about the framework are ignored without a note, since the profile decides on it.
+    Lines about the framework are ignored without a note, because the profile decides which build
+    and release are used.
     """
     lines = []
     left = []
@@ -589,7 +600,7 @@ def of_uv(kind: str, texts: Iterable[str], file: str) -> tuple[tuple[Line, ...],
 
 
 def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ...], list[str]]:
-    """Replace packages that are for other hardware; also return a note on each replaced package.
+    """Replace packages made for other hardware, and return a note on each replaced package.
 
     A replacement may not have the pinned release, so later releases are accepted as well.
     """
@@ -609,9 +620,10 @@ def on_hardware(lines: Iterable[Line], profile: Profile) -> tuple[tuple[Line, ..
 
 
 def instead_of(name: str, profile: Profile) -> str:
-    """Return what replaces a package on a profile's hardware; empty if it is left out there.
+    """Return the replacement for a package on a profile's hardware.
 
-    Return the package itself if it needs no replacement.
+    Return the same name if the package needs no replacement, and an empty string if the package is
+    left out on this hardware.
     """
     if frameworks.FRAMEWORKS[profile.framework].is_library(name):
         return name

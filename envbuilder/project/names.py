@@ -17,12 +17,12 @@ from envbuilder.profiles import frameworks
 from envbuilder.profiles.requirements import table
 
 _SHORTEST = 4
-"""Minimum length of the names that are compared, since all short names are similar."""
+"""Minimum length of names to compare. Shorter names are all similar to each other."""
 
 _GENERIC = frozenset(
     {"azure", "common", "config", "data", "dataset", "google", "google-cloud", "tools", "utils"}
 )
-"""Modules in many repositories or packages that have the same name as a popular package."""
+"""Modules that many repositories or packages contain, named like popular packages."""
 
 WITH_FRAMEWORK = frozenset(
     {
@@ -51,7 +51,10 @@ WITH_FRAMEWORK = frozenset(
         "torchsparse",
     }
 )
-"""Packages whose build imports the framework, usually in setup.py, without declaring it."""
+"""Packages that import the framework while they are built, without declaring it as a dependency.
+
+The import is usually in setup.py.
+"""
 
 
 class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,7 +66,7 @@ class _Conda(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that only some targets need, or none."""
+    """Packages that only some targets need, or that no target needs."""
 
     where: str
     why: str
@@ -71,7 +74,7 @@ class _Limited(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Imports(Struct, frozen=True, forbid_unknown_fields=True):
-    """Names of modules, and other common names, for packages on the package index."""
+    """Names of modules, and other common names, mapped to packages on the package index."""
 
     meant: dict[str, types.Distribution]
     modules: dict[str, types.Requirement]
@@ -82,14 +85,17 @@ _conda = cache(partial(table, "conda.yaml", _Conda))
 
 
 def _listed(file: str) -> list[str]:
-    """Return the lines in a table of names, without its comments."""
+    """Return the lines of a table of names, excluding comments."""
     text = files.read_text(resources.profiles_dir() / "names" / file)
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 @cache
 def _python_of_conda() -> Mapping[str, str]:
-    """Return conda's Python packages → their names on the index, separated by commas."""
+    """Return the package index names of conda's Python packages, separated by commas.
+
+    Keys are the names of the conda packages.
+    """
     rows = (line.partition(" ") for line in _listed("conda-python.txt"))
     return {name: others or name for name, _, others in rows}
 
@@ -115,9 +121,9 @@ def _popular_names() -> frozenset[str]:
 
 
 def distribution_of(name: str) -> str:
-    """Return the name on the index of a conda package; empty if it is not a Python package.
+    """Return the package index name of a conda package; empty if it is not a Python package.
 
-    The name is also empty for a conda package that contains several packages with other names,
+    The result is also empty for a conda package that contains several packages with other names,
     because the user must choose one of them.
     """
     held = distributions_of(name)
@@ -125,7 +131,7 @@ def distribution_of(name: str) -> str:
 
 
 def distributions_of(name: str) -> tuple[str, ...]:
-    """Return the index packages that a conda package contains, according to a table.
+    """Return the package index names of the packages in a conda package, according to tables.
 
     An equal name proves nothing, since a conda program may have the same name as an unrelated
     package on the index.
@@ -159,12 +165,12 @@ def is_conda_library(name: str) -> bool:
 
 
 def alias_of(name: str) -> str:
-    """Return the package that a name refers to, which usually is the package of that name."""
+    """Return the package that a name is meant to refer to, usually the package with that name."""
     return _imports().meant.get(name, name)
 
 
 def needed_where(name: str) -> tuple[str, str]:
-    """Return the marker for a package that only few targets need, and a note about it.
+    """Return the marker for a package that only a few targets need, and a note about it.
 
     Both are empty for all other packages.
     """
@@ -175,13 +181,16 @@ def needed_where(name: str) -> tuple[str, str]:
 
 
 def of_modules() -> Mapping[str, str]:
-    """Return modules (normalised names) → their packages, where the two names differ."""
+    """Return the packages of those modules that are named differently from their packages.
+
+    Keys are the normalized names of the modules.
+    """
     return {**_imports().meant, **_imports().modules}
 
 
 @cache
 def known_modules() -> Mapping[str, str]:
-    """Return modules (normalised names) → their packages, according to the tables.
+    """Return the packages of all modules in the tables, by normalized module name.
 
     Names that repositories often use for their own modules are omitted.
     """
@@ -194,7 +203,10 @@ def distribution_of_module(name: str) -> str:
 
 
 def mistaken(name: str) -> str:
-    """Return the package that a user more likely meant by this name; empty if there is none."""
+    """Return the package that a user probably meant by a name; empty if there is none.
+
+    The name of a popular package is assumed to be correct.
+    """
     if is_popular(name):
         return ""
     similar = (known for known in _popular_names() if _nearly(name, known))
@@ -202,7 +214,7 @@ def mistaken(name: str) -> str:
 
 
 def _nearly(name: str, other: str) -> bool:
-    """Return whether two names differ only in one letter, two swapped letters, or dashes."""
+    """Return whether two names differ by only one letter, two swapped letters, or dashes."""
     shorter, longer = sorted((name, other), key=len)
     if len(longer) - len(shorter) > 1 or len(shorter) < _SHORTEST or len(longer) == _SHORTEST:
         return name.replace("-", "") == other.replace("-", "")
@@ -215,7 +227,7 @@ def _nearly(name: str, other: str) -> bool:
 
 
 def nearest(name: str) -> str:
-    """Return a package with a similar name, for a name that no index has; empty if none."""
+    """Return a similar package name for a name that no index has; empty if there is none."""
     known = of_modules().get(name) or distribution_of(name)
     return known if known and known != name else mistaken(name)
 

@@ -1,4 +1,4 @@
-"""Read the code of notebooks, which are untrusted JSON, and skip their outputs."""
+"""Read the code in notebooks, skipping outputs. Notebooks are untrusted JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envbuilder.core.errors import InvalidError, escaped
 from envbuilder.project.lines import read_text
 
 _LARGEST = 32 << 20
-"""Maximum size in bytes of a notebook, whose outputs may contain pictures."""
+"""Maximum size in bytes of a notebook. The limit is high, since outputs may contain images."""
 _IMPORT = re.compile(
     r"(?am)^import +([A-Za-z_]\w*(?:\.[A-Za-z_]\w*| as [A-Za-z_]\w*| *, *[A-Za-z_]\w*)*)"
     r"|^from +([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*) +import\b"
@@ -39,7 +39,10 @@ def code(project: Path, file: str) -> str:
 
 
 def imports(project: Path, file: str) -> str:
-    """Return only the import statements in a notebook, since other lines may not be Python."""
+    """Return the import statements in a notebook, without any other lines.
+
+    Other lines are left out because they may not be Python.
+    """
     return "\n".join(
         f"import {name[1] or name[2]}" for name in _IMPORT.finditer(code(project, file))
     )

@@ -1,7 +1,7 @@
 """The project itself as a package: its name, the folders of its modules, and its commands.
 
-The values come from pyproject.toml, setup.cfg and setup.py; no code in these files is run. From
-setup.py, only literals in its syntax tree are used. If several files state the same value, the
+The values come from pyproject.toml, setup.cfg and setup.py. No code in these files is run. From
+setup.py, only literals in its syntax tree are used. If several files specify the same value, the
 first file in this order is used.
 """
 
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from envbuilder.core.settings import Settings
 
 FOLDER = ".envbuilder/project"
-"""Folder in the project for its package metadata. Its subfolder `bin` contains the commands."""
+"""Folder in the project for the project's package metadata. Its subfolder `bin` contains the
+commands."""
 _OBJECT = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
 _COMMAND = r"[A-Za-z0-9_][\w.-]{0,98}"
 _VERSION = r"[0-9][0-9A-Za-z.!+-]{0,60}"
 UNKNOWN = "0+unknown"
-"""The version of a package if none of its files states one."""
+"""The version of a package if no file specifies its version."""
 _MOST = 1000
 """Maximum number of commands, and of characters in a path, in an untrusted pyproject.toml."""
 _NOT_INSTALLED = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
-"""Keys below `[tool]` that are false if the project itself is not installed."""
+"""Keys below `[tool]` that are set to false if the project itself is not to be installed."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -43,9 +44,9 @@ class Package(Struct, frozen=True, kw_only=True):
     name: str
     version: str = UNKNOWN
     folders: tuple[str, ...] = (".",)
-    """Folders of the project that contain its modules."""
+    """Folders in the project that contain the package's modules."""
     commands: Mapping[str, str] = {}
-    """Command → MODULE:OBJECT."""
+    """The target of each command, as MODULE:OBJECT."""
     notes: tuple[str, ...] = ()
     is_installed: bool = True
     """Whether the project's own tools install the project itself, and not just its requirements."""
@@ -57,7 +58,10 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> dict[str, str]:
-        """Path in the project → the text of a file that makes it an installed package."""
+        """Content of the files that make the project an installed package.
+
+        Keys are paths in the project.
+        """
         info = f"{FOLDER}/{re.sub(r'[-_.]+', '_', self.name)}-{self.version.replace('-', '_')}"
         entries = "".join(f"{name} = {target}\n" for name, target in self.commands.items())
         texts = {
@@ -76,7 +80,8 @@ class Package(Struct, frozen=True, kw_only=True):
     def modules(self, project: Path) -> tuple[str, ...]:
         """Return the paths of the project's modules.
 
-        These are folders and, at the top level, the packages and files in it.
+        These are the folders that contain modules. For the top level, the packages and files in it
+        are listed instead.
         """
         below = tuple(folder for folder in self.folders if folder != ".")
         if "." not in self.folders:
@@ -86,11 +91,11 @@ class Package(Struct, frozen=True, kw_only=True):
 
 
 class _Stated(Struct, kw_only=True):
-    """The values that one file states, as they are written there."""
+    """The values from one file, as they are written in the file."""
 
     name: Any
     version: Any
-    """A string, or a table that says where the version is stated."""
+    """A string, or a table that says where to find the version."""
     folders: list[Any]
     commands: list[str]
     is_installed: bool = True
@@ -98,7 +103,7 @@ class _Stated(Struct, kw_only=True):
 
 
 def of(settings: Settings) -> Package:
-    """Return the project as a package to install; raise the errors of `read`."""
+    """Return the package metadata of the project in the settings; raise the errors of `read`."""
     assert settings.project is not None, "it has a definition"
     return read(settings.project)
 
@@ -164,7 +169,7 @@ def _is_module(path: Path) -> bool:
 
 
 def _usual_folder(project: Path) -> str:
-    """Return `src` if it contains modules and is not a package itself, else `.`.
+    """Return `src` if it contains modules and is not itself a package; otherwise, return `.`.
 
     Build backends choose the folder in the same way.
     """
@@ -174,14 +179,17 @@ def _usual_folder(project: Path) -> str:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield the strings in a list, or a single string, as normalised paths."""
+    """Yield the strings in a list, or a single string, as normalized paths."""
     for item in as_list(value):
         if isinstance(item, str) and item:
             yield str(PurePosixPath(item))
 
 
 def _version(project: Path, folders: Iterable[str], value: Any) -> str:
-    """Return a version, which may have to be read from a module or text file; empty if unknown."""
+    """Return the version that a value specifies; empty if the version is unknown.
+
+    The value is the version itself, or a reference to the module or text file that contains it.
+    """
     if isinstance(value, str):
         return value if re.fullmatch(_VERSION, value) else ""
     places = mapping(value)
@@ -207,7 +215,7 @@ def _version(project: Path, folders: Iterable[str], value: Any) -> str:
 
 
 def _table(data: Any, *keys: str) -> Any:
-    """Return the value at a path of keys in nested tables, or an empty table if there is none."""
+    """Return the value under a path of keys in nested tables; by default, an empty table."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return {} if data is None else data
@@ -273,7 +281,7 @@ def _setup_cfg(project: Path) -> _Stated | None:
 
 
 def _setup_py(project: Path) -> _Stated | None:
-    """Return the literal arguments in setup.py's call of `setup`; None if there is no call."""
+    """Return the literal arguments of the `setup` call in setup.py; None if there is no call."""
     from envbuilder.project.setup_files import FileReference, Text, read_python, text_of
 
     try:
@@ -306,4 +314,5 @@ def _list(value: Any) -> list[Any]:
 
 _READERS = {"pyproject.toml": _pyproject, "setup.cfg": _setup_cfg, "setup.py": _setup_py}
 FILES = tuple(_READERS)
-"""The files that may state package metadata. For each value, the first that states it is used."""
+"""The files that may contain package metadata. Each value is taken from the first file that has
+it."""

@@ -1,9 +1,9 @@
-"""Choose a project's framework release, which is the same for all profiles if possible.
+"""Choose a project's framework release, if possible the same for all profiles.
 
 The project determines the release and its Python version, and the hardware determines the build. A
 project without limits gets the release with which most profiles were verified. A project with
-limits (`torch==2.4.1`) gets the newest release within them that is available on the most profiles.
-A locked release is kept as long as it fits.
+limits (`torch==2.4.1`) gets the newest release within its limits that is available on the largest
+number of profiles. A locked release is kept as long as it meets the limits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Offered = Callable[[Build], Collection[str]]
 
 OLDEST_PYTHON = 8
-"""The minor version of the oldest Python 3 that a project may use."""
+"""The minor version of the oldest release of Python 3 that a project may use."""
 _PYTHONS = [f"3.{minor}" for minor in range(OLDEST_PYTHON, 16)]
 TARGETS = tuple(itertools.product(types.PLATFORMS, _PYTHONS))
 """All targets that profiles can have, as pairs of a platform and a Python version.
@@ -48,21 +48,21 @@ _LOCAL = re.compile(r"\+[a-z0-9.]+")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """A project's limits on the release of its framework and on the Python version."""
+    """The releases of the framework and the Python versions that a project allows."""
 
     framework: types.Framework
     lines: tuple[Line, ...]
-    """Requirements on the framework and its companions, as written in files."""
+    """Requirements for the framework and its companions, as written in files."""
     pythons: tuple[Line, ...]
     preferred: str = ""
-    """The release in another tool's lock. It is preferred, but other releases are possible."""
+    """The release in another tool's lock, which is preferred but not mandatory."""
     required: Line | None = None
-    """The release that other packages need; `where` names these packages.
+    """The release that other packages require; `where` names these packages.
 
-    A profile that does not have this release ignores it.
+    A profile that does not offer this release ignores the limit.
     """
     stated: tuple[str, ...] = ()
-    """The project's own limits, sorted, as a lock records them."""
+    """The project's own limits, sorted, in the form that a lock records."""
     packages: str = ""
     """Digest of all of the project's requirements."""
     by_packages: bool = False
@@ -70,7 +70,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """The limits on the framework and its companions, as constraints on any build."""
+        """Constraints on the framework and its companions that apply to any of their builds."""
         result = []
         for line in self.lines:
             marker, versions = _parsed(line)
@@ -83,7 +83,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         return (*self.lines, self.required) if self.required else self.lines
 
     def admits(self, chosen: Chosen) -> bool:
-        """Return whether all limits allow a release on the platforms of its builds."""
+        """Return whether all limits allow a release on the platforms that it has builds for."""
         return self.obstacle(chosen) is None
 
     def obstacle(self, chosen: Chosen) -> Line | None:
@@ -100,7 +100,11 @@ class Limits(Struct, frozen=True, kw_only=True):
         return None
 
     def conflict_with(self, profile: Profile, chosen: Chosen) -> str:
-        """Return why a profile cannot use a release with any of its Pythons; empty if it can."""
+        """Return the reason why a profile cannot use a release; empty if it can.
+
+        The reason is a limit on the release, or that the project allows none of the profile's
+        Python versions.
+        """
         if line := self.obstacle(chosen):
             return f"{line.where} asks for {line.text}"
         if pythons(profile, self.pythons, chosen):
@@ -109,7 +113,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
-    """Return whether a marker is true for any platform and Python of a release's builds."""
+    """Return whether a marker is true for any platform and Python version of a release's builds."""
     for build in chosen.builds:
         if any(applies(marker, build.platform, python) for python in build.pythons):
             return True
@@ -118,7 +122,7 @@ def _concerns(marker: Marker | None, chosen: Chosen) -> bool:
 
 @cache
 def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
-    """Return a line's marker, and the specifier of the releases that the line allows."""
+    """Return the marker of a line, and the specifier of the releases that the line allows."""
     need = parse(line.text, line.where)
     return need.marker, without_build(need.specifier)
 
@@ -126,7 +130,7 @@ def _parsed(line: Line) -> tuple[Marker | None, SpecifierSet]:
 def _goes_with(
     framework: types.Framework, release: str, name: str, specifier: SpecifierSet
 ) -> bool:
-    """Return whether the version that is requested of a companion fits a release.
+    """Return whether the requested version of a companion package fits a framework release.
 
     For each release, the table has one version of the companion, a range of versions, or neither.
     If it has neither, versions that belong to other releases do not fit.
@@ -159,14 +163,17 @@ def _goes_with(
 
 
 def without_build(specifier: SpecifierSet) -> SpecifierSet:
-    """Remove the build, such as `+cu124`, from limits on a release: the hardware determines it."""
+    """Remove the build, such as `+cu124`, from a specifier. The hardware determines the build."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(_LOCAL.sub("", str(specifier)))
 
 
 def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
-    """Return the releases of a profile, newest first, including pinned releases in no table."""
+    """Return the releases of a profile, newest first.
+
+    Pinned releases are included even if no table lists them.
+    """
     every = profile.choices()
     for line in limits.every:
         pinned = pin(line.text, FRAMEWORKS[limits.framework].names).partition("+")[0]
@@ -177,7 +184,7 @@ def _choices(profile: Profile, limits: Limits) -> dict[str, Chosen]:
 
 
 def allowed(versions: Iterable[str], limits: Sequence[Line]) -> tuple[str, ...]:
-    """Return the Python versions that have a patch release that all limits allow."""
+    """Return the Python versions of which some patch release is allowed by all limits."""
     return tuple(v for v in versions if all(_fits(v, limit) for limit in limits))
 
 
@@ -193,9 +200,9 @@ def _fits(version: str, limit: Line) -> bool:
 
 
 def of_lock(lines: Iterable[Line], names: Collection[str]) -> str:
-    """Return the release in another tool's lock; empty if the lock has none.
+    """Return the release in another tool's lock, or an empty string if the lock has none.
 
-    If the lock has several releases, return the one that applies to the most targets.
+    If the lock has several releases, return the one that applies to the largest number of targets.
     """
     pinned = [line for line in lines if line.locked and pin(line.text, names)]
 
@@ -212,9 +219,9 @@ class _Lock(Struct):
 
 
 def locked(path: Path, *, usable: bool = False) -> Decided | None:
-    """Return the decision that a lock records; None if the lock cannot be read.
+    """Return the decision recorded in a lock; None if the lock cannot be read.
 
-    With `usable`, also return None if nothing can be built from the lock.
+    If `usable` is set, also return None if nothing can be built from the lock.
     """
     try:
         lock = decoding.from_json(files.read(path, decoding.LARGEST), _Lock)
@@ -231,15 +238,16 @@ class Decision(Struct, frozen=True, kw_only=True):
     chosen: Chosen
     python: str
     packages: str = ""
-    """Digest of all requirements if the packages made this decision necessary; otherwise empty."""
+    """Digest of all requirements if the decision depends on the packages. Otherwise empty."""
     why: str = ""
-    """Why the release differs from the release on other profiles; empty if it does not differ."""
+    """The reason why the release differs from that of other profiles. Empty if it does not
+    differ."""
 
 
 def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | None:
-    """Return the decision in a lock if its reasons still hold and the profile allows it.
+    """Return the decision in a lock if it is still valid; otherwise, return None.
 
-    Otherwise, return None.
+    It is valid as long as the limits that led to it are unchanged and the profile allows it.
     """
     if lock is None or lock.limits != limits.stated or lock.packages not in {"", limits.packages}:
         return None
@@ -252,7 +260,10 @@ def stays(profile: Profile, limits: Limits, lock: Decided | None) -> Decision | 
 
 
 def pythons(profile: Profile, limits: Sequence[Line], chosen: Chosen) -> tuple[str, ...]:
-    """Return the Python versions that files allow for a release on a profile, oldest first."""
+    """Return the Python versions that a release supports on a profile and that `limits` allow.
+
+    The oldest version comes first.
+    """
     usual = profile.python.supported if chosen.release == profile.release else chosen.pythons
     possible = (v for v in chosen.pythons if v in usual and _minor(v) >= OLDEST_PYTHON)
     return allowed(possible, limits)
@@ -268,7 +279,7 @@ def _minor(python: str) -> int:
 
 
 def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Chosen:
-    """Return the release in builds for the CUDA version that some packages were built for.
+    """Return the release with builds for the CUDA version that some packages were built for.
 
     Return `chosen` unchanged if the release has no such builds.
     """
@@ -279,11 +290,11 @@ def of_same_cuda(profile: Profile, chosen: Chosen, lines: Iterable[Line]) -> Cho
 
 
 def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[str, Base]:
-    """Return the base image for each Python version that can have one.
+    """Return the base image for each Python version, omitting versions that cannot have one.
 
-    A Python without an image of its own gets the profile's usual base image and the interpreter in
-    the lock. With `managed`, every Python does. A profile with pinned wheels has only the Pythons
-    that it lists.
+    A Python version without an image of its own gets the profile's usual base image and the
+    interpreter in the lock. If `managed` is set, this applies to every version. A profile with
+    pinned wheels has only the Python versions that it lists.
     """
     others = profile.builds and not profile.debian_base
     usual = profile.base.get(profile.image_python) if others else None
@@ -300,7 +311,7 @@ def bases(profile: Profile, pythons: Iterable[str], *, managed: bool) -> dict[st
 
 
 def impossible(profile: Profile, limits: Limits) -> InvalidError:
-    """Return the error for a profile that has no release that the project allows."""
+    """Return the error for a profile on which no release is within the project's limits."""
     every = _choices(profile, limits)
     admitted = {release: chosen for release, chosen in every.items() if limits.admits(chosen)}
     if admitted:
@@ -326,11 +337,11 @@ def decide(
     locked: Callable[[Profile], Decided | None],
     offered: Offered,
 ) -> dict[str, Decision]:
-    """Decide on the release and the Python of each profile; return them by the profile's name.
+    """Choose the release and the Python version for each profile; keys are profile names.
 
     Profiles without an allowed release are omitted. All profiles must have builds. `locked` returns
-    the decision in a profile's lock, which is kept as long as it fits. `offered` returns the
-    Pythons for which the hash of a build's wheel is available.
+    the decision in a profile's lock, which is kept as long as it is valid. `offered` returns the
+    Python versions for which the hash of a build's wheel is available.
     """
     decided = dict[str, Decision]()
     options = list[_Options]()
@@ -362,22 +373,27 @@ class _Options(Struct, frozen=True):
     profile: Profile
     chosen: dict[str, Chosen]
     allowed: dict[str, tuple[str, ...]]
-    """Release → the Pythons that are allowed with it."""
+    """The Python versions that are allowed with each release."""
     offered: Offered
 
     def available(self, release: str) -> tuple[str, ...]:
-        """Return the allowed Pythons for which a release has available wheels and hashes."""
+        """Return the allowed Python versions for which a release has wheels with known hashes."""
         if release not in self.chosen:
             return ()
         have = self.offered(self.chosen[release].builds[0])
         return tuple(python for python in self.allowed[release] if python in have)
 
     def pythons(self, chosen: Chosen) -> tuple[str, ...]:
-        """Return the Pythons with available wheels, or all allowed ones if there are none."""
+        """Return the Python versions with available wheels, or else all allowed versions."""
         return self.available(chosen.release) or self.allowed[chosen.release]
 
     def best(self, common: str) -> Chosen:
-        """Return the common release, else the profile's own, else the nearest one available."""
+        """Return the best release for the profile.
+
+        This is the first available one of the common release, the profile's own release, and then
+        older releases and all others. If none is available, return the common release, or else the
+        newest one.
+        """
         older = itertools.dropwhile(
             lambda release: release != common, releases.table_of(self.profile.framework)
         )
@@ -386,7 +402,7 @@ class _Options(Struct, frozen=True):
         return self.chosen.get(release) or next(iter(self.chosen.values()))
 
     def why_not(self, common: str) -> str:
-        """Return why the profile does not use the common release."""
+        """Return the reason why the profile does not use the common release."""
         if common not in self.chosen:
             return f"{common} does not exist for this profile"
         return f"no reachable index or public lock has a hash of {self.chosen[common].title}"
@@ -406,10 +422,10 @@ def _options(profile: Profile, limits: Limits, offered: Offered) -> _Options:
 def _common(
     options: Sequence[_Options], standing: Mapping[str, Decision], preferred: Sequence[str]
 ) -> str:
-    """Return the release that all profiles should have in common.
+    """Return the release that all profiles should use if they can.
 
-    This is the release in the most locks, else the first preferred release that a profile has, else
-    the release that is available on the most profiles.
+    This is the release in the largest number of locks, else the first preferred release that a
+    profile has, else the release that is available on the largest number of profiles.
     """
     from packaging.version import Version
 
@@ -433,10 +449,11 @@ def _python(
     pools: Sequence[Collection[str]],
     standing: Mapping[str, Decision],
 ) -> str:
-    """Return the Python that all profiles should have in common.
+    """Return the Python version that all profiles should use if they can.
 
-    This is the Python in the most locks, else the Python that the most profiles allow. Of several
-    such Pythons, the one with base images on the most profiles is preferred.
+    This is the version in the largest number of locks, else the version that the largest number of
+    profiles allow. If there are several such versions, the one with base images on the largest
+    number of profiles is preferred.
     """
     locked = Counter(decision.python for decision in standing.values()).most_common(1)
     if locked:
@@ -452,10 +469,10 @@ def _python(
 
 
 def also_for_images(profile: Profile, default: str, allowed: Sequence[str]) -> Python:
-    """Return the Pythons of an environment: the default one and, if needed, another one for images.
+    """Return the Python versions of an environment.
 
-    If images are impossible with the default Python, the newest allowed Python that has a base
-    image is added.
+    These are the default version and, if needed, one more: if no image can be made with the default
+    version, the newest allowed version that has a base image is added.
     """
     for_images = [python for python in allowed if python in profile.image_pythons]
     if not profile.makes_images or not for_images or default in for_images:

@@ -1,7 +1,7 @@
 """Search a repository's files and its README without running anything in the repository.
 
-All content is untrusted: links that lead out of the repository are not followed, and everything has
-a limit.
+All content is untrusted. Links that lead out of the repository are not followed, and the amount of
+everything that is read is limited.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MOST_COMMANDS = 2000
 _LONGEST_LINE = 4000
 """Limits on reading an untrusted repository.
 
-They apply to the entries and levels of its tree, texts of each kind, commands in a text, and
-characters in a line.
+These are the maximum number of entries and levels in its tree, of text files of each kind, of
+commands in a text file, and of characters in a line.
 """
 _KEPT = re.compile(r".+\.(py|ipynb|sh|md|rst)|(?i:readme.*|.*dockerfile.*)")
-"""Pattern of code and texts that are read in addition to files that list requirements."""
+"""Pattern of the code and documentation files that are read in addition to requirement files."""
 _SKIPPED = re.compile(r"\..*|.*\.egg-info|node_modules|__pycache__|site-packages|envbuilder\.lock")
 _README = re.compile(r"(?i)(readme(\.(md|rst|txt))?|install(ation)?\.(md|rst|txt))")
 _DOCKERFILE = re.compile(r"(?i)(.*\.)?dockerfile(\..*)?")
@@ -51,8 +51,8 @@ _SCRIPT = re.compile(r"(?i)(install|setup)[\w-]*\.sh|.*\.ipynb")
 def files(folder: Path) -> Iterator[str]:
     """Yield the relevant files of a repository, the top level first, sorted by name.
 
-    Hidden folders, virtual environments, links to folders, and names that a project's file may not
-    contain are skipped.
+    Hidden folders, virtual environments, links to folders, and names that are not allowed in a
+    project file are skipped.
     """
     folders = deque([("", 0)])
     seen = 0
@@ -89,9 +89,9 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def last_commit(folder: Path) -> date | None:
-    """Return the day of a clone's last commit; None if there is no clone or git fails.
+    """Return the date of a clone's last commit; None if there is no clone or git fails.
 
-    `git cat-file` runs no hook, pager or program that the repository's configuration names.
+    `git cat-file` does not run any hook, pager or program from the repository's configuration.
     """
     printed = git(folder, "--no-replace-objects", "cat-file", "commit", "HEAD") or ""
     committer = re.search(r"^committer .*> ([0-9]{1,12}) ", printed, re.MULTILINE)
@@ -104,45 +104,46 @@ def last_commit(folder: Path) -> date | None:
 
 
 class InstallHints(Struct, kw_only=True):
-    """The packages that commands in a repository's texts install, in order, with their places.
+    """The packages that are installed by commands in a repository's documentation and scripts.
 
-    The commands may never have been tested.
+    The packages are in the order of the commands, with the place of each command. The commands may
+    never have been tested.
     """
 
     files: dict[str, str] = {}
-    """Files from which the commands install → the place that names the file."""
+    """Files that the commands install from, each with the place that names the file."""
     itself: str = ""
     """The place of the command that installs the repository itself; empty if there is none."""
     chosen: dict[str, str] = {}
-    """Extras and groups that the README installs with the repository → the place.
+    """Extras and groups that the README installs with the repository, each with its place.
 
-    An option that means all extras or groups may take their place.
+    Instead of names, there may be an option that selects all extras or groups.
     """
     recipe: dict[str, str] = {}
-    """Other packages in the README's own recipe → the place.
+    """Other packages in the README's own recipe, each with its place.
 
     They are lines for pip, or conda packages with the prefix `CONDA`.
     """
     names: set[str] = set()
-    """The normalised names of the repository, including an empty one if its origin is unknown."""
+    """The normalized names of the repository. One of them is empty if its origin is unknown."""
     requirements: dict[str, str] = {}
-    """Requirements in all texts → the place."""
+    """Requirements that commands in any text file install, each with its place."""
     system: dict[str, str] = {}
-    """Debian packages → the place."""
+    """Debian packages, each with its place."""
     programs: list[tuple[str, ...]] = []
     """Programs that the commands run with Python, each as the arguments of `python`."""
 
     @property
     def by_readme(self) -> bool:
-        """Whether a README, and not only a recipe for an image, installs the repository itself."""
+        """Whether a README installs the repository itself, rather than only an image's recipe."""
         return bool(_README.fullmatch(PurePosixPath(self.itself.partition(":")[0]).name))
 
 
 CONDA = "conda::"
 BASE = "'s base image"
-"""Suffix of a requirement's place if a base image names the framework's release.
+"""Suffix of the place of a requirement that comes from the tag of a base image.
 
-Such a release is only a hint and no substitute for a list.
+A framework release in such a tag is only a hint and cannot replace a list of requirements.
 """
 _START = re.compile(
     r"(?:^[\s$>#!%*+.)\-\d]*(?:RUN\s+)?|`+\s*|&&\s*|;\s*|\|\|\s*)(?:sudo\s+|-\S+\s+|[A-Z_]+=\S+\s+)*"
@@ -175,7 +176,7 @@ _SETTING = (
     r"--(resolution|prerelease|(no|only)-binary|cache-dir|timeout|retries|proxy|cert"
     r"|[a-z-]+-(action|backend|bar|host|mode|package|provider|settings?|strategy|version))"
 )
-"""Options of pip, uv and conda that are followed by a value."""
+"""Pattern of the options of pip, uv and conda that are followed by a value."""
 _OPTION = re.compile(
     rf"(?<!\S)(?:(?:{_WITH_VALUE}|{_SETTING})[ =]\s*\S+|-(?!-all-(?:extras|groups))\S*)"
 )
@@ -197,9 +198,10 @@ _PACKAGE = {
         r".*\b(pytorch|tensorflow)(?::|\S*?[:_-](?:pth|pytorch_))([0-9]\.[0-9]+(\.[0-9]+)?)(?![0-9.]).*"
     ),
 }
-"""Kind of command → pattern of a package in such a command.
+"""Pattern of a package for each kind of command.
 
-For base images, the pattern only matches tags that contain a framework's release, like NVIDIA's.
+For base images, the pattern only matches tags that contain a framework's release, such as those of
+NVIDIA's images.
 """
 _CLONED = re.compile(
     r"((?:https?://|ssh://|git@)\S+?/([^/\s]+?)(?:\.git)?/?)(?:\s+(\w\S*))?(?:\s|\Z)"
@@ -219,14 +221,14 @@ _OTHER_PART = re.compile(
 _ON_CONDITION = re.compile(r"(?i)\b(if|in case) (you|your|there|it)\b")
 """Patterns that distinguish the recipe from other commands.
 
-They match headings of the recipe's section (`_INSTALLING`), words in headings and lines that are
-not for everybody (`_ASIDE`), headings of other sections (`_OTHER_PART`), and words in lines about
+They match headings of the recipe's section (`_INSTALLING`), words in headings and lines that do not
+apply to every user (`_ASIDE`), headings of other sections (`_OTHER_PART`), and words in lines about
 packages that only some users need (`_ON_CONDITION`).
 """
 
 
 def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
-    """Return what the READMEs, Dockerfiles, scripts and notebooks of a repository install."""
+    """Return what a repository's READMEs, Dockerfiles, scripts and notebooks install."""
     taker = _Taker(folder)
     own = code.without_projects(files, ())
     upper = sorted((f.count("/"), f) for f in own if f.count("/") < 2)
@@ -244,7 +246,7 @@ def install_hints(folder: Path, files: Collection[str]) -> InstallHints:
 
 
 class _Command(NamedTuple):
-    """A command in a text that installs or runs something."""
+    """A command in a text file that installs or runs something."""
 
     kind: str
     arguments: str
@@ -292,7 +294,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Taker:
-    """Collector of the packages that commands install, which takes one command at a time."""
+    """Collector of the packages that commands install. It processes one command at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.hints = InstallHints()
@@ -303,7 +305,7 @@ class _Taker:
             names.append(package.read(folder).name)
         self.hints.names.update(map(canonical, names))
         self._clones: dict[str, str] = {}
-        """Folders into which commands clone other repositories → the repositories' URLs."""
+        """URLs of other repositories that commands clone, by the folder of the clone."""
         self._inside = "."
         """The folder in which the commands currently run."""
         self._command = _Command("", "", "", "", "")
@@ -343,7 +345,7 @@ class _Taker:
             self._install(kind, arguments, words)
 
     def _follow(self, script: str) -> None:
-        """Process the commands in a script that the recipe runs, but not in nested scripts."""
+        """Process the commands in a script that the recipe runs, ignoring nested scripts."""
         section = self._command.section
         if not self._is_recipe:
             return
@@ -357,7 +359,8 @@ class _Taker:
     def _clone(self, text: str) -> None:
         """Record that a command clones another repository.
 
-        If the origin of this repository is unknown, the first clone is taken to be this repository.
+        If the origin of this repository is unknown, the first clone is assumed to be this
+        repository.
         """
         if url := _CLONED.search(text):
             is_own = not self.hints.names.isdisjoint(("", canonical(url[2])))
@@ -368,13 +371,13 @@ class _Taker:
                 self._clones[path] = "@".join([f"git+{url[1]}", *branch])
 
     def _clone_of(self, path: str) -> str:
-        """Return the folder of the clone that contains this path; empty if there is none."""
+        """Return the folder of the clone that contains a path, or an empty string if none does."""
         return next((clone for clone in self._clones if f"{path}/".startswith(f"{clone}/")), "")
 
     def _path(self, text: str) -> str:
-        """Return the path that a command names, relative to the repository.
+        """Return the path, relative to the repository, that a command names.
 
-        It is looked up in the command's folder, then at the top level.
+        The path is first looked up in the folder in which the command runs, then at the top level.
         """
         path = posixpath.normpath(posixpath.join(self._inside, text))
         is_there = self._clone_of(path) or exists(self._folder, path)
@@ -418,7 +421,10 @@ class _Taker:
             self.hints.requirements.setdefault(text, where)
 
     def _take_folder(self, text: str) -> None:
-        """Add the package in a folder, which may be the repository. Extras may follow the path."""
+        """Add the package in a folder, which may be the repository itself.
+
+        Extras in brackets may follow the path in `text`.
+        """
         folder, bracket, extras = text.partition("[")
         path = self._path(folder)
         if clone := self._clone_of(path):
@@ -430,7 +436,7 @@ class _Taker:
             self._take_itself(extras)
 
     def _take_itself(self, extras: str) -> None:
-        """Record that a command installs the repository itself, given by its folder or its name."""
+        """Record that a command installs the repository itself, by its folder or by its name."""
         self.hints.itself = self.hints.itself or self._command.where
         # What comes later is an alternative, or for some.
         if self._is_recipe and not self._installs_itself:

@@ -1,8 +1,8 @@
 """Read requirements.txt in pip's format, and lines in that format in other files.
 
-Only requirements and constraints are used. Options for the sources of packages are ignored with a
-note, since profiles and the machine determine the sources. Hashes are dropped, since the lock has
-its own hashes.
+Only requirements and constraints are used. Options for package sources are ignored with a note,
+since profiles and the machine determine the sources. Hashes are dropped, since the lock has its own
+hashes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEEPEST = 10
-"""Maximum depth to which files may include other files."""
+"""Maximum depth of files that include other files."""
 _COMMENT = r"(^|\s)#.*\Z"
 _COMMAND = r"(?:python[\d.]*\s+-m\s+)?pip3?\s+install\s+(?:(?:-[UIq]|--upgrade)\s+)*"
 _VARIABLE = r"\$\{[A-Za-z0-9_]+\}"
@@ -58,7 +58,7 @@ _INDEXES = frozenset(
     {"-i", "--index-url", "--pypi-url", "--extra-index-url", "-f", "--find-links", "--no-index"}
 )
 _PUBLIC = r"https://pypi(\.python)?\.org(/simple)?/?\Z"
-"""Pattern of the public index's URL, which every list uses by default."""
+"""Pattern of the URL of the public index, which is the default for every list."""
 _WITHOUT_EFFECT = {
     "--require-hashes": "",
     "--pre": "a pre-release is used if a line names one, such as name>=2.0rc1",
@@ -69,15 +69,18 @@ _WITHOUT_EFFECT = {
     "--use-feature": "it only concerns pip",
     "--use-pep517": "it only concerns pip",
 }
-"""Options → why they are ignored; empty for options that apply to every lock anyway."""
+"""The reason why each of these options is ignored.
+
+It is empty for options that apply to every lock anyway.
+"""
 _EGG_VERSION = r"-[0-9]+\.[0-9][\w.]*\Z"
-"""Pattern of a suffix that old versions of pip needed, as in egg=shapely-1.7.1dev."""
+"""Pattern of a version suffix that old versions of pip required, as in egg=shapely-1.7.1dev."""
 
 
 def read_requirements_txt(project: Path, file: str) -> Listed:
-    """Read the requirements in a file; `file` is its path relative to the project.
+    """Read the requirements in a file in pip's format.
 
-    Raise `InvalidError` if the file is invalid.
+    `file` is a path relative to the project. Raise `InvalidError` if the file is invalid.
     """
     reader = _Reader(project)
     reader.include(file, "", constrains=False)
@@ -85,7 +88,10 @@ def read_requirements_txt(project: Path, file: str) -> Listed:
 
 
 def read_lines(project: Path, file: str, lines: Iterable[tuple[str, str]]) -> Listed:
-    """Read requirements in lines of another file; each item of `lines` is a place and a text."""
+    """Read requirements from lines in another kind of file.
+
+    Each item of `lines` is a place, for use in messages, and the text of a line.
+    """
     reader = _Reader(project)
     reader.take(file, lines, constrains=False)
     return reader.listed()
@@ -118,7 +124,7 @@ def read_cog(project: Path, file: str) -> Listed:
 
 
 class _Reader:
-    """Collector of requirements from lines, which reads each included file once."""
+    """Collector of requirements from lines. It reads each included file only once."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
@@ -209,7 +215,7 @@ class _Reader:
             self._requirements.append(required)
 
     def _located(self, file: str, text: str, where: str) -> tuple[Line | None, str]:
-        """Return a package that only its location identifies, and a note.
+        """Return a package that is specified only by its location, and a note.
 
         The package is None if the location is the project itself.
         """
@@ -251,10 +257,10 @@ class _Reader:
         return required, other or note
 
     def _existing(self, file: str, path: str) -> str:
-        """Return a local path that `file` names as a path relative to the project.
+        """Return a local path named in `file`, converted to a path relative to the project.
 
-        pip resolves paths from the current folder, uv from the folder of the file. The first path
-        that exists is used.
+        pip resolves such paths from the current folder, and uv from the folder of the file. The
+        first path that exists is used.
         """
         beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         for candidate in (posixpath.normpath(path), beside):
@@ -264,7 +270,7 @@ class _Reader:
         return posixpath.normpath(path)
 
     def _name(self, path: str) -> str:
-        """Return the package name that a folder's files state, or else the folder's name."""
+        """Return the package name specified in a folder's files, or else the folder's name."""
         for name, pattern in _STATED.items():
             try:
                 text = read_text(self._project, f"{path}/{name}")
@@ -287,7 +293,7 @@ _STATED = {
     "setup.cfg": re.compile(r"^name\s*=\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
     "setup.py": re.compile(r"\bname\s*=\s*[\"']([A-Za-z0-9][\w.-]*)[\"']"),
 }
-"""File that defines a package → pattern of the package's name in that file."""
+"""Pattern of the package's name in each kind of file that defines a package."""
 
 
 def _repository(location: str) -> str:
@@ -318,7 +324,10 @@ def logical(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _beside(file: str, target: str, where: str) -> str:
-    """Return the path, relative to the project, of a file that another file names."""
+    """Return the path, relative to the project, of a file that another file includes.
+
+    Raise `InvalidError` if the path is not valid.
+    """
     words = []
     with suppress(ValueError):
         words = shlex.split(target)
@@ -336,7 +345,10 @@ def _beside(file: str, target: str, where: str) -> str:
 
 
 def _of_option(option: str, value: str, text: str, where: str) -> str:
-    """Return the note for a line with an option; raise `InvalidError` for an unknown option."""
+    """Return the note on a line that contains an option; empty if no note is needed.
+
+    Raise `InvalidError` if the option is unknown.
+    """
     shown = f"{where}: {escaped(text, SHOWN)}"
     if option in _WITHOUT_EFFECT:
         reason = _WITHOUT_EFFECT[option]

@@ -18,7 +18,7 @@ _BLOCK = re.compile(r"(?m)^# /// script\s*\n((?:#(?:[ \r].*)?\n)+?)# ///\s*$")
 
 
 def _stated(project: Path, file: str) -> str:
-    """Return a script's metadata block as a pyproject.toml with the same line numbers.
+    """Convert a script's metadata block to a pyproject.toml with the same line numbers.
 
     Raise `InvalidError` if the script has no metadata block.
     """
@@ -34,20 +34,20 @@ def _stated(project: Path, file: str) -> str:
 
 
 def has_list(project: Path, file: str) -> bool:
-    """Return whether a file is a script that states its own requirements."""
+    """Return whether a file is a script that lists its own requirements."""
     with suppress(InvalidError):
         return file.endswith(".py") and bool(_stated(project, file))
     return False
 
 
 def read_script(project: Path, file: str) -> Listed:
-    """Read the requirements in a script's metadata; raise `InvalidError` if they are invalid."""
+    """Read the requirements in a script's metadata block; raise `InvalidError` if it is invalid."""
     text = _stated(project, file)
     return read_pyproject(pyproject(text, file), project, file, text, (), ())
 
 
 def of_script(settings: Settings, path: Path) -> Settings:
-    """Return settings that treat a script with its own requirements as a project of its own.
+    """Return settings that treat a script with its own requirements as a separate project.
 
     For any other program, and inside a project, return the settings unchanged.
     """

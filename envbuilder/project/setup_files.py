@@ -1,7 +1,7 @@
 """Read setup.cfg, and setup.py from its syntax tree, without running any of a project's code.
 
-From setup.py, only literals and the requirements files that it reads are used. The user must write
-down any value that setup.py computes.
+From setup.py, only literals and the requirements files that it reads are used. Users must write any
+value that setup.py computes in `envbuilder.yaml` or another file.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from envbuilder.project.tables import (
 )
 
 _LARGEST = 256 << 10
-"""Maximum size in bytes of a setup.py. The parser needs a hundred times as much memory."""
+"""Maximum size in bytes of a setup.py. The parser needs about a hundred times as much memory."""
 
 
 class ComputedError(InvalidError):
-    """A value in setup.py can only be found by running the file."""
+    """Error raised if a value in setup.py can only be determined by running the file."""
 
 
 class _Stated(Struct):
-    """The values that a file states about a package.
+    """The values that a file specifies for a package.
 
     Each list contains lines for pip, as pairs of a place and a line.
     """
@@ -56,7 +56,7 @@ class _Stated(Struct):
 def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
     """Read the requirements in a setup.cfg or setup.py, including those of the chosen extras.
 
-    Values that setup.py does not state are read from the setup.cfg in the same folder. Raise
+    Values that are not in setup.py are read from the setup.cfg in the same folder. Raise
     `InvalidError` if a value cannot be read.
     """
     chosen_names("group", groups, (), file)
@@ -79,10 +79,10 @@ def read_setup(project: Path, file: str, extras: Sequence[str], groups: Sequence
 
 
 def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequence[str]) -> Listed:
-    """Read the requirements of the project in a pyproject.toml, including those in other files.
+    """Read the requirements in a pyproject.toml, including those that are in other files.
 
-    The other files are the requirements files that it names, or else setup.py or setup.cfg. Raise
-    `InvalidError` if a file is invalid.
+    The other files are the requirements files that pyproject.toml names or, if there are none,
+    setup.py or setup.cfg. Raise `InvalidError` if a file is invalid.
     """
     text = read_text(project, file)
     tables = pyproject(text, file)
@@ -107,7 +107,10 @@ def read_project(project: Path, file: str, extras: Sequence[str], groups: Sequen
 def _dynamic_lines(
     tables: Pyproject, file: str, extras: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield a line for pip, and its place, for each requirements file in a pyproject.toml."""
+    """Yield a line for pip for each requirements file that a pyproject.toml names.
+
+    Each line comes with the place that names the file.
+    """
     dynamic = tables.tool.setuptools.dynamic
     hooks = mapping(mapping(tables.tool.hatch.get("metadata")).get("hooks"))
     hook = mapping(hooks.get("requirements_txt"))
@@ -139,7 +142,7 @@ def _setup_beside(project: Path, file: str) -> str:
 
 
 def cfg_sections(project: Path, file: str) -> dict[str, dict[str, str]]:
-    """Read the sections of a setup.cfg; replace hyphens in keys with underscores.
+    """Read the sections of a setup.cfg, replacing hyphens in keys with underscores.
 
     Raise `InvalidError` if the file cannot be read.
     """
@@ -189,50 +192,50 @@ _MOST_STEPS = 200_000
 The expressions in a function count once for each call.
 """
 _LONGEST = 20_000
-"""Maximum number of items in a list, or of characters in a text, that a setup.py may build."""
+"""Maximum number of items in a list, or of characters in a string, that a setup.py may build."""
 REST = "**"
-"""Key that stands for all further items of a dict, which are unknown."""
+"""Key that stands for all further items of a dict, whose keys and values are unknown."""
 
 
 class Unknown(Struct, frozen=True):
-    """A value that can only be found by running the file."""
+    """A value that can only be determined by running the file."""
 
     line: int
 
 
 class Text(Struct, frozen=True):
-    """A text in the file, and the number of its line."""
+    """A string in the file, and the number of its line."""
 
     text: str
     line: int
 
 
 class FileReference(Struct, frozen=True):
-    """The content of a file, and the number of the line that reads the file."""
+    """A file whose content is used as a value, and the number of the line that reads the file."""
 
     path: str
     line: int
 
 
 Names = dict[str, Any]
-"""Name → its value.
+"""Type of the values of variables or arguments, by name.
 
-A value is a `Text`, `FileReference` or `Unknown`, a function, or a list or dict of values.
+A value is a `Text`, a `FileReference`, an `Unknown`, a function, or a list or dict of values.
 """
 
 
 class StaticReader:
-    """Evaluator of the statements in a Python file, in order, which never runs any of them."""
+    """Evaluator of the statements in a Python file, which never runs any of them."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.names: Names = {"__file__": Text(posixpath.basename(file), 1)}
         self.setup: Names | None = None
-        """The arguments of the call of `setup`; None if the file does not call it."""
+        """The arguments passed to `setup`, or None if the file does not call `setup`."""
         self._steps = 0
 
     def refuse(self, line: int, what: str) -> NoReturn:
-        """Raise `ComputedError` for a value that can only be found by running the file."""
+        """Raise `ComputedError` for a value that can only be determined by running the file."""
         raise ComputedError(
             f"{escaped(self.file)}:{line}: {what}",
             "Write the requirements under requirements: in envbuilder.yaml, or list another file"
@@ -240,7 +243,7 @@ class StaticReader:
         )
 
     def _step(self, count: int) -> None:
-        """Count evaluated expressions; raise `ComputedError` if there are too many."""
+        """Add to the number of evaluated expressions; raise `ComputedError` if it is too large."""
         self._steps += count
         if self._steps > _MOST_STEPS:
             self.refuse(1, "the file computes too much to be evaluated")
@@ -281,7 +284,7 @@ class StaticReader:
                     _forget(statement, self.names)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression; it is `Unknown` if it cannot be evaluated."""
+        """Return the value of an expression, or `Unknown` if the expression cannot be evaluated."""
         self._step(1)
         value: Any = Unknown(node.lineno)
         match node:
@@ -337,7 +340,7 @@ class StaticReader:
         return self._table(keys, [keyword.value for keyword in call.keywords])
 
     def _result(self, call: ast.Call) -> Any:
-        """Return the result of a function call; it is `Unknown` if it cannot be evaluated."""
+        """Return the result of a function call, or `Unknown` if the call cannot be evaluated."""
         name = _name(call.func)
         if isinstance(call.func, ast.Name) and isinstance(
             function := self.names.get(name), ast.FunctionDef
@@ -361,9 +364,10 @@ class StaticReader:
     def _file_of_function(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> FileReference | Unknown:
-        """Return the only file that a function reads, or `Unknown` if it also lists packages.
+        """Return the file that a function reads, if it reads exactly one; otherwise `Unknown`.
 
-        The path comes from the arguments of the call, or else from the function's defaults or body.
+        Also return `Unknown` if the function lists packages. The path comes from the arguments of
+        the call, or else from the function's defaults or body.
         """
         nodes = [*ast.walk(function)]
         self._step(len(nodes) + len(self.names))
@@ -381,7 +385,7 @@ class StaticReader:
 
 
 _OPENING = frozenset({"open", "read_text", "parse_requirements"})
-"""Functions that read the file that their first argument or their path object names."""
+"""Functions that read a file. The file is given by the first argument or by the path object."""
 _COPYING = frozenset({"list", "tuple", "set", "sorted", "map", "filter"})
 """Functions that return the lines in their last argument almost unchanged."""
 _JOINING = frozenset(
@@ -399,7 +403,8 @@ _JOINING = frozenset(
         "str",
     }
 )
-"""Functions that build a path from other paths, all relative to the folder of the file itself."""
+"""Functions that build a path from other paths. All paths are relative to the folder of
+setup.py."""
 
 
 def _name(node: ast.expr) -> str:
@@ -415,7 +420,7 @@ def _calls(names: Collection[str], nodes: Iterable[ast.AST]) -> list[ast.Call]:
 
 
 def _forget(statement: ast.stmt, names: Names) -> None:
-    """Mark the values as unknown that a statement may assign, or to which it may append."""
+    """Mark values as unknown if a statement may assign them or append to them."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name):
             value = names.get(node.id)
@@ -448,7 +453,7 @@ def _file(value: Any, node: ast.expr) -> FileReference | Unknown:
 
 
 def _path(name: str, parts: Sequence[Any], node: ast.expr) -> Text | Unknown:
-    """Return the path that a path function builds from its arguments; `Unknown` if unclear."""
+    """Return the path that a path function returns; `Unknown` if it cannot be determined."""
     is_parent = name == "dirname"
     if not (is_parent or name in _JOINING) or not all(isinstance(part, Text) for part in parts):
         return Unknown(node.lineno)
@@ -473,7 +478,7 @@ def _item(held: Any, key: Any, node: ast.expr) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the text in a `Text`; empty for any other value."""
+    """Return the string in a `Text`; empty for any other value."""
     return value.text if isinstance(value, Text) else ""
 
 
@@ -528,7 +533,11 @@ def _of_python(project: Path, file: str, extras: Sequence[str]) -> _Stated:
 def _python_lines(
     reader: StaticReader, value: Any, key: str, notes: list[str]
 ) -> list[tuple[str, str]]:
-    """Return requirements as lines for pip with places; append notes on unknown ones to `notes`."""
+    """Return requirements as lines for pip, each with its place.
+
+    Notes on requirements that cannot be determined are appended to `notes`. Raise `ComputedError`
+    if none can be determined.
+    """
     items = as_list(value)
     if items and not any(isinstance(item, Text | FileReference) for item in items):
         reader.refuse(getattr(items[0], "line", 1), f"{key} is computed at run time")

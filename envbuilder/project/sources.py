@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, ...]:
-    """Return the sources that the lines name, without duplicates.
+    """Return the sources that the lines specify, without duplicates.
 
     Raise `InvalidError` if a package has two sources on the same target.
     """
@@ -48,13 +48,16 @@ def of_lines(lines: Iterable[Line], excluded: Collection[str]) -> tuple[Source, 
 
 
 def with_digests(resolution: Resolution, project: Path) -> Resolution:
-    """Add to a project's resolution the digest of each source that is a folder."""
+    """Return the resolution with the digests of all sources that are folders."""
     sources = (replace(source, digest=_digest(project, source)) for source in resolution.sources)
     return replace(resolution, sources=tuple(sources))
 
 
 def _digest(project: Path, source: Source) -> str:
-    """Return the digest of a source's files; empty if it is not a folder or cannot be packed."""
+    """Return the digest of a source's files.
+
+    The digest is empty if the source is not a folder or cannot be packed.
+    """
     if source.location.startswith("./"):
         from envbuilder.core import folders  # few projects have one
 

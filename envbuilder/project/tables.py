@@ -1,7 +1,7 @@
 """Read TOML files, and the dependencies, extras and dependency groups in pyproject.toml.
 
-Extras are defined by PEP 621, dependency groups by PEP 735. The file is never passed to uv, which
-would run the build backend if some metadata is dynamic.
+Extras are defined by PEP 621, and dependency groups by PEP 735. The file is never passed to uv,
+which would run the build backend if some metadata is dynamic.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _MOST_PARTS = 12
-"""Maximum number of parts in a dotted key, since tomllib takes time quadratic in this number."""
+"""Maximum number of parts in a dotted key. The time that tomllib needs is quadratic in this
+number."""
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}\.[ \t]*+){{{_MOST_PARTS}}}", re.MULTILINE)
 _TOML_PLACE = r" \(at (?:line (\d+), column \d+|end of document)\)\Z"
 
 
 def parse_toml(text: str, file: str) -> dict[str, Any]:
-    """Parse a TOML document; raise `InvalidError` with the line of the error if it is invalid."""
+    """Parse a TOML document.
+
+    Raise `InvalidError`, with the line of the error, if the document is invalid.
+    """
     import tomllib
 
     if key := _LONG_KEY.search(text):
@@ -78,7 +82,7 @@ def _refuse_unlisted(kind: str, name: str, available: Iterable[str], file: str) 
 
 
 def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file: str) -> set[str]:
-    """Return the normalised names of the chosen extras or groups.
+    """Return the normalized names of the chosen extras or groups.
 
     Raise `InvalidError` if one of them is not available.
     """
@@ -90,7 +94,7 @@ def chosen_names(kind: str, names: Iterable[str], available: Iterable[str], file
 
 
 def is_itself(parsed: Requirement, project: str, where: str) -> bool:
-    """Return whether a requirement names the project itself in order to include its extras.
+    """Return whether a requirement is for the project itself, which includes its extras.
 
     Raise `InvalidError` if such a requirement has a marker.
     """
@@ -161,13 +165,13 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
     @property
     def poetry_extras(self) -> dict[str, list[str]]:
-        """Extra in Poetry's tables → its packages; empty if [project] has dependencies."""
+        """The packages of each extra in Poetry's tables. Empty if [project] has dependencies."""
         extras = mapping(self.tool.poetry.get("extras")) if self.is_poetry else {}
         return {types.canonical(name): texts_of(packages) for name, packages in extras.items()}
 
     @property
     def poetry_groups(self) -> dict[str, dict[str, Any]]:
-        """Group in Poetry's tables → its packages."""
+        """The packages of each dependency group in Poetry's tables."""
         groups = {}
         for name, group in mapping(self.tool.poetry.get("group")).items():
             groups[types.canonical(name)] = mapping(mapping(group).get("dependencies"))
@@ -199,7 +203,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
         )
 
     def leaves_open(self, extras: Collection[str]) -> bool:
-        """Return whether the requirements, or those of some of the extras, are in another file."""
+        """Return whether the requirements, or those of any of the extras, are in another file."""
         if self.is_poetry:
             return False
         if self.project is None:
@@ -212,7 +216,7 @@ class Pyproject(Struct, frozen=True, rename="kebab", kw_only=True):
 
 
 def pyproject(text: str, file: str) -> Pyproject:
-    """Parse a pyproject.toml; raise `InvalidError` if it is invalid."""
+    """Parse the content of a pyproject.toml; raise `InvalidError` if it is invalid."""
     return decode(parse_toml(text, file), Pyproject, escaped(file))
 
 
@@ -228,8 +232,8 @@ def read_pyproject(
 ) -> Listed:
     """Read a project's requirements, including those of the chosen extras and groups.
 
-    `is_open` says that the remaining requirements are in other files. Raise `InvalidError` if the
-    file is invalid or does not state the requirements.
+    If `is_open` is set, the remaining requirements are in other files. Raise `InvalidError` if the
+    file is invalid or does not contain the requirements.
     """
     if not is_open:
         _require_static(tables, file, extras, groups)
@@ -257,7 +261,7 @@ def read_pyproject(
 def _require_static(
     tables: Pyproject, file: str, extras: Sequence[str], groups: Sequence[str]
 ) -> None:
-    """Raise `InvalidError` if the file does not state its requirements itself."""
+    """Raise `InvalidError` if the requirements are not in the file itself."""
     name = escaped(file)
     if tables.is_poetry:
         return
@@ -286,7 +290,10 @@ def _required(
     extras: Iterable[str],
     groups: Iterable[str],
 ) -> Iterator[tuple[Line, str]]:
-    """Yield a project's requirements, each with a note; read each extra and group only once."""
+    """Yield a project's requirements, each with a note, which may be empty.
+
+    Each extra and each group is read only once.
+    """
     folder = posixpath.dirname(file)
     members = texts_of(tables.tool.uv.workspace.get("members"))
     project = tables.about
@@ -334,7 +341,7 @@ def _required(
 
 
 def _lines_of(text: str) -> dict[str, str]:
-    """Return each quoted text → its line, as `:3`; empty if the text occurs more than once."""
+    """Return the line of each quoted string, as `:3`; empty if the string occurs more than once."""
     lines = dict[str, str]()
     for number, content in enumerate(text.split("\n"), 1):
         for double, single in re.findall(_QUOTED, content):
@@ -344,7 +351,7 @@ def _lines_of(text: str) -> dict[str, str]:
 
 
 def _is_for(source: dict[str, Any], kind: str, name: str) -> bool:
-    """Return whether a source applies to the extra or group with this kind and name."""
+    """Return whether a source applies to the extra or group with the given kind and name."""
     for key in ("extra", "group"):
         if key in source and (key, types.canonical(str(source[key]))) != (kind, name):
             return False
@@ -361,7 +368,7 @@ def _from_sources(
 ) -> Iterator[tuple[Line, str]]:
     """Yield a requirement once for each of its sources in `tool.uv.sources`, each with a note.
 
-    Where none of the markers of these sources is true, the package comes from an index.
+    On targets for which none of the sources' markers is true, the package comes from an index.
     """
     everywhere = False
     for table in tables:
@@ -414,11 +421,11 @@ _MARKERS = frozenset(
     {"os_name", "sys_platform", "platform_machine", "platform_system", "python_version",
      "python_full_version", "implementation_name"}
 )  # fmt: skip
-"""Marker variables that may be keys in a Pipfile."""
+"""Marker variables that can be used as keys in a Pipfile."""
 
 
 def specifier(constraint: str) -> str:
-    """Convert a Poetry constraint to PEP 440; if it has alternatives, only use the last one."""
+    """Convert a Poetry constraint to PEP 440. If it has alternatives, only the last one is used."""
     last = re.split(r"\|\|?", constraint[:LONGEST])[-1]
     clauses = re.split(r",|(?<=[\w*])\s+(?=[\^~<>=!0-9])", last.strip())
     return ",".join(filter(None, map(_clause, clauses)))
@@ -447,9 +454,9 @@ def _clause(text: str) -> str:
 def translated(
     name: str, value: Any, where: str, folder: str = "", extra: str = ""
 ) -> Iterator[tuple[Line, str]]:
-    """Yield each case of a requirement in another tool's table, with a note.
+    """Yield a requirement in another tool's table, once for each of its cases, with a note.
 
-    Relative paths are relative to `folder`; `extra` is an additional marker.
+    Relative paths are relative to `folder`. `extra` is an additional marker.
     """
     for case in value if isinstance(value, list) else [value]:
         table = {"version": case} if isinstance(case, str) else case
@@ -470,7 +477,7 @@ def translated(
 
 
 def _table_markers(table: dict[str, Any]) -> Iterator[str]:
-    """Yield the conditions in a requirement's table as markers."""
+    """Yield the conditions in the table of a requirement as markers."""
     yield str(table.get("markers") or "")
     if platform := table.get("platform"):
         yield f'sys_platform == "{platform}"'
@@ -484,17 +491,17 @@ def _table_markers(table: dict[str, Any]) -> Iterator[str]:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the items of a list as strings; for any other value, an empty list."""
+    """Return the items of a list as strings, or an empty list for any other value."""
     return [*map(str, value)] if isinstance(value, list) else []
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list unchanged; for any other value, a list that contains it."""
+    """Return a list unchanged, or any other value as the only item of a new list."""
     return value if isinstance(value, list) else [value]
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return a table unchanged; for any other value, an empty table."""
+    """Return a table unchanged, or an empty table for any other value."""
     return value if isinstance(value, dict) else {}
 
 
@@ -502,7 +509,7 @@ _KEY = re.compile(r"^[ \t]*[\"']?([A-Za-z0-9._-]+)[\"']?[ \t]*=", re.MULTILINE)
 
 
 def lines_of_keys(text: str) -> dict[str, str]:
-    """Return each key in a TOML document → the first line that sets the key, as `:3`."""
+    """Return the first line that sets each key in a TOML document, as `:3`."""
     lines: dict[str, str] = {}
     number = 1
     end = 0
@@ -518,16 +525,19 @@ class RequirementTables(Struct):
 
     file: str
     lines: dict[str, str] = {}
-    """Name of a package → the line that requires it, as `:3`."""
+    """The line that requires each package, as `:3`."""
     marker: str = ""
-    """Marker that is added to each requirement that is collected."""
+    """Marker to add to each collected requirement."""
     requirements: list[Line] = []
     pythons: list[Line] = []
     itself: list[str] | None = None
     notes: list[str] = []
 
     def take(self, key: str, table: Any, only: Collection[str] | None = None) -> None:
-        """Add the requirements in a table; skip optional requirements that are not in `only`."""
+        """Add the requirements in a table.
+
+        Optional requirements are skipped unless their packages are in `only`.
+        """
         folder = posixpath.dirname(self.file)
         for name, value in mapping(table).items():
             where = f"{escaped(self.file)}{self.lines.get(name) or f': {escaped(key, 60)}'}"
@@ -550,7 +560,10 @@ class RequirementTables(Struct):
                 raise InvalidError(f"{where}: more than {MOST} requirements")
 
     def python(self, constraint: str, where: str) -> None:
-        """Add a file's limits on the Python version; ignore alternatives with a note."""
+        """Add a file's limits on the Python version.
+
+        A constraint with alternatives is ignored, with a note.
+        """
         if "|" in constraint:
             self.notes.append(
                 Dropped(
@@ -576,7 +589,7 @@ def _of_poetry(
 ) -> Listed:
     """Read the requirements in Poetry's tables, including those of the chosen extras and groups.
 
-    If [project] has the dependencies, only the limits on Python and the groups are used.
+    If the dependencies are in [project], only Poetry's groups and its limits on Python are used.
     """
     optional = set[str]()
     for extra in tables.poetry_extras.keys() & set(map(types.canonical, extras)):
@@ -592,4 +605,4 @@ def _of_poetry(
 
 
 _MOST_MEMBERS = 100
-"""Maximum number of patterns for the members of a workspace, and of folders per pattern."""
+"""Maximum number of patterns for workspace members, and of folders per pattern."""

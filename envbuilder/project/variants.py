@@ -1,4 +1,4 @@
-"""The profiles and locks that a command uses; in a project, these are the project's variants.
+"""The profiles and locks that a command uses. In a project, these are the project's variants.
 
 A variant is a profile that is adapted to the project. The project's files determine the release of
 the framework and its companions, and the hardware determines the build.
@@ -41,19 +41,21 @@ if TYPE_CHECKING:
 
 
 class ReleaseOptions(NamedTuple):
-    """Options for choosing releases that no lock has decided on yet."""
+    """Options for choosing releases for which no lock records a decision yet."""
 
     offered: Offered = attrgetter("pythons")
-    """Function that returns the Pythons for which the hash of a build's wheel is available."""
+    """Function that returns the Python versions for which the hash of a build's wheel is
+    available."""
     keep: Literal["all", "usable", "none"] = "all"
-    """Which locks keep their decisions as long as the reasons for them hold."""
+    """Which locks keep their recorded decisions, as long as these decisions are still valid."""
     upgraded: frozenset[str] = frozenset()
-    """Packages to upgrade. If a framework is one of them, its release is chosen again."""
+    """Packages to upgrade. If this includes a framework, its release is chosen again."""
     pythons: Mapping[str, tuple[Line, ...]] = {}
     required: Mapping[str, Line] = {}
-    """Environment → the Python (`pythons`) and the release (`required`) that its packages need.
+    """Limits that the packages of each environment impose, by environment name.
 
-    Each also says which packages need it.
+    `pythons` limits the Python version and `required` limits the release. Each limit also says
+    which packages need it.
     """
 
 
@@ -77,8 +79,8 @@ class ProjectProfiles:
     ) -> None:
         """Store the inputs.
 
-        `has_folders` says whether the folders of the project's sources exist, which they do not in
-        a bundle. `loaded` contains the profiles that were already read from `folders`, by name.
+        `has_folders` says whether the folders of the project's sources exist, which is not the case
+        in a bundle. `loaded` contains the profiles that were already read from `folders`, by name.
         `read` is the function that reads the requirements in a file, by default `forms.read`.
         """
         environments.merged(definition, environment)  # raises, before anything is done, if missing
@@ -97,14 +99,18 @@ class ProjectProfiles:
         return {file: file_sha256(self._project / file) for file in self.contents.read_from}
 
     def names(self, folders: Sequence[Path]) -> tuple[str, ...]:
-        """Return the profiles that the project lists, or else all profiles whose builds differ."""
+        """Return the profiles that the project lists.
+
+        By default, return all profiles, except profiles for older GPUs that offer no additional
+        builds.
+        """
         profiles = self._definition.profiles
         if profiles is not None:
             return tuple(sorted(profiles))
         return tuple(filterfalse(self._is_twin, profile_files.names(folders)))
 
     def _is_twin(self, name: str) -> bool:
-        """Return whether a profile for older GPUs has no builds but the usual profile's."""
+        """Return whether a profile for older GPUs offers no builds beyond the usual profile's."""
         gpu = variant_of(name)
         if gpu is None:
             return False
@@ -119,27 +125,32 @@ class ProjectProfiles:
         return False
 
     def offers(self, name: str) -> fit.Offers:
-        """Return a profile's releases, each with the reason why it is excluded, if any."""
+        """Return a profile's releases, each with the reason why it is excluded.
+
+        The reason is empty if the release is allowed.
+        """
         profile = self.unadapted(name)
         return [(c, self.limits.conflict_with(profile, c)) for c in profile.choices().values()]
 
     def unadapted(self, name: str) -> Profile:
-        """Return a profile without the project's changes; its files are read only once."""
+        """Return a profile without the project's changes. Each profile is read only once."""
         if name not in self._profiles:
             self._profiles[name] = profile_files.load(name, self._folders)
         return self._profiles[name]
 
     def alias_of(self, name: str) -> str:
-        """Return the profile for a kind of hardware; with JAX, `cuda` means `jax-cuda`."""
+        """Return the profile for a kind of hardware.
+
+        For example, return `jax-cuda` for `cuda` if the project uses JAX.
+        """
         other = f"{self.framework[0]}-{name}"
         return other if other in profile_files.names(self._folders) else name
 
     def of(self, profile: Profile) -> Profile:
         """Return a profile adapted to the environment.
 
-        Raise `InvalidError` if the project does not list the profile, if the profile is for a
-        framework other than the project's, or if a line of the project cannot be combined with the
-        profile.
+        Raise `InvalidError` if the project does not list the profile, if the profile is for another
+        framework, or if one of the project's requirements cannot be combined with the profile.
         """
         profiles = self._definition.profiles
         if profiles is not None and profile.name not in profiles:
@@ -194,7 +205,7 @@ class ProjectProfiles:
         return release.decide(self.limits, profiles, self._locked, self._options.offered)
 
     def _locked(self, profile: Profile) -> Decided | None:
-        """Return the decision in a profile's lock; None if it is not to be kept."""
+        """Return the decision recorded in a profile's lock, or None if it must not be kept."""
         moves = self._options.upgraded & FRAMEWORKS[profile.framework].names
         if moves or self._options.keep == "none":
             return None
@@ -245,7 +256,7 @@ class ProjectProfiles:
 
     @cached_property
     def framework(self) -> tuple[types.Framework, str]:
-        """The project's framework, and the reason for it, which is empty for the default."""
+        """The project's framework and the reason for it. The reason is empty for the default."""
         return framework_of(self._definition, self.contents.requirements)
 
     def lock_path(self, name: str) -> Path:
@@ -278,8 +289,8 @@ class ProjectProfiles:
 def library(settings: Settings) -> Library:
     """Return the profiles of the project, of the user, and of envbuilder itself, in this order.
 
-    If the project defines environments, the profiles are variants for the environment that the
-    settings name. Raise `InvalidError` if there is no such environment.
+    If the project defines environments, the profiles are variants for the environment selected in
+    the settings. Raise `InvalidError` if there is no such environment.
     """
     folders = profile_files.search_path(settings.project, settings.config_dir)
     return Library(folders, settings.configuration.signatures.locks, of_project(settings))
@@ -288,7 +299,7 @@ def library(settings: Settings) -> Library:
 def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProfiles | None:
     """Return the project's variants of profiles; None if no project defines environments.
 
-    Raise `InvalidError` for an environment or a listed profile that does not exist.
+    Raise `InvalidError` if the environment or a listed profile does not exist.
     """
     if settings.project is None or settings.definition is None:
         if settings.environment != DEFAULT:
@@ -316,11 +327,11 @@ def of_project(settings: Settings, options: ReleaseOptions = ANY) -> ProjectProf
 
 
 def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.Framework, str]:
-    """Return a project's framework, and the reason for it, which is empty for the default.
+    """Return a project's framework and the reason for it. The reason is empty for the default.
 
-    A framework that is itself required takes precedence over packages that use a framework. Raise
-    `InvalidError` if several frameworks are required and the project's file names none. If the file
-    names a framework, all others are treated as ordinary packages.
+    A framework that is itself required takes precedence over packages that use a framework. If the
+    project's file names a framework, all others are treated as ordinary packages. Otherwise, raise
+    `InvalidError` if several frameworks are required.
     """
     if definition.framework:
         return definition.framework, f"{PROJECT_FILE} names it"
@@ -350,10 +361,10 @@ def framework_of(definition: Definition, lines: Sequence[Line]) -> tuple[types.F
 
 
 def adapt(profile: Profile, contents: Contents, decision: Decision | None = None) -> Profile:
-    """Add an environment's packages, Python, variables and system packages to a profile.
+    """Return a profile with an environment's packages, Python, variables and system packages.
 
-    `decision` has the release and the Python version if the profile has builds to choose from.
-    Raise `InvalidError` if a line cannot be combined with the profile.
+    If the profile has builds to choose from, `decision` contains the release and the Python
+    version. Raise `InvalidError` if a line cannot be combined with the profile.
     """
     environment = contents.environment
     lines, notes = on_hardware(contents.requirements, profile)
@@ -416,9 +427,9 @@ def adapt(profile: Profile, contents: Contents, decision: Decision | None = None
 
 
 def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the profile's requirements, then those that the lines add, each only once.
+    """Yield the profile's requirements, then those that the lines add, without duplicates.
 
-    NVIDIA's libraries that the framework's builds require are skipped. They are among the lines
+    NVIDIA libraries that the framework's builds require are skipped. They may be in the lines
     because `pip freeze` lists them.
     """
     framework = FRAMEWORKS[profile.framework]
@@ -435,10 +446,10 @@ def _requirements(profile: Profile, pythons: Sequence[str], lines: Iterable[Line
 
 
 def _added(profile: Profile, pythons: Sequence[str], line: Line) -> Iterator[Requirement]:
-    """Yield the requirements that a line adds to the profile's own build of the framework.
+    """Yield the requirements that a line adds to a profile.
 
-    For a package that the profile pins, only the line's extras are added. Raise `InvalidError` if
-    the line needs another version of that package.
+    If the profile pins the package, only the line's extras are added. Raise `InvalidError` if the
+    line needs another version of that package.
     """
     from packaging.requirements import Requirement
 
@@ -478,8 +489,8 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
     """Yield the constraints, except those on packages that every build of the framework pins.
 
     A project's requirements on parts of the framework become constraints, since the profile
-    determines which parts there are. The same applies to requirements on a kernel compiler that has
-    another name on this hardware.
+    determines which parts are installed. The same applies to requirements on a kernel compiler that
+    has another name on this hardware.
     """
     framework = FRAMEWORKS[profile.framework]
     for line in contents.constraints:
@@ -498,11 +509,11 @@ def _constraints(profile: Profile, pythons: Sequence[str], contents: Contents) -
 
 
 def _indexes(profile: Profile) -> dict[str, str]:
-    """Return the index for the framework and for each of its companions, by name.
+    """Return the index for the framework and for each of its companions, by distribution name.
 
     This is the index that offers the profile's build of the framework. PyPI's builds of PyTorch's
     companions are for CUDA on Linux. They could be installed next to any torch of the same version,
-    but would fail when they are imported.
+    but importing them would fail.
     """
     framework = FRAMEWORKS[profile.framework]
     source = next((s for name, s in profile.indexes.items() if name in framework.names), None)
@@ -510,9 +521,9 @@ def _indexes(profile: Profile) -> dict[str, str]:
 
 
 def _python(profile: Profile, contents: Contents) -> Python:
-    """Return the Python versions of an environment, which the project and all its files allow.
+    """Return the Python versions of an environment, which the project and its files must allow.
 
-    If images are impossible with the default version, a second one is added for images. Raise
+    If no image can be made with the default version, a second version is added for images. Raise
     `InvalidError` if no version is allowed.
     """
     allowed = release.allowed(profile.python.supported, contents.pythons)
@@ -542,7 +553,7 @@ def _backends(profile: Profile, contents: Contents) -> tuple[types.Backend, ...]
 
 
 def _objection(profile: Profile, contents: Contents, backend: types.Backend) -> str:
-    """Return why a backend cannot provide the environment; empty if it can."""
+    """Return the reason why a backend cannot provide the environment; empty if it can."""
     have = {*(line.name for line in contents.requirements), *contents.environment.system_packages}
     if contents.conda and backend != "conda":
         from envbuilder.project import conda
