@@ -1,4 +1,4 @@
-"""The command line: import each command on first use, and turn errors into exit codes."""
+"""The command line, which imports each command on first use and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ GROUPS = {
         "clean": "Remove environments, images and files that envbuilder made.",
     },
 }
-"""The commands in the groups and the order in which `--help` lists them."""
+"""The commands, grouped and ordered as `--help` lists them."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 RELATIVES = {
     "remove": "add",
@@ -71,7 +71,7 @@ RELATIVES = {
     "verify-signature": "sign",
     "unbundle": "bundle",
 }
-"""Command → the command whose module also contains it, as a function named after the command."""
+"""Command → the command whose module contains it, as a function with the command's name."""
 _NARROWEST = 50
 """Minimum width of the help texts in columns."""
 PASSES_CODE_THROUGH = {"run", "watch", "shell", "jupyter"}
@@ -147,7 +147,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if its name is unknown, suggest a similar name in the error."""
+        """Find the command. If its name is unknown, suggest a similar name in the error message."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _require_utf8() -> None:
     """Restart this process in Python's UTF-8 mode if the locale uses another encoding.
 
-    Otherwise the names and contents of files in an image would depend on the locale. Python 3.15
+    Otherwise, the names and contents of files in an image would depend on the locale. Python 3.15
     uses UTF-8 mode by default.
     """
     if sys.getfilesystemencoding() == "utf-8" or "utf8" in sys._xoptions:
@@ -210,10 +210,11 @@ def _require_utf8() -> None:
 def _leave(code: int) -> NoReturn:
     """Exit the process without shutting down the Python interpreter.
 
-    A shutdown would take a tenth of a short command's time, only to free memory that is freed
+    In a short command, a shutdown would take a tenth of the time, only to free memory that is freed
     anyway when the process ends. It would also wait for threads, such as one that is resolving a
-    host name. A py-rattler thread that reports a failure needs the interpreter for a moment longer;
-    if the interpreter shuts down meanwhile, the process aborts (seen in one of five failures).
+    host name. When a py-rattler thread reports a failure, it needs the interpreter for a moment
+    longer. If the interpreter shuts down in the meantime, the process aborts (seen in one of five
+    failures).
     """
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):

@@ -87,11 +87,11 @@ def read_project(settings: Settings) -> tuple[str, Path]:
 
 
 def apply_change(change: environment_changes.Change, settings: Settings) -> int:
-    """Write a change of the project file together with the new locks; return the exit code.
+    """Write a change to the project file and the new locks, and return the exit code.
 
-    Make the locks even if the project file does not change, because packages that it already lists
-    may not be locked yet. Raise `InvalidError` and write nothing if nothing can be locked, or if
-    the file was edited while the locks were being resolved, which may take minutes.
+    The locks are made even if the project file does not change, because packages that it already
+    lists may not be locked yet. Raise `InvalidError`, and write nothing, if no lock can be made or
+    if the file was edited while the locks were being resolved, which may take minutes.
     """
     for note in change.notes:
         console.result(f"note: {note}")
@@ -103,10 +103,11 @@ def apply_change(change: environment_changes.Change, settings: Settings) -> int:
 
 
 def _concerned(environment: str, settings: Settings, choosing: ReleaseOptions) -> list[Entry]:
-    """Return the locks to remake after a change of `environment`: existing ones and this machine's.
+    """Return the locks that must be made again after a change to `environment`.
 
-    If `environment` is the default one, these are the locks of all environments, because every
-    other environment contains it.
+    These are the locks that already exist, and the locks for this machine. If `environment` is the
+    default environment, they include the locks of all environments, because every other environment
+    contains the default one.
     """
     every = of_project(settings, choosing=choosing)
     concerned = [entry for entry in every if environment in {DEFAULT, entry.environment}]

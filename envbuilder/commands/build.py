@@ -120,10 +120,10 @@ def command(
 # --- several profiles
 
 _LONGEST = 200
-"""Maximum length of an artifact's name or an error in the table, in characters. Errors are also
-printed in full above the table."""
+"""Maximum length, in characters, of an artifact's name or an error message in the table. Error
+messages are also printed in full above the table."""
 _ORDER = (INVALID, NOTHING_FITS, TOOL_MISSING, BUILD_FAILED, VERIFY_FAILED)
-"""Exit codes, worst first. This is also the order in which the conditions are checked."""
+"""Exit codes, worst first. A build checks for the corresponding problems in the same order."""
 
 
 class _Outcome(NamedTuple):
@@ -161,7 +161,10 @@ def _build_several(
 
 
 def _planned(request: Request, settings: Settings) -> _Outcome:
-    """Plan the build of one of several profiles; prefix the lines it prints with its name."""
+    """Plan the build of one of several profiles, and return the planned build or the error.
+
+    Each line that is printed while planning starts with the name of the profile.
+    """
     name = str(request.profile)
     note = console.progress().note
     progress = console.PlainProgress(lambda line: note(f"{name}: {line}"))
@@ -174,7 +177,10 @@ def _planned(request: Request, settings: Settings) -> _Outcome:
 
 
 def _built(outcome: _Outcome) -> _Outcome:
-    """Finish a planned build; return an outcome that has no planned build unchanged."""
+    """Finish a planned build, and return the outcome with its result or error.
+
+    Return an outcome that has no planned build unchanged.
+    """
     if outcome.build is None:
         return outcome
     try:
@@ -184,7 +190,10 @@ def _built(outcome: _Outcome) -> _Outcome:
 
 
 def _require_no_place(request: Request, first: str) -> None:
-    """Raise `InvalidError` if the request has an option for a single image: a tag or a location."""
+    """Raise `InvalidError` if the request has an option that applies only to a single image.
+
+    These options are `--tag`, `--output` and `--push`.
+    """
     options = {"--tag": request.tag, "--output": request.output, "--push": request.push}
     for option, value in options.items():
         if value:

@@ -1,4 +1,4 @@
-"""`envbuilder bundle` and `unbundle`: pack all that profiles need into one file, and unpack it."""
+"""`envbuilder bundle` and `unbundle`: pack what profiles need into one file, and unpack it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 _NOUNS = {"project": "project file", "dataset": "dataset file", "base": "base image file"}
-"""Kind of member → what messages call it, for kinds whose own name is not used."""
+"""Kind of bundle member → its name in messages, where that differs from the kind's own name."""
 
 
 def _listed(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Split a comma-separated value at its commas; reject platforms that are unknown."""
+    """Split a value at its commas. Raise `BadParameter` if it contains an unknown platform."""
     items = tuple(filter(None, (value or "").split(",")))
     unknown = [f for f in items if param.name == "platform" and f not in types.PLATFORMS]
     if unknown:

@@ -38,8 +38,8 @@ class State(Struct, frozen=True, kw_only=True):
     hint: str = ""
     """Advice on how to solve the problem, if running `envbuilder lock` is not enough."""
     failed: bool
-    """Whether this lock makes the check fail. Profiles that the project does not list may be
-    `impossible` or `unlocked`, as long as this does not apply to all of them."""
+    """Whether this lock makes the check fail. The lock of a profile that the project does not list
+    may be `impossible` or `unlocked`, unless all locks are unusable."""
 
 
 @click.command("check")
@@ -96,7 +96,10 @@ def command(names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _check_profiles(names: Sequence[str], settings: Settings, *, as_json: bool) -> int:
-    """Print whether the lock of each named profile is fresh; return the exit code."""
+    """Print whether the lock of each named profile is fresh, and return the exit code.
+
+    Raise `InvalidError` inside a project.
+    """
     if settings.definition is not None:
         raise InvalidError(
             "inside a project, 'check' takes no profiles, because it checks all locks together",
@@ -190,7 +193,7 @@ def _state(entry: entries.Entry, locks: library.Library) -> State:
 
 
 def _refusal(path: Path, locks: library.Library) -> EnvbuilderError | None:
-    """Return the error of a required signature that a lock lacks, or None."""
+    """Return the error if a lock lacks a required signature, or None if the lock is accepted."""
     try:
         locks.require_signature(path, profile_lock.content(path, ("lock",)))
     except (InvalidError, SignatureError) as error:

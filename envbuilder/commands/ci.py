@@ -66,7 +66,7 @@ def locked_profiles(
 
 
 def _locked(entry: Entry, library: Library, repository: Path) -> LockedProfile:
-    """Return an entry's profile with its locks. Raise `InvalidError` if it has no usable lock."""
+    """Return an entry's profile with its locks. Raise `InvalidError` if there is no usable lock."""
     if isinstance(entry.profile, InvalidError):
         raise entry.profile
     lock = locks.load(entry.earlier) if entry.earlier else None
@@ -102,7 +102,7 @@ own."""
 TESTS = "pytest"
 """The package that jobs use to run a project's own tests."""
 _DIGITS = 16
-"""Number of digits of a lock's digest that are part of a cache key."""
+"""Number of digits of a lock's digest to include in a cache key."""
 
 
 class LockedProfile(Struct, frozen=True, kw_only=True):
@@ -133,9 +133,9 @@ class Row(Struct, frozen=True, kw_only=True):
     """One job of the matrix: an environment on one platform, with one Python and one backend."""
 
     id: str
-    """Unique name of the job, which is valid in the names of files, jobs and artifacts."""
+    """Unique name of the job, which can also be used in the names of files and artifacts."""
     what: Literal["verify", "build"]
-    """What the job does. `build` means that the runner lacks, or may lack, the accelerator."""
+    """The job's task. It is `build` if the runner lacks, or may lack, the accelerator."""
     environment: str
     profile: str
     framework: types.Framework
@@ -154,7 +154,7 @@ class Row(Struct, frozen=True, kw_only=True):
     cache_key: str
     """Key of the download cache, which changes when the required files change."""
     tests: bool = False
-    """Whether the job runs the project's own tests with pytest. This requires that pytest is
+    """Whether the job runs the project's own tests with pytest. This requires pytest to be
     locked."""
     download_bytes: int = 0
     """Minimum number of bytes that the job downloads, not counting a base image."""
@@ -177,8 +177,8 @@ class Selection(Struct, frozen=True, kw_only=True):
     pythons: tuple[types.PythonVersion, ...] = ()
     """Python versions. If empty, each profile's default version is used."""
     backends: tuple[types.Backend, ...] = ()
-    """Backends. If empty, the first backend in `BACKENDS` for which the profile has a lock is used.
-    """
+    """Backends. If empty, each profile uses the first backend in `BACKENDS` for which it has a
+    lock."""
 
 
 def rows(
@@ -212,7 +212,7 @@ def rows(
 
 
 def hint(row: Row) -> str:
-    """Return advice on how to assign a job to a runner of the user's own."""
+    """Return advice on how to assign a job to one of the user's own runners."""
     return f"name your own runner: --runner {row.profile}@{row.platform}=LABEL"
 
 
@@ -394,8 +394,8 @@ _NOT_IN_EVERY_RUNNER = ("avx512", "amx")
 
 
 OLDEST_PYTHON = "3.11"
-"""Oldest Python that can run envbuilder itself. A job for an older version builds its environment
-with the interpreter from the lock."""
+"""Oldest version of Python that can run envbuilder itself. A job for an older version builds its
+environment with the interpreter from the lock."""
 
 
 class Workflow(Struct, frozen=True, kw_only=True):
@@ -407,13 +407,13 @@ class Workflow(Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
     """The command that writes this workflow, as a list of arguments."""
     output: str
-    """Path of the workflow file in the repository. Empty if the workflow is printed instead; it
-    then cannot check whether it is up to date."""
+    """Path of the workflow file in the repository. Empty if the workflow is printed. A printed
+    workflow cannot check whether it is up to date."""
     project: bool
     """Whether the repository contains a project with environments."""
     from_checkout: bool
-    """Whether the repository is envbuilder's own. Jobs then install envbuilder from the checkout.
-    """
+    """Whether the repository is envbuilder's own, so that jobs install envbuilder from the
+    checkout."""
     requirements: str
     """Path in the repository of the requirements file from which jobs install envbuilder."""
     quick: bool
@@ -421,7 +421,7 @@ class Workflow(Struct, frozen=True, kw_only=True):
 
 
 def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omission]]:
-    """Return the rows that the service can run; turn each of the others into an omission."""
+    """Return the rows that the service can run, and an omission for each of the other rows."""
     jobs: list[Row] = []
     omissions: list[Omission] = []
     for row in rows:
@@ -435,8 +435,8 @@ def fitting(rows: Iterable[Row], service: Service) -> tuple[list[Row], list[Omis
 def require_jobs(workflow: Workflow) -> None:
     """Raise `InvalidError` if the workflow has no jobs, or if a lock is outside of the repository.
 
-    Without the lock in the repository, a job could build something other than what was checked
-    there.
+    With a lock from elsewhere, a job could build something other than what was checked in the
+    repository.
     """
     outside: set[str] = set()
     for row in workflow.rows:
@@ -474,8 +474,8 @@ def _why_not(row: Row, service: Service) -> str:
 def workflow_files(workflow: Workflow) -> dict[str, str]:
     """Return the files that make up a workflow, as a mapping from paths to contents.
 
-    On GitHub, jobs that only build are in a separate file, because only a whole workflow, not a
-    single job, can be made to depend on which files have changed.
+    On GitHub, jobs that only build are in a separate file, because changes to specific files can
+    trigger an entire workflow, but not a single job.
     """
     if workflow.provider == "gitlab":
         return {workflow.output: _text(workflow, workflow.rows)}
@@ -538,7 +538,7 @@ def _text(workflow: Workflow, rows: Sequence[Row], builds: str = "") -> str:
 
 _MOST_CACHED = 5 * 10**9
 """Maximum number of bytes that all jobs together cache. It is half of GitHub's limit per
-repository, because the caches for earlier locks stay until that limit is reached."""
+repository, because the caches for earlier locks remain until GitHub's limit is reached."""
 
 
 def uncached(rows: Iterable[Row]) -> list[str]:
@@ -607,7 +607,7 @@ def planned(
 
 
 def _require_known(runners: Mapping[str, str], profiles: Sequence[LockedProfile]) -> None:
-    """Raise `InvalidError` if a runner is given for a name that no selected profile has."""
+    """Raise `InvalidError` if a runner's name is neither a selected profile nor its accelerator."""
     available: set[str] = set()
     for locked in profiles:
         available |= {locked.profile.name, locked.profile.accelerator}
@@ -641,7 +641,10 @@ def _output(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 
 
 def _wheel(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the path of envbuilder's wheel in the repository, after checking its version."""
+    """Return the path of envbuilder's wheel in the repository.
+
+    Raise `BadParameter` if the file is missing or is not a wheel of this version of envbuilder.
+    """
     if value is None:
         return ""
     inside = _WHEEL.fullmatch(value) and ".." not in value.split("/")
@@ -805,7 +808,7 @@ def command(
 
 
 def _print_jobs(workflow: Workflow, texts: Collection[str]) -> None:
-    """Print the jobs, and a note if the workflow no longer needs its file of build jobs."""
+    """Print the jobs, and a note if the separate file for build jobs is no longer needed."""
     for line in summary(workflow):
         console.message(line)
     builds = _beside(workflow.output, "-builds.yml")
@@ -848,7 +851,7 @@ def _options(
 
 
 def _begin_of_own_line(wheel: str) -> str:
-    """Return the beginning of the requirements file's line for envbuilder itself."""
+    """Return the beginning of the line for envbuilder itself in the requirements file."""
     source = f"./{wheel}" if wheel else f"{self_wheel.DISTRIBUTION}=={__version__}"
     return f"{source} --hash=sha256:"
 
@@ -869,10 +872,10 @@ def _requirements(plan: Workflow, wheel: str, settings: Settings) -> RenderedFil
 
 
 def _require_current(path: str, expected: str, again: str, *, whole: bool = True) -> None:
-    """Raise `InvalidError` unless the file at `path` has the expected text.
+    """Raise `InvalidError` unless the file at `path` can be read and has the expected text.
 
-    Unless `whole` is true, the file only has to contain that text. `again` is the command that
-    writes the file again, which the hint shows.
+    If `whole` is false, the file only needs to contain the expected text. `again` is the command
+    that rewrites the file. The error's hint shows it.
     """
     try:
         current = Path(path).read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ item. The output of `--json` contains all of them."""
 _BLOCK = 512
 """Number of bytes in one unit of `st_blocks`, whatever the block size of the file system."""
 _SIZE = 12
-"""Width of the size column in the table, in columns."""
+"""Width of the table's size column, in characters."""
 
 
 @click.command("clean")
@@ -149,7 +149,7 @@ def _require_removed(failed: Sequence[Skipped], *, refused: bool) -> None:
 
 
 def _is_terminal() -> bool:
-    """Return whether the output goes to a person, not to a program, and the person can answer."""
+    """Return whether stdin and stdout are terminals, so that a person can answer a question."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -161,7 +161,10 @@ def _show(items: Sequence[Item], sizes: Sizes, progress: console.Progress) -> No
 
 
 def _report(removed: Sequence[str], freed: int, *, dry_run: bool) -> None:
-    """Print what was removed: one line in total on a terminal, otherwise one line per name."""
+    """Print what was removed: the freed space on a terminal, otherwise one line per name.
+
+    With `dry_run`, print nothing on a terminal, and otherwise the names that would be removed.
+    """
     if not sys.stdout.isatty():
         for name in removed:
             console.result(f"{'would remove' if dry_run else 'removed'} {name}")
@@ -243,11 +246,12 @@ def _examined(
 
 
 def measured(items: Sequence[Item], engine: Engine | None, progress: console.Progress) -> Sizes:
-    """Return item name → bytes that its removal frees if items are removed in the given order.
+    """Return the number of bytes that the removal of each item frees, by item name.
 
-    A file with several hard links counts when its last link is removed, and never if a link stays.
-    An image counts when its last name is removed, without the data that it shares with other
-    images. None means that no engine reports the size.
+    The items are removed in the given order. A file with several hard links counts for the item
+    with its last link, and not at all if another link stays. An image counts when its last name is
+    removed, without the data that it shares with other images. None means that no engine reports
+    the size.
     """
     if not items:
         return {}
@@ -282,7 +286,10 @@ def _freed(path: Path, seen: Counter[tuple[int, int]]) -> int:
 def _remove(
     items: Sequence[Item], engine: Engine | None, sizes: Sizes, progress: console.Progress
 ) -> tuple[list[str], list[Skipped]]:
-    """Remove items; return the names of removed items, and the items that could not be removed."""
+    """Remove items.
+
+    Return the names of the removed items, and the items that could not be removed.
+    """
     removed: list[str] = []
     failed: list[Skipped] = []
     present: set[str] = set()

@@ -85,9 +85,10 @@ def command(
 def _judgements(
     reports: Sequence[regression.StoredReport], earlier: Path | None
 ) -> tuple[regression.Judgement, ...] | None:
-    """Return a judgement of each report that compares it with the earlier report of the same name.
+    """Compare each report with the earlier report of the same file name.
 
-    The earlier reports are in the folder `earlier`. Return None if no folder is given.
+    The earlier reports are in the folder `earlier`. Return the resulting judgments, or None if no
+    folder is given.
     """
     if earlier is None:
         return None
@@ -111,7 +112,10 @@ def _text(
 
 
 def _read(paths: Sequence[Path]) -> list[regression.StoredReport]:
-    """Read each report once. Raise a single `InvalidError` for all files that cannot be read."""
+    """Read all reports, each file only once.
+
+    Raise a single `InvalidError` that covers all files that cannot be read.
+    """
     problems: list[InvalidError] = []
     stored: dict[Path, regression.StoredReport] = {}
     for path in paths:

@@ -168,7 +168,7 @@ def _served(
 def _releases(
     framework: types.Framework, host: Host, candidates: Sequence[Profile]
 ) -> Iterator[str]:
-    """Yield a line for each kind of GPU here that lists the releases with a build for it."""
+    """Yield a line for each kind of GPU in the host, with the releases that have a build for it."""
     for name, rated in _served(host, candidates):
         works = [build.release for build, level in rated if level == "note"]
         may = [build.release for build, level in rated if level in {"note", "warning"}]

@@ -158,7 +158,11 @@ def _problems(
 def _judged(
     executable: Path | None, host: Host, settings: Settings, environ: Mapping[str, str]
 ) -> Judgement | None:
-    """Judge the environment that was given or is in use; return None if there is none."""
+    """Judge the given environment or, if none is given, the environment in use.
+
+    Return None if there is no such environment. Also return None if the environment is neither
+    given nor active, and contains no framework.
+    """
     from envbuilder.doctor import installed, verdict
     from envbuilder.packages.python import indexes, libraries
 

@@ -42,7 +42,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Parse a duration such as 90s, 30m or 2h, which may be at most a week, into seconds."""
+    """Parse a duration of at most a week, such as 90s, 30m or 2h, and return it in seconds.
+
+    Raise `BadParameter` if the duration is malformed or out of range.
+    """
     match = re.fullmatch(r"([0-9]{1,6})([smh])", value)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= 7 * 24 * 3600:

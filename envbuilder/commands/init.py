@@ -62,27 +62,29 @@ if TYPE_CHECKING:
     from envbuilder.project.release import Offered
 
     Ask = Callable[..., chooser.Chooser]
-    """A function that returns a chooser for a profile. It also receives the packages that are known
-    to have no wheels."""
+    """A function that returns a chooser for a profile. Its arguments include the packages that are
+    known to have no wheels."""
 
 _OLD = timedelta(days=548)
-"""Minimum age of a repository's last commit for `init` to use the package releases of that time."""
+"""If a repository's last commit is at least this old, `init` uses the package releases of that
+time."""
 _PATIENCE = 45.0
-"""Seconds after which `init` queries no more indexes. `lock` continues from there."""
+"""Seconds after which `init` stops querying indexes. `lock` continues from there."""
 _BUILDING = 3600.0
-"""The same limit in seconds with --build, which needs the finished lock."""
+"""Seconds after which `init --build` stops querying indexes. The limit is higher than `_PATIENCE`
+because `--build` needs the finished lock."""
 _MOST_SUGGESTED = 12
 _MOST_ASKED = 300
-"""Maximum number of requirements from a repository to suggest in --json or to look up on the index.
-The repository is untrusted."""
+"""Maximum number of a repository's requirements that are suggested in --json or looked up on the
+index. The number is limited because the repository is untrusted."""
 _MOST_RELEASES = 8
 """Maximum number of framework releases to try, starting with those nearest to the requested one."""
 _PYTHONS = range(8, 14)
 """Minor versions of Python 3 to try."""
 _SHOWN = 3
 _MANY = 6
-"""Number of items in all sections above which most sections show only one item on a terminal. The
-output of --json contains all items."""
+"""If all sections together have more items than this, most sections show only one item on a
+terminal. The output of --json contains all items."""
 _ABSENT = "no index has them"
 _STRANGERS = "the index has an unrelated package of this name"
 _TOO_OLD = "the requested version is too old for Python 3.8 and later"
@@ -126,7 +128,7 @@ class Report(Struct, frozen=True, kw_only=True):
     schema: int = 2
     file: str
     written: bool
-    """Whether the file was written; false if a file exists already and is not empty."""
+    """Whether the file was written. It is not written if a non-empty file already exists."""
     text: str
     """The text of the new envbuilder.yaml."""
     taken: tuple[SourceFile, ...]
@@ -138,7 +140,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """Files that contain requirements but are not used."""
     impossible: tuple[Impossible, ...]
     locked: str = ""
-    """The profile for this machine if its lock was made as well; otherwise empty."""
+    """Name of the profile for this machine if it was locked as well; otherwise empty."""
     imports: import_check.Outcome | None = None
     """With --build, the results of trying the imports in the code and of the project's
     requirements."""
@@ -216,7 +218,7 @@ command.help = str(command.help).format(forms=forms.supported())
 
 @contextmanager
 def _interrupted(until: float) -> Iterator[None]:
-    """Interrupt the block with `TimeoutError` at the time `until` of the monotonic clock."""
+    """Raise `TimeoutError` in the block when the monotonic clock reaches `until`."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -271,10 +273,10 @@ def _built(report: Report) -> Report:
 def _report(
     folder: Path, path: Path, diagnosis: Diagnosis | None, until: float
 ) -> tuple[Report, EnvbuilderError | None]:
-    """Read the repository; return the report and, if an index failed, the index's error.
+    """Read the repository. Return the report and, if an index failed, the index's error.
 
-    Without a `diagnosis`, use no index. With one, use indexes only until the time `until` of the
-    monotonic clock. The error says why no index could tell which versions fit together.
+    Use indexes only if there is a `diagnosis`, and only until the monotonic clock reaches `until`.
+    The error says why no index could be used to find versions that fit together.
     """
     files = tuple(repository.files(folder))
     hints = repository.install_hints(folder, files)
@@ -378,7 +380,7 @@ def _to_run(
     hints: repository.InstallHints,
     local_package: package.Package | None,
 ) -> tuple[str, ...]:
-    """Return the arguments of `envbuilder` that start the repository's program or notebooks."""
+    """Return the arguments with which `envbuilder` starts the repository's program or notebooks."""
     program = code.program_arguments(folder, files, hints.programs)
     commands = [*local_package.commands] if local_package else []
     if not program and commands:
@@ -443,11 +445,11 @@ def _with_unlisted(
     framework: types.Framework,
     itself: package.Package | None,
 ) -> _Completed:
-    """Return the choice with unlisted packages added, further suggestions, and notes for the user.
+    """Add packages that no file lists to the choice.
 
-    The added packages are those that programs need to start and companions of the framework. If no
-    file lists any requirements, packages are also added from install commands in texts such as
-    README.
+    Return the new choice, further suggestions, and notes for the user. The added packages are those
+    that programs need to start and companions of the framework. If no file lists any requirements,
+    packages are also added from install commands in text files such as the README.
     """
     row = FRAMEWORKS[framework]
     seen = {*draft.TOOLS, *(line.name for line in choice.lines)}
@@ -547,10 +549,10 @@ class _Attempt(NamedTuple):
 
 
 def _fitted(choice: draft.Choice, facts: draft.Draft, inputs: _Inputs) -> _Attempt:
-    """Return the attempt that can be combined with the most profiles among the usual ones.
+    """Return the attempt that can be combined with the largest number of the usual profiles.
 
-    Prefer the Python version and the framework release that the repository's files request;
-    otherwise, use the nearest ones.
+    Prefer the Python version and the framework release that the repository's files request.
+    Otherwise, use the nearest ones.
     """
     framework, _ = framework_of(facts.definition(choice), choice.lines)
     usual = frozenset(frameworks.first_profile(framework, kind) for kind in ("cpu", "cuda"))
@@ -569,8 +571,8 @@ def _resolvable(
 ) -> tuple[draft.Draft, Sequence[str]]:
     """Return facts for which uv finds a solution, and packages that need the user's consent.
 
-    The latter would have to be built. They come only from conda's lists or from imports, so the
-    package of the same name on the index may be an unrelated one.
+    A package needs consent if it would have to be built and is requested only by conda's lists or
+    by imports. The package of the same name on the index may then be an unrelated one.
     """
     progress = console.progress()
     unasked = _not_asked_for(choice)
@@ -732,7 +734,7 @@ def _moved(
 
 
 def _with_python(facts: draft.Draft, before: str, python: str, reason: str) -> draft.Draft:
-    """Return facts with the Python version `python`, or the same facts if that is no change."""
+    """Return facts with the version `python`, or unchanged facts if `before` is that version."""
     if python == before:
         return facts
     return msgspec.structs.replace(facts, python=python, python_why=reason)
@@ -775,9 +777,9 @@ def _main_framework(choice: draft.Choice, used: Sequence[str]) -> types.Framewor
     """Return the main framework of a project that uses several, or None if it uses at most one.
 
     The main framework is the first one in `used`. That list contains the imported modules, the most
-    frequent first, and then the packages that commands in texts install. If `used` does not decide,
-    it is the framework with the most packages. TensorFlow does not count if another framework is
-    used as well, because it often only reads data.
+    frequent first, and then the packages from install commands in text files. If `used` contains no
+    framework, the main one is the framework with the largest number of packages. TensorFlow does
+    not count if another framework is used as well, because it often only reads data.
     """
     names = [line.name for line in choice.lines]
     used_frameworks = {f for name in names if (f := frameworks.of_name(name))}
@@ -806,10 +808,10 @@ def _day(folder: Path, choice: draft.Choice) -> date | None:
 def _alternatives(
     choice: draft.Choice, framework: types.Framework
 ) -> Iterator[tuple[str | None, str | None]]:
-    """Yield pairs of a framework release and a Python to try, nearest to the requested ones first.
+    """Yield pairs of a framework release and a Python version to try.
 
-    None stands for the version that the files request. The releases are the newest one of each
-    series, and the oldest one of all.
+    The pairs that are nearest to the requested ones come first. None stands for the version that
+    the files request. The releases are the newest one of each series, and the oldest one of all.
     """
     from packaging.version import Version
 
@@ -833,9 +835,9 @@ def _alternatives(
 def _tried(
     choice: draft.Choice, facts: draft.Draft, inputs: _Inputs, names: Collection[str] = ()
 ) -> _Attempt:
-    """Return the attempt that shows which profiles can be combined with the project.
+    """Try to combine the project with profiles, and return the result as an attempt.
 
-    Try the profiles in `names` or, by default, all profiles.
+    Try the profiles in `names` or, if `names` is empty, all profiles.
     """
     variants = _variants(choice, facts, inputs)
     try:
@@ -878,10 +880,10 @@ def _absent(
     questions: chooser.Chooser,
     suspected: Collection[str],
 ) -> dict[str, str]:
-    """Look up which packages are on no index; return each of them with the reason to exclude it.
+    """Return the packages that are not on any index, each with the reason to exclude it.
 
-    Return an empty mapping if all of the `suspected` packages exist or if none of the packages was
-    found.
+    Return an empty mapping if all of the `suspected` packages exist, or if none of the packages was
+    found on an index.
     """
     asked = [li for li in choice.lines if not (li.source or lines.NOWHERE in li.text)]
     names = [line.name for line in asked[:_MOST_ASKED] if line.name not in facts.exclude]
@@ -895,7 +897,7 @@ def _absent(
 
 
 def _channels(choice: draft.Choice) -> dict[str, str]:
-    """Return the unknown conda channels in the lists, as a mapping from names to URLs."""
+    """Return the listed conda channels that envbuilder does not know, as a mapping to URLs."""
     upstreams = indexes.upstreams()
     base = upstreams["conda-forge"].url.removesuffix("conda-forge")
     channels = chain.from_iterable(source.listed.channels for source in choice.sources)
@@ -964,7 +966,7 @@ def _on_hardware(
 def _by_profile(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return each note once, prefixed with the profiles to which it applies.
 
-    `pairs` contains a profile and a note each.
+    Each of the `pairs` consists of a profile and a note.
     """
     profiles: dict[str, list[str]] = {}
     for profile, words in pairs:

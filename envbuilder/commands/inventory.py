@@ -53,7 +53,7 @@ NOBODYS = (
 VOLUME_STAYS = "caches and data of commands in containers (--volumes removes them)"
 
 _NAMED = 3
-"""Maximum number of projects to name in a reason."""
+"""Maximum number of projects to name in the reason why an item stays."""
 
 _RUNS = project_folder.RUNS
 _UNPACKED = "unpacked"
@@ -81,7 +81,8 @@ class Item(Struct, frozen=True, kw_only=True):
     row: str
     """Label of the table row that shows this item."""
     root: Path | None = None
-    """Folder above a file or folder, below which no links are followed; None for other items."""
+    """For a file or folder, a folder above it, below which no links are followed. None for other
+    items."""
     aside: str = ""
     """Name to which a folder is renamed before it is removed, so that nothing uses it meanwhile."""
     id: str = ""
@@ -89,8 +90,8 @@ class Item(Struct, frozen=True, kw_only=True):
     last: bool = False
     """Whether this is the last remaining name of its image."""
     images: frozenset[str] = frozenset()
-    """Ids of the images that must be removed before this item, which is their record; empty for
-    items that are not records."""
+    """For a record, the ids of its images, which must be removed before the record. Empty for items
+    that are not records."""
     users: tuple[str, ...] = ()
     """The projects that use this item."""
 
@@ -181,7 +182,7 @@ class Inventory(Struct):
                     self._environment(path)
 
     def _environment(self, path: Path) -> None:
-        """Add an environment, which no process has locked, unless another project uses it."""
+        """Collect an environment that no process has locked, unless another project uses it."""
         root = self.settings.data_dir
         users_folder = records.users_of(path)
         projects = records.users_in(users_folder)
@@ -325,7 +326,10 @@ class Inventory(Struct):
                 self._add(folder, root, RECORDS, RECORDS, images=frozenset(of_folder))
 
     def volumes(self, volumes: Iterable[StoredVolume], *, remove: bool) -> None:
-        """Collect the volumes that this user's commands created; unless `remove`, keep them."""
+        """Collect the volumes that this user's commands created.
+
+        If `remove` is false, record instead that these volumes stay.
+        """
         for volume in volumes:
             if volume.labels.get(VOLUME_LABEL) != str(os.getuid()):
                 continue
@@ -371,7 +375,7 @@ class Inventory(Struct):
         return True
 
     def _lock(self, path: Path, *, hold: bool = True) -> bool:
-        """Try to acquire the lock on a lock file; return whether no other process holds it.
+        """Try to acquire the lock on a lock file. Return whether no other process holds the lock.
 
         Return true if the file does not exist. The lock is released again unless `hold` is true.
         """

@@ -136,7 +136,7 @@ def command(
 
 
 def _dated(settings: Settings, day: date) -> environment_changes.Change:
-    """Return a change of the project file that sets `as_of` to `day`.
+    """Return the change to the project file that sets `as_of` to `day`.
 
     Raise `InvalidError` outside of a project.
     """
@@ -229,10 +229,10 @@ def _print_locks(
     settings: Settings,
     is_detailed: Callable[[resolution.Outcome], bool],
 ) -> bool:
-    """Print the result for each lock; return whether details were left out.
+    """Print the result for each lock, and return whether details were left out.
 
-    Print the same package changes only once. For other hardware, leave out changes of packages that
-    are specific to that hardware.
+    Print identical package changes only once. For other hardware, leave out changes of packages
+    that are specific to that hardware.
     """
     reasons = entries.reasons(outcome.entry for outcome in outcomes if not outcome.obstacle)
     locks = ((o.entry.environment, o.entry.label, o.lock) for o in outcomes if not o.obstacle)
@@ -268,7 +268,10 @@ def _is_failure(outcome: resolution.Outcome) -> bool:
 def _print_failures(
     outcomes: Iterable[resolution.Outcome], is_detailed: Callable[[resolution.Outcome], bool]
 ) -> bool:
-    """Print each reason why locks cannot be made once; return whether details were left out."""
+    """Print the reasons why locks cannot be made, each reason only once.
+
+    Return whether details were left out.
+    """
     failures: dict[profile_lock.Reason | None, list[resolution.Outcome]] = {}
     hints: list[Hint] = []
     for outcome in outcomes:
@@ -289,7 +292,10 @@ def _print_failures(
 
 
 def of_this_machine(chosen: Iterable[entries.Entry], settings: Settings) -> frozenset[str]:
-    """Return the labels of the locks for this machine's hardware, or all labels if none are."""
+    """Return the labels of the locks for this machine's hardware.
+
+    Return all labels if no lock is for this hardware.
+    """
     labels: dict[str, set[str]] = {}
     for entry in chosen:
         labels.setdefault(entry.name, set()).add(entry.label)
@@ -370,7 +376,10 @@ def _places(outcome: resolution.Outcome) -> list[str]:
 
 
 def _present(outcome: resolution.Outcome) -> Path | None:
-    """Return the file that already contains this lock, or None. A shipped lock needs no copy."""
+    """Return the file that already contains this lock, or None if there is no such file.
+
+    The file may be the shipped lock, which does not need to be copied.
+    """
     entry = outcome.entry
     path = entry.earlier
     if path is None or outcome.lock is None or path not in {entry.path, entry.shipped}:
@@ -488,7 +497,7 @@ def settle_conda(
     packages: Sequence[str] = (),
     again: bool = False,
 ) -> int:
-    """Solve and write conda locks one after the other, printing each result; return the exit code.
+    """Solve and write conda locks one by one, print each result, and return the exit code.
 
     Profiles that are not required may fail, unless all of them fail.
     """

@@ -229,7 +229,7 @@ def image_ref(ctx: click.Context, param: click.Parameter | None, value: str | No
 def base_image_ref(
     ctx: click.Context, param: click.Parameter | None, value: str | None
 ) -> str | None:
-    """Return an image reference; if it names an image on disk, make the path absolute.
+    """Validate an image reference. If it names an image on disk, make its path absolute.
 
     Raise `BadParameter` if the reference is malformed, or if the image on disk does not exist.
     """
@@ -266,7 +266,10 @@ def _only(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def _output(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
-    """Return the location on disk at which to write an image, with its path made absolute."""
+    """Return the location on disk at which to write an image, with its path made absolute.
+
+    Raise `BadParameter` if the value is neither `oci:DIR` nor `FILE.tar`.
+    """
     value = _only(ctx, param, values)
     if value is None:
         return None
@@ -351,7 +354,7 @@ def require_image(backend: str | None) -> None:
 
 
 def adding(*options: Decorator) -> Decorator:
-    """Return a decorator that adds options to a command, in the order of its `--help`."""
+    """Return a decorator that adds options to a command, in the order shown in its `--help`."""
     return lambda function: reduce(lambda f, option: option(f), options[::-1], function)
 
 

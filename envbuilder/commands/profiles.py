@@ -133,7 +133,7 @@ def _print_releases(title: str, builds: Sequence[tuple[Build, Level]]) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    """Print a label and a text. On a terminal, wrap the text and indent its further lines."""
+    """Print a label and a text. On a terminal, wrap the text and indent the continuation lines."""
     line = f"{label}{text}"
     if sys.stdout.isatty():
         line = wrapped(text, console.width(), label, " " * len(label))

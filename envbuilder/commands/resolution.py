@@ -1,4 +1,4 @@
-"""Resolve the locks for a command, choosing another Python or release if packages need one."""
+"""Resolve a command's locks, with another Python version or release if packages need it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _AT_ONCE = 4
 """Maximum number of locks to resolve in parallel, which saves time because uv mostly waits for the
 index."""
 _PATIENCE = 5.0
-"""Seconds that the other threads have to remove their files after one thread has failed and their
-uv processes were killed."""
+"""Time in seconds that the other threads have to remove their files after one thread has failed and
+the uv processes of the others have been killed."""
 
 
 class Outcome(NamedTuple):
@@ -54,7 +54,10 @@ class Outcome(NamedTuple):
 
     @property
     def obstacle(self) -> Reason | None:
-        """Why there is no usable lock, without the target; None if there is a usable lock."""
+        """The reason why there is no usable lock, without its target.
+
+        None if there is a usable lock.
+        """
         if isinstance(self.entry.profile, InvalidError):
             return Reason(text=self.entry.profile.message)
         if self.lock is None or self.lock.obstacle is None:
@@ -123,7 +126,7 @@ def resolve_all(
 
 
 _MOST_WAYS = 3
-"""Maximum number of alternative choices to try."""
+"""Maximum number of alternative choices of release and Python to try."""
 
 
 def _ways(
@@ -166,7 +169,7 @@ def _moved(
     chosen: Iterable[entries.Entry],
     resolve: Callable[[Sequence[entries.Entry]], tuple[Outcome, ...]],
 ) -> tuple[Outcome, ...]:
-    """Return the outcomes for another choice; only resolve the entries that the choice affects."""
+    """Return the outcomes for another choice, resolving only the entries that it affects."""
     earlier = {outcome.entry.label: outcome for outcome in outcomes}
     chosen = [*chosen]
     moved = [
@@ -186,7 +189,7 @@ def resolved(
     upgrade: bool,
     packages: Sequence[str] = (),
 ) -> tuple[Outcome, ...]:
-    """Resolve locks, a few at a time; if a lock cannot be made, continue with the others.
+    """Resolve locks, a few at a time. If a lock cannot be made, continue with the others.
 
     `diagnosis` is used to find out why a target cannot be locked.
     """

@@ -171,7 +171,7 @@ class _Brief:
         self._held: list[str] | None = []
 
     def note(self, text: str) -> None:
-        """Print a line if a task has started; otherwise, hold the line back until a task starts."""
+        """Print a line if a task has started. Otherwise, hold the line back until a task starts."""
         if self._held is None:
             self._progress.note(text)
         else:
@@ -206,9 +206,9 @@ def enter(
     """Build the environment if it is missing, then replace this process with the command.
 
     If the command is watched, it runs as a child process instead, and its exit code is returned.
-    `argv` is called with the environment's name (the profile or, in a project, ENVIRONMENT.PROFILE)
-    and returns the command. If there is nothing to build, print at most one line and warnings
-    before the command's own output.
+    `argv` is a function that receives the environment's name (the profile or, in a project,
+    ENVIRONMENT.PROFILE) and returns the command. If there is nothing to build, print at most one
+    line and the warnings before the command's own output.
     """
     project_folder.require_own(settings.project or Path.cwd())
     always = of_project(settings)
@@ -297,7 +297,7 @@ def lock_profile(
 
 
 def _is_free(port: Port, note: Callable[[str], None]) -> bool:
-    """Return whether a port is free. It may be in use by another command of the same project.
+    """Return whether a port is free. Another command of the same project may be using the port.
 
     If the port is in use, print a warning by calling `note`.
     """
@@ -396,10 +396,10 @@ _OTHER = r"""
 
 
 def shell_command(shell: str, name: str) -> tuple[str, ...]:
-    """Return a command that starts a shell or, if it is missing, `sh`, which every image contains.
+    """Return a command that starts a shell, or `sh` if that shell is missing.
 
-    The prompt begins with `name` if the shell supports this. If `name` is empty, the prompt does
-    not change.
+    Every image contains `sh`. The prompt begins with `name` if the shell supports this. If `name`
+    is empty, the prompt does not change.
     """
     start = _STARTS.get(shell.rpartition("/")[2], _OTHER + 'exec "$0" -i\n')
     script = f'if [ -x "$0" ]; then{start}fi{_OTHER}exec /bin/sh -i\n'

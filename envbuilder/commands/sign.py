@@ -64,7 +64,8 @@ def command(files: tuple[Path, ...], key: Path, as_json: bool) -> None:
 def _passphrase(key: Path) -> Callable[[], bytes]:
     """Return a function that gets a key's passphrase from a variable or from the terminal.
 
-    The passphrase is never a command-line argument, because other users could read it there.
+    The passphrase is never a command-line argument, because other users could read it. The function
+    raises `InvalidError` if the variable is not set and there is no terminal.
     """
 
     def read() -> bytes:
@@ -158,15 +159,18 @@ class Signable(Struct, frozen=True, kw_only=True):
     """Predicate type of the statement."""
     statement: bytes
     digests: dict[str, str]
-    """Algorithm → digest. At least one of these digests must be that of a subject in the signed
-    statement."""
+    """Algorithm → digest. A subject in the signed statement must have at least one of these
+    digests."""
     note: str = ""
-    """A note that says what a signature of this file does not prove; empty if there is nothing to
-    say."""
+    """What a signature of this file does not prove, as a note for the user. Empty if there is no
+    such limitation."""
 
 
 def recognized(path: Path) -> Signable:
-    """Recognize a file's kind and return what to sign. Raise `InvalidError` for other kinds."""
+    """Recognize a file's kind, and return what to sign.
+
+    Raise `InvalidError` if the file cannot be read or is of no known kind.
+    """
     try:
         with path.open("rb") as stream:
             head = stream.read(bundle_format.BLOCK)
@@ -201,10 +205,10 @@ def recognized(path: Path) -> Signable:
 
 
 def _bundle(path: Path) -> Signable:
-    """Return a bundle to sign, with two subjects.
+    """Return what to sign for a bundle: a statement with two subjects.
 
-    Other tools check the first subject, the file. `unbundle` checks the second subject, the
-    manifest.
+    Other tools check the first subject, which is the file. `unbundle` checks the second subject,
+    which is the manifest.
     """
     with bundle_format.opened(path) as reader:
         for _, content in reader.members():
@@ -239,10 +243,11 @@ def _provenance(path: Path, content: bytes) -> Signable:
 
 
 def _in_hand(path: Path) -> dict[str, str]:
-    """Return the digest of the artifact next to a provenance, as a mapping from its algorithm.
+    """Return the digest of the artifact next to a provenance, by the name of its algorithm.
 
     Compute the digest from the artifact's contents. Return an empty mapping if the artifact is
-    missing. Raise `EnvbuilderError` if it is damaged, or is neither an environment nor an image.
+    missing. Raise `EnvbuilderError` if the artifact is damaged, or is neither an environment nor an
+    image.
     """
     artifact = path.with_name(path.name.removesuffix(attestations.SUFFIXES["provenance"]))
     if artifact == path or not artifact.exists():

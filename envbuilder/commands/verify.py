@@ -210,7 +210,7 @@ def trained(
     *,
     as_found: bool = False,
 ) -> dict[str, Any]:
-    """Run the training inside an environment, and return the payload's report.
+    """Run the training inside an environment, and return the report of the training.
 
     Raise `VerifyError` if the report cannot be trusted.
     """
@@ -221,9 +221,9 @@ def trained(
 
 
 def _with_imports(report: dict[str, Any], outcome: import_check.Outcome) -> dict[str, Any]:
-    """Return the report with the results of the project's imports added.
+    """Return the report with the results of importing the project's packages added.
 
-    Mark the report as failed if an import of a required package failed.
+    Mark the report as failed if a required package could not be imported.
     """
     if outcome.status == "failed":
         reasons = [*report["reasons"], f"imports: {outcome.detail}"]
@@ -255,7 +255,7 @@ def _deliver(
     *,
     as_json: bool,
 ) -> list[EnvbuilderError]:
-    """Write the report to its file and its page, and print it; return the errors that occurred."""
+    """Print the report, and write it to its file and its page. Return the errors that occurred."""
 
     def print_report() -> None:
         if as_json:
@@ -274,7 +274,7 @@ def _deliver(
 
 
 def _exit_code(*, passed: bool, errors: list[EnvbuilderError]) -> int:
-    """Return 0 or 5 if there are no errors; otherwise, raise one error that combines all of them.
+    """Return 0 or 5 if there are no errors. Otherwise, raise one error that combines all of them.
 
     The exit code of that error is 5 if the verification failed, otherwise 2 if a comparison could
     not be made, otherwise 1. A report that cannot be written is thus a failure, but never hides a

@@ -46,11 +46,12 @@ if TYPE_CHECKING:
 _INSIDE = Path(model.__file__).with_name("inside")
 _LEFT_OUT = {"__pycache__", "__init__.py"}
 _SECONDS = 2.0
-"""Seconds between two readings of the GPUs, whose drivers report averages over about one second."""
+"""Interval in seconds at which the GPUs are read. Their drivers report averages over about one
+second."""
 
 
 def places(output: Path | None, html: Path | None) -> tuple[console.Place, console.Place]:
-    """Return where to write a report and its page. Raise `InvalidError` if either is not usable."""
+    """Return where to write a report and its page. Raise `InvalidError` if either is unusable."""
     file = console.Place("--output", output, model.is_report)
     page = console.Place("--html", html, console.is_page)
     console.require_places(file, page)
@@ -58,16 +59,16 @@ def places(output: Path | None, html: Path | None) -> tuple[console.Place, conso
 
 
 class Watching(Struct, frozen=True, kw_only=True):
-    """How to watch a command, and where to write the report."""
+    """The options for watching a command, including where to write the report."""
 
     device: str | None
     file: console.Place
     page: console.Place
     earlier: model.Watched | None
-    """The earlier report with which to compare the new one, or None."""
+    """The earlier report with which to compare the new one. None if there is no comparison."""
 
     def run(self, build: Built, words: Sequence[str], access: Access) -> int:
-        """Run the command in a finished build's environment; return the exit code to exit with."""
+        """Run the command in a finished build's environment, and return the exit code to use."""
         settings = build.settings
         environment = build.environment
         project = settings.project if settings.definition is not None else None
@@ -135,7 +136,7 @@ class Watching(Struct, frozen=True, kw_only=True):
 def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
     """Return sentences that say how a training run differs from an earlier one.
 
-    Rates that differ by no more than a factor of `MAX_SLOWDOWN` count as equal.
+    Two speeds count as equal if they differ by no more than a factor of `MAX_SLOWDOWN`.
     """
     sentences = []
     now = judge.speed(watched)
@@ -168,7 +169,7 @@ def changes(watched: model.Watched, earlier: model.Watched) -> list[str]:
 
 
 class Session:
-    """The folders that are created to watch one command."""
+    """The folders that are created in order to watch a command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -182,9 +183,10 @@ class Session:
     ) -> Iterator[Session]:
         """Write the hook to a new folder in `above`, yield the session, and remove the folder.
 
-        `environment` is the path of the environment's folder as the command sees it; empty means
-        any environment. `owner` is the user and group that the command runs as, if they differ from
-        this process's. Raise `InvalidError` if the folder cannot be written.
+        `environment` is the path of the environment's folder as the command sees it. If it is
+        empty, the hook works in any environment. `owner` is the user and the group as which the
+        command runs, if they differ from those of this process. Raise `InvalidError` if the folder
+        cannot be written.
         """
         with project_folder.temporary(above) as folder:
             session = cls(folder)
@@ -217,22 +219,22 @@ class Running:
     """A command in the foreground, which has this process's input, output and signals."""
 
     seconds: float
-    """Duration of the command in seconds; set when the command has ended."""
+    """Duration of the command in seconds, set when the command has ended."""
     machine: model.Machine
-    """Measurements of this machine while the command was running; set when the command has ended.
-    """
+    """Measurements of this machine while the command was running, set when the command has
+    ended."""
 
     def __init__(self, *, in_container: bool) -> None:
         self._in_container = in_container
 
     def start(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
-        """Run a command until it ends; return its exit code. The command receives all signals."""
+        """Run a command, which receives all signals, until it ends. Return its exit code."""
         with self.counted():
             return process.accompany(argv, variables)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Measure this machine while the command that the block runs is running."""
+        """Measure this machine while the block runs the command."""
         before = contention.read()
         of_children = _children_seconds()
         readings = _Readings()
@@ -272,20 +274,20 @@ def _gpu(
 
 
 def _children_seconds() -> float:
-    """Return the CPU time in seconds that child processes have used, counting only ended ones."""
+    """Return the CPU time in seconds that all ended child processes have used."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 _Readings = dict[tuple[int, str], list[float]]
-"""Index and name of a GPU → the sum and number of its utilization readings in per cent, then the
-sum and number of its power readings in milliwatts."""
+"""Index and name of a GPU → four numbers: the sum and the count of its utilization readings in
+percent, and the sum and the count of its power readings in milliwatts."""
 
 
 def _read_gpus(readings: _Readings, done: threading.Event) -> None:
-    """Read the utilization and power of NVIDIA GPUs until `done` is set; add them to `readings`.
+    """Read the utilization and power of NVIDIA GPUs until `done` is set.
 
-    Without NVIDIA's driver or `nvidia-ml-py`, read nothing.
+    Add the values to `readings`. Without NVIDIA's driver or `nvidia-ml-py`, read nothing.
     """
     try:
         library: Any = importlib.import_module("pynvml")
@@ -310,9 +312,10 @@ def _read_gpus(readings: _Readings, done: threading.Event) -> None:
 def source(project: Path, environment: str = DEFAULT) -> model.Source:
     """Return the commit of the project's files, and whether the files are unchanged since then.
 
-    The commit is None if git is missing. git is prevented from starting the clone's file system
-    monitor. A filter that the clone's configuration names may run, but so does the project's code
-    right afterwards, and the clone must belong to the user.
+    The commit is None if git is missing. git is prevented from starting the file system monitor of
+    the user's clone. A filter that is named in the clone's configuration may run. This is
+    acceptable because the project's code runs right afterwards anyway, and because the clone must
+    belong to the user.
     """
     trusted = ("-c", "core.fsmonitor=false", "-c", f"safe.directory={project}")
     clones = (folder for folder in (project, *project.parents) if (folder / ".git").exists())

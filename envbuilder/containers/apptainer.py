@@ -1,4 +1,4 @@
-"""Apptainer: read the labels of an image file, and run a program in it, isolated from the host."""
+"""Read the labels of Apptainer images, and run programs in them, isolated from the host."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from envbuilder.core.text import version_numbers
 
 PROGRAM = "apptainer"
 DRIVERS = "/.singularity.d/libs"
-"""Folder in a container that contains the host's driver libraries, if the host has any."""
+"""Folder in a container for the host's driver libraries, if the host has any."""
 FAILED = 255
 """Exit code with which Apptainer itself fails. All other exit codes come from the program."""
 _OLDEST = (1, 2)
-"""Oldest version of Apptainer that supports `--no-mount bind-paths`. Version 1.1 ignores the option
-with a warning."""
+"""Oldest version of Apptainer that supports `--no-mount bind-paths`. Version 1.1 prints a warning
+and ignores the option."""
 _TMP = "/tmp"  # noqa: S108 (the container's own)
 _LABELS_SECONDS = 60.0
 TEMPORARY = "APPTAINER_TMPDIR"
-"""Name of the variable for the folder in which Apptainer unpacks images that it cannot mount."""
+"""Name of the environment variable for the folder in which Apptainer unpacks images that it cannot
+mount."""
 _PASSED = ("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR")
-"""Those of the user's variables that Apptainer receives. They name folders of its own files.
+"""Names of the user's environment variables that Apptainer receives.
 
-Other variables for Apptainer bind the user's paths into every container, or change the program that
-is started in it.
+They specify folders for Apptainer's own files.
+
+Other Apptainer variables mount the user's paths in every container, or change the program that is
+started in it.
 """
 
 
@@ -44,19 +47,19 @@ class Execution(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str]
     """Variables to set in addition to the image's own."""
     mounts: Mapping[str, str]
-    """Files and folders of the host → the read-only paths at which the container sees them."""
+    """Path of a file or folder on the host → its path in the container, where it is read-only."""
     devices: Devices
     scratch: Path
-    """Folder of the host that contains the container's /tmp and home folder, and an unpacked image.
+    """Folder on the host for the container's /tmp and home folder, and for an unpacked image.
 
-    Apptainer does not clean up this folder if Apptainer is killed.
+    Apptainer does not clean up this folder if it is killed.
     """
     writable: Mapping[str, str] = {}
-    """Folders of the host → the writable paths at which the container sees them."""
+    """Path of a folder on the host → its path in the container, where it is writable."""
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The command line that runs the program. The variables have to be set separately."""
+        """The command line that runs the program. It does not set the program's variables."""
         binds = [bound(source, target) for source, target in self.mounts.items()]
         binds += [bound(s, target, writable=True) for s, target in self.writable.items()]
         nodes = self.devices.nodes
@@ -91,8 +94,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     def environment(self, base: Mapping[str, str], caller: Mapping[str, str]) -> dict[str, str]:
         """Return the variables to set for Apptainer's own process.
 
-        These are the variables in `base`, the user's variables in `caller` that name the folders of
-        Apptainer's own files, and the variables that Apptainer passes on to the program.
+        These are the variables in `base`, those of the user's variables in `caller` that specify
+        folders for Apptainer's own files, and the variables that Apptainer passes on to the
+        program.
         """
         folders = {name: caller[name] for name in _PASSED if caller.get(name)}
         passed = {f"APPTAINERENV_{name}": value for name, value in self.variables.items()}
@@ -133,7 +137,7 @@ def labels(image: Path) -> dict[str, str]:
 
 
 def reason(stderr: str) -> str:
-    """Return the line of Apptainer's stderr output that says why Apptainer failed."""
+    """Return the line in Apptainer's stderr output that says why Apptainer failed."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     fatal = [line.partition("FATAL:")[2].strip() for line in lines if "FATAL:" in line]
     return printable((fatal or lines[-1:] or ["it printed nothing"])[0], 300)

@@ -1,4 +1,4 @@
-"""Shared foundation: errors, processes, files, HTTP, text and types.
+"""Shared foundation of envbuilder: errors, processes, files, HTTP, text and types.
 
-Every other subpackage may import `core`, which imports nothing else from envbuilder.
+Every other subpackage may import `core`, but `core` imports nothing else from envbuilder.
 """

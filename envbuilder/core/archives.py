@@ -1,13 +1,13 @@
 """Read tar, zip and compressed files, and check the paths that packages may install.
 
-The size of packages is not limited: packages come from a lock, and whoever chooses the hashes in
-the lock also chooses the code. Layers, images and data sets may come from anywhere. Their tars are
-read strictly forward, and the size of a tar file limits how much it may unpack to, whatever its
-headers claim. Only `unpack`, which handles source archives, writes files to paths that an archive
-names.
+The size of packages is not limited. Packages come from a lock, and whoever chooses the hashes in
+the lock also chooses the code. Layers, images and data sets, on the other hand, may come from
+anywhere. Their tar files are read strictly forward, and the size of a tar file limits how much it
+may unpack to, whatever its headers claim. Only `unpack`, which handles source archives, writes
+files to paths that an archive specifies.
 
-Some file names in a layer are commands: `.wh.NAME` deletes a file of the layers below. A path that
-passes through a link leads elsewhere than it appears to.
+Some file names in a layer are commands: `.wh.NAME` deletes the file NAME of the layers below. A
+path that passes through a link leads to a different place than it appears to.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 ALLOWANCE = 64 << 20
-"""Number of bytes that any file may unpack to, however small the packed file is."""
+"""Number of bytes that any file may unpack to, even if the packed file is tiny."""
 RATIO = 100
 """Maximum number of unpacked bytes for each packed byte.
 
-Packages and layers unpack to 2 to 20 times their size. Deflate can reach a ratio of 1,032; zstd, xz
-and bzip2 can reach 10,000 and more.
+Packages and layers usually unpack to between 2 and 20 times their packed size. Deflate can reach a
+ratio of 1,032, whereas zstd, xz and bzip2 can reach 10,000 and more.
 """
 PIECE = 1 << 20
 """Maximum number of bytes that are read or unpacked at once."""
@@ -60,7 +60,10 @@ This also limits the size of an extended header, which holds a long path or exte
 _DIGITS = re.compile(rb"[0-9]{256}")
 _LARGEST_ID = 1 << 32
 _LATEST = 1 << 53
-"""Upper limits for the owner ids and the time in a member's header, which is untrusted."""
+"""Upper limits for the owner ids and the modification time in a member's header.
+
+The header is untrusted, so it may contain any number.
+"""
 BAD_ZIP = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -77,14 +80,18 @@ BAD_ZIP = (
 zipfile raises `RuntimeError` if the archive is encrypted or needs a later version of the format.
 """
 LONGEST_REASON = 300
-"""Maximum number of characters of an error's reason, since it may repeat untrusted member names."""
+"""Maximum number of characters of the reason for an error.
+
+The reason may repeat member names, which are untrusted.
+"""
 _STRAY = re.compile(r"(?:^|/)(?:\.{0,2}|\.wh\.[^/]*)(?:/|\Z)|[\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4095
-"""Linux's limits for a file name and a path, in bytes. An archive may contain longer ones."""
+"""Maximum length of a file name and of a path in Linux, in bytes. Archives may contain longer
+ones."""
 _PYTHON = re.compile(r"bin/(?:python|python3|python3\.[0-9]+)")
 _RESERVED = ("lib/envbuilder", "envbuilder.json", "pyvenv.cfg", "venv")
-"""Paths below a prefix that only builds may write, including the list of files to check."""
+"""Paths below a prefix that only builds may write to. They include the list of files to check."""
 
 
 def unpacked_limit(packed: int) -> int:
@@ -93,10 +100,10 @@ def unpacked_limit(packed: int) -> int:
 
 
 def unpacked(raw: IO[bytes]) -> IO[bytes]:
-    """Return the stream, decompressed if it starts like gzip, bzip2, xz or zstd data.
+    """Return a stream that decompresses `raw` if it contains gzip, bzip2, xz or zstd data.
 
-    The total size is not limited here, but each read unpacks little more than it returns. Reading
-    damaged data raises one of `faults()`.
+    The format is recognized by the first bytes. The total size is not limited here, but each read
+    unpacks little more than it returns. Reading damaged data raises one of `faults()`.
     """
     # Loaded where they are needed: most commands open no archive.
     magic = raw.read(6)
@@ -121,7 +128,10 @@ def unpacked(raw: IO[bytes]) -> IO[bytes]:
 
 
 def pieces(stream: IO[bytes], limit: int) -> Iterator[bytes]:
-    """Yield the stream's bytes in pieces; raise `ValueError` if there are more than `limit`."""
+    """Yield the stream's bytes in pieces.
+
+    Raise `ValueError` if the stream contains more than `limit` bytes.
+    """
     while piece := stream.read(PIECE):
         limit -= len(piece)
         if limit < 0:
@@ -148,10 +158,9 @@ def faults() -> tuple[type[Exception], ...]:
 
 
 class Tar(Struct):
-    """A tar archive; every fault in its contents is raised as `failure(reason)`.
+    """A tar archive that raises `failure(reason)` for every fault in its contents.
 
-    `packed` is the size of the archive file in bytes, which limits how much the archive may unpack
-    to.
+    `packed` is the size of the archive file in bytes. It limits how much the archive may unpack to.
     """
 
     _raw: IO[bytes]
@@ -160,7 +169,7 @@ class Tar(Struct):
     _archive: tarfile.TarFile | None = None
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
-        """Yield each member, whose content can be read until the next member is requested."""
+        """Yield each member. Its content can be read until the next member is requested."""
         try:
             stream = _Forward(unpacked(self._raw), unpacked_limit(self._packed))
             opening = partial(
@@ -175,7 +184,7 @@ class Tar(Struct):
             raise self._error(error) from error
 
     def content(self, member: tarfile.TarInfo, limit: int = READ_LIMIT) -> bytes:
-        """Return a regular file's content; raise `failure` if it has more than `limit` bytes."""
+        """Return a regular file's content. Raise `failure` if it is larger than `limit` bytes."""
         if member.size > limit:
             raise self._failure(
                 f"{shown(member.name)} has {member.size} bytes, more than the limit of {limit}"
@@ -202,11 +211,14 @@ class Tar(Struct):
 
 
 class _Member(tarfile.TarInfo):
-    """A member of an archive that does not end at an invalid header, as it does for `tarfile`."""
+    """A member of an archive, with stricter handling of invalid headers than in `tarfile`.
+
+    An invalid header is an error here, whereas `tarfile` takes it for the end of the archive.
+    """
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> _Member:
-        """Read the next header; raise `tarfile.ReadError` if it is invalid or incomplete."""
+        """Read the next header. Raise `tarfile.ReadError` if it is invalid or incomplete."""
         try:
             return super().fromtarfile(archive)
         except (
@@ -217,7 +229,10 @@ class _Member(tarfile.TarInfo):
 
 
 def _require_plain(member: tarfile.TarInfo) -> None:
-    """Raise `ValueError` if a member is sparse or has a value that no file system supports."""
+    """Raise `ValueError` if a member is sparse, or if its header contains an impossible value.
+
+    Impossible values are those that no file system supports.
+    """
     name = shown(member.name)
     if member.issparse():
         raise ValueError(f"{name} is a sparse file")
@@ -244,7 +259,7 @@ class _Forward(Struct):
     _in_header: bool = False
 
     def header(self, read: Callable[[], _T]) -> _T:
-        """Call `read`, which reads the next header, with the limits for headers in effect."""
+        """Call `read`, which reads the next header, while applying the limits for headers."""
         self._in_header = True
         try:
             return read()
@@ -283,7 +298,7 @@ class _Forward(Struct):
 
 @contextmanager
 def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive; raise one of `BAD_ZIP` if the file is not a zip archive."""
+    """Open a zip archive. Raise one of `BAD_ZIP` if the file is not a zip archive."""
     try:
         archive = zipfile.ZipFile(cast("IO[bytes]", source))
     except OSError as error:
@@ -295,7 +310,10 @@ def open_zip(source: Path | IO[bytes] | io.RawIOBase) -> Iterator[zipfile.ZipFil
 
 
 def zip_content(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """Return a member's content; raise one of `BAD_ZIP` if it is damaged or larger than `limit`."""
+    """Return a member's content.
+
+    Raise one of `BAD_ZIP` if the member is damaged or larger than `limit` bytes.
+    """
     if archive.getinfo(name).file_size > limit:
         raise ValueError(f"{shown(name)} is larger than {binary_size(limit)}")
     return b"".join(zip_pieces(archive, name))
@@ -320,10 +338,10 @@ def zip_pieces(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> Itera
 def members(
     archive: Tar, failure: Callable[[str], EnvbuilderError]
 ) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each member of a package with its path relative to the root.
+    """Yield each member of a package, with its path relative to the root.
 
-    Raise `failure(reason)` for a duplicate or unsafe path, or for a member that is not a file,
-    folder or link, such as a device or a pipe. A hard link must come after its target.
+    Raise `failure(reason)` for a duplicate or unsafe path, or for a member that is not a file, a
+    folder or a link (for example a device or a pipe). A hard link must come after its target.
     """
     names: set[str] = set()
     for member in archive:
@@ -343,7 +361,10 @@ def members(
 
 
 def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
-    """Return a member's path relative to the root, or an empty string for the root itself."""
+    """Return a member's path relative to the root, or an empty string for the root itself.
+
+    Raise `failure(reason)` if the path is unsafe or is not UTF-8 text.
+    """
     name = path.removeprefix("./").removesuffix("/")
     if name in {"", "."}:
         return ""
@@ -355,7 +376,7 @@ def member_path(path: str, failure: Callable[[str], EnvbuilderError]) -> str:
 
 
 def path_objection(path: str) -> str:
-    """Return why a package may not install this relative path; empty if it may."""
+    """Return the reason why a package may not install this relative path, or "" if it may."""
     stray = _STRAY.search(path)
     if stray is None:
         encoded = path.encode(errors="surrogateescape")
@@ -371,7 +392,7 @@ def path_objection(path: str) -> str:
 
 
 def reserved_objection(path: str, *, with_python: bool) -> str:
-    """Return why a package may not install this path below a prefix; empty if it may.
+    """Return the reason why a package may not install this path below a prefix, or "" if it may.
 
     With `with_python`, the paths that belong to an interpreter are reserved, too.
     """
@@ -384,9 +405,9 @@ def reserved_objection(path: str, *, with_python: bool) -> str:
 
 
 class Folders:
-    """Checker that finds paths that pass through something other than a folder.
+    """Checker for paths that pass through a file or link as if it were a folder.
 
-    Pass the paths in sorted order.
+    Paths must be passed to it in sorted order.
     """
 
     def __init__(self) -> None:
@@ -394,7 +415,7 @@ class Folders:
         self._checked: set[str] = {""}
 
     def objection(self, path: str, *, is_folder: bool) -> str:
-        """Return why the path conflicts with an earlier path; empty if there is no conflict."""
+        """Return the reason why the path conflicts with an earlier path, or "" if it does not."""
         folder = path.rpartition("/")[0]
         while folder not in self._checked:
             if folder in self._no_folders:
@@ -423,7 +444,8 @@ _KINDS = {
 class _Entry(NamedTuple):
     path: str
     kind: str
-    """`file`, `program`, `folder`, `link`, or `copy` for a hard link to an earlier entry."""
+    """One of `file`, `program`, `folder`, `link` and `copy`. A `copy` is a hard link to an earlier
+    entry."""
     target: str
     pieces: Iterator[bytes]
 
@@ -434,11 +456,11 @@ def unpack(
     failure: Callable[[str], EnvbuilderError],
     only: re.Pattern[str] | None = None,
 ) -> None:
-    """Unpack a zip or tar archive into an empty folder; raise `failure(reason)` if that is unsafe.
+    """Unpack a zip or tar archive into an empty folder. Raise `failure(reason)` if it is unsafe.
 
     Owners, times and special files are ignored. A path that leads out of the folder is a failure. A
     link that leads out of the folder, or that passes through another link, is skipped. If `only` is
-    given, unpack only files whose names match it.
+    given, only files whose names match it are unpacked.
     """
     try:
         if zipfile.is_zipfile(path):
@@ -469,7 +491,7 @@ def _of_tar(tar: Tar) -> Iterator[_Entry]:
 def _write(
     entries: Iterator[_Entry], folder: Path, limit: int, only: re.Pattern[str] | None
 ) -> None:
-    """Write an archive's entries, links last, so that no file is written through a link."""
+    """Write an archive's entries, and links last, so that no file is written through a link."""
     links: dict[str, str] = {}
     for number, entry in enumerate(entries):
         path = posixpath.normpath(entry.path) if entry.path.strip("/") else "."
@@ -514,7 +536,10 @@ def _write_file(entry: _Entry, folder: Path, path: str, limit: int) -> int:
 
 
 def leads_out(path: str, target: str) -> bool:
-    """Return whether a link at `path` to `target` leads out of the folder that holds all paths."""
+    """Return whether a link at `path` to `target` leads out of the folder.
+
+    Both are relative to the folder that contains all paths.
+    """
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).startswith(
         ("/", "..")
     )

@@ -1,10 +1,11 @@
-"""Print notes and progress to stderr, and write results to stdout or to files that the user names.
+"""Print notes and progress to stderr, and write results to stdout or to files named by the user.
 
 This is the only module that prints. All text is treated as untrusted: control characters are
-escaped, and a line remains one line, so that no file or server can add lines of its own.
+escaped, and each line stays a single line, so that no file or server can add lines of its own.
 
 Output files are checked before any work that may take hours. An existing file is replaced only if
-it holds a result of the same kind, so that a misspelled path does not overwrite a key or notes.
+it contains a result of the same kind, so that a mistyped path does not overwrite a key or
+somebody's notes.
 """
 
 from __future__ import annotations
@@ -39,23 +40,29 @@ if TYPE_CHECKING:
     from pathlib import Path  # at run time, `--help` would wait for it
 
 WIDTH = 80
-"""Number of columns of output that is not a terminal, fixed so that files always look the same."""
+"""Number of columns for output that does not go to a terminal.
+
+It is fixed, so that files always look the same.
+"""
 WIDEST = 120
 """Maximum number of columns on a terminal, since longer lines are hard to read."""
 LONGEST_LINE = 4000
 """Maximum number of characters in a line that repeats text from files, servers or programs."""
 LONGEST_MESSAGE = 20_000
-"""Maximum number of characters in an error message, which may repeat a program's last lines."""
+"""Maximum number of characters in an error message.
+
+A message may repeat the last lines of a program's output.
+"""
 
 
 class Verbosity:
-    """The values of the options --quiet and --verbose, set by the command line."""
+    """The values of `--quiet` and `--verbose`, which are set by the command line."""
 
     quiet = False
     verbose = False
 
     def reset(self) -> None:
-        """Restore the defaults: neither quiet nor verbose."""
+        """Restore the default, which is neither quiet nor verbose."""
         self.quiet = self.verbose = False
 
 
@@ -63,7 +70,7 @@ VERBOSITY = Verbosity()
 
 
 def detail(text: str) -> None:
-    """Print a detail that is shown only with --verbose, such as a program that is being run."""
+    """Print a detail, such as a command that is about to run. It is shown only with --verbose."""
     if VERBOSITY.verbose:
         _report(f"+ {text}")
 
@@ -74,7 +81,7 @@ def _report(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Return text prepared for one line of output: escaped, shortened and without credentials."""
+    """Return text as one line of output, escaped, shortened and without credentials."""
     return escaped(redacted(text), LONGEST_LINE)
 
 
@@ -90,12 +97,15 @@ def result(line: str = "") -> None:
 
 
 def document(text: str) -> None:
-    """Print a document to stdout unchanged, except that control characters are escaped."""
+    """Print a document to stdout. Only control characters are changed: they are escaped."""
     print(escaped_lines(text), end="" if text.endswith("\n") else "\n", flush=True)
 
 
 def flush() -> None:
-    """Flush stdout; raise `OutputError` or `NoReaderError` if the results cannot be written."""
+    """Flush stdout.
+
+    Raise `OutputError` or `NoReaderError` if the results cannot be written.
+    """
     sys.stdout.flush()
 
 
@@ -120,8 +130,8 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 def error(message: str, hints: str | Iterable[Hint] = "") -> None:
     """Print an error to stderr: what happened, and what to do next.
 
-    The second and later lines of the message and the hints are indented. So text that they repeat,
-    such as a program's last lines, cannot look like a separate message.
+    The message's lines after the first and the hints are indented. This way, text that they repeat,
+    such as the last lines of a program's output, cannot look like a separate message.
     """
     stream = styled(sys.stderr)
     coloured = stream.isatty() and not os.environ.get("NO_COLOR")
@@ -163,7 +173,10 @@ def hint_lines(hint: Hint) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """Return the text with its second and later lines indented, wrapped if stderr is a terminal."""
+    """Return the text with every line after the first indented.
+
+    If stderr is a terminal, long lines are wrapped.
+    """
     text = clipped(redacted(text), LONGEST_MESSAGE)
     lines = [escaped(line, LONGEST_LINE) for line in text.rstrip("\n").split("\n")]
     if sys.stderr.isatty():
@@ -173,7 +186,10 @@ def _fitted(text: str) -> str:
 
 
 def columns() -> int:
-    """Return the terminal's width in columns, as `shutil` does, but without its slow import."""
+    """Return the terminal's width in columns, or `WIDTH` if it is unknown.
+
+    This is what `shutil.get_terminal_size` does, but without the slow import of `shutil`.
+    """
     with suppress(ValueError):
         if (number := int(os.environ.get("COLUMNS", "0"))) > 0:
             return number
@@ -183,7 +199,10 @@ def columns() -> int:
 
 
 def width() -> int:
-    """Return the columns for text on stdout: up to `WIDEST`, or `WIDTH` if it is not a terminal."""
+    """Return the number of columns for text on stdout.
+
+    This is at most `WIDEST` on a terminal, and `WIDTH` if stdout is not a terminal.
+    """
     return min(columns(), WIDEST) if sys.stdout.isatty() else WIDTH
 
 
@@ -191,26 +210,26 @@ class Task(Protocol):
     """A long-running task whose progress is shown."""
 
     def advance(self, amount: int) -> None:
-        """Add `amount` to the amount of work done."""
+        """Add `amount` to the work done so far."""
 
     def update(self, done: int, total: int | None = None, detail: str = "") -> None:
         """Set the amount of work done and, if given, the total amount and a detail to show."""
 
 
 class Progress(Protocol):
-    """Interface to which long-running work reports its progress."""
+    """Interface that long-running work uses to report its progress."""
 
     def task(
         self, name: str, total: int | None = None, unit: str = ""
     ) -> AbstractContextManager[Task]:
-        """Start a task with this name; `unit` is `bytes` or empty."""
+        """Start a task with this name. `unit` is either `bytes` or empty."""
 
     def note(self, text: str) -> None:
         """Report something about the current work, in one line."""
 
 
 class PlainProgress:
-    """Progress as plain lines: one when a task starts, and one when a longer task ends."""
+    """Progress as plain lines: one when a task starts and, for longer tasks, one when it ends."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write
@@ -221,9 +240,9 @@ class PlainProgress:
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Print the task's name at its start, and its progress every ten seconds.
+        """Print the task's name when it starts, and its progress every ten seconds.
 
-        A task of two seconds or more ends with a line that states the time taken.
+        For a task that takes two seconds or more, a line at the end states the time taken.
         """
         size = f" ({total / 1e6:.0f} MB)" if unit == "bytes" and total else ""
         self.note(f"· {name}{size}")
@@ -261,7 +280,7 @@ class _PlainTask:
 
 
 class RichProgress:
-    """Progress bars on a terminal; each finished task leaves a line with the time that it took."""
+    """Progress bars on a terminal. Each finished task leaves a line with the time it took."""
 
     def __init__(self) -> None:
         self._console = rich_console(stderr=True)
@@ -272,7 +291,10 @@ class RichProgress:
 
     @contextmanager
     def task(self, name: str, total: int | None = None, unit: str = "") -> Iterator[Task]:
-        """Show a progress bar, or a spinner if the total is unknown; then print the time taken."""
+        """Show a progress bar, or a spinner if the total is unknown.
+
+        Print the time taken at the end.
+        """
         from rich.progress import Progress
 
         columns = _columns(unit, sized=bool(total))
@@ -313,16 +335,20 @@ class _RichTask(NamedTuple):
 
 
 def progress() -> Progress:
-    """Return progress bars if stderr is a terminal, else plain lines, which --quiet suppresses."""
+    """Return progress bars if stderr is a terminal, and plain lines otherwise.
+
+    With `--quiet`, the result is plain lines that are not printed.
+    """
     if sys.stderr.isatty() and not VERBOSITY.quiet:
         return RichProgress()
     return PlainProgress()
 
 
 def rich_console(*, stderr: bool = False) -> Any:
-    """Return a rich console that is up to `WIDEST` columns wide, or `WIDTH` if not on a terminal.
+    """Return a rich console whose width suits its output.
 
-    rich honours NO_COLOR, and omits colour if the output is not a terminal.
+    The console has at most `WIDEST` columns on a terminal, and `WIDTH` columns otherwise. rich
+    honors NO_COLOR, and omits colors if the output is not a terminal.
     """
     stream = styled(sys.stderr if stderr else sys.stdout)
     console = _escaping_console(file=stream, soft_wrap=False)
@@ -376,7 +402,7 @@ class NoReaderError(Exception):
 class Results:
     """Standard output that raises `OutputError` if writing fails.
 
-    Control characters in text are escaped, unless the stream is `styled`.
+    Control characters in text are escaped, unless the stream was returned by `styled`.
     """
 
     _safe = staticmethod(escaped_lines)
@@ -391,7 +417,7 @@ class Results:
         return type(self)(self._stream.buffer)
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes if this object is a `buffer`."""
+        """Write text, or bytes if this object was returned by `buffer`."""
         with _failures():
             escapes = isinstance(data, str) and not self._styled
             self._stream.write(self._safe(str(data)) if escapes else data)
@@ -411,24 +437,27 @@ class Results:
 
 
 class Messages(Results):
-    """Standard error without credentials; output that cannot be written is dropped."""
+    """Standard error with credentials removed. Output that cannot be written is dropped."""
 
     _safe = staticmethod(log_text)
 
     def write(self, data: str | bytes) -> int:
-        """Write text, or bytes if this object is a `buffer`; ignore failures."""
+        """Write text, or bytes if this object was returned by `buffer`. Ignore failures."""
         with suppress(OutputError, NoReaderError):
             return super().write(data)
         return len(data)
 
     def flush(self) -> None:
-        """Flush buffered output; ignore failures."""
+        """Flush buffered output. Ignore failures."""
         with suppress(OutputError, NoReaderError):
             super().flush()
 
 
 def styled(stream: Any) -> Any:
-    """Return a stream that keeps styles; its writer must have escaped everything else."""
+    """Return a version of the stream that preserves style codes.
+
+    Callers must escape all other text.
+    """
     return stream.styled() if isinstance(stream, Results) else stream
 
 
@@ -449,9 +478,9 @@ def _failures() -> Any:
 def guard() -> None:
     """Reopen closed standard streams, and wrap stdout and stderr to handle failed writes.
 
-    If a standard stream stayed closed, the next file to be opened would take its place, for example
-    as the standard output of every child process. A closed stdout is reopened read-only, so that
-    writing to it still fails.
+    If a standard stream remained closed, the next file to be opened would take its place, for
+    example as the standard output of every child process. A closed stdout is reopened read-only, so
+    that writing to it still fails.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -475,7 +504,7 @@ def _writable(stream: TextIO | None, number: int) -> TextIO:
 
 
 def discard() -> None:
-    """Discard output that could not be written, so that Python does not retry the write at exit."""
+    """Redirect stdout to the null device, so that Python does not retry a failed write at exit."""
     with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
@@ -488,7 +517,7 @@ Recognize = Callable[[bytes], bool]
 
 
 def has_keys(*keys: str) -> Recognize:
-    """Return a function that returns whether content is a JSON document with all of these keys."""
+    """Return a function that checks whether content is a JSON object with all of these keys."""
 
     def recognize(content: bytes) -> bool:
         from envbuilder.core import decoding
@@ -503,19 +532,19 @@ def has_keys(*keys: str) -> Recognize:
 
 
 def is_page(content: bytes) -> bool:
-    """Return whether the content is an HTML page written by envbuilder."""
+    """Return whether the content is an HTML page that envbuilder wrote."""
     return _PAGE in content
 
 
 class Place(NamedTuple):
-    """An output file that the user may have named, and a check of whether it may be replaced."""
+    """An output file that the user may have named, with a check that it may be replaced."""
 
     option: str
     path: Path | None
     is_ours: Recognize
 
     def require(self) -> None:
-        """Raise `InvalidError` if the path cannot be written or holds a file of another kind."""
+        """Raise `InvalidError` if the path is not writable or contains a file of another kind."""
         path = self.path
         if path is None:
             return
@@ -542,10 +571,10 @@ class Place(NamedTuple):
         return not content or self.is_ours(content)
 
     def write(self, make: Callable[[], str]) -> Path | None:
-        """Write the text that `make` returns, and return the file's path; None if no file is named.
+        """Write the text that `make` returns, and return the file's path.
 
-        Raise `EnvbuilderError` if that fails, or if a different file has appeared at the path since
-        the check.
+        Return None if no file is named. Raise `EnvbuilderError` if the text cannot be written, or
+        if a different file has appeared at the path since it was checked.
         """
         if self.path is None:
             return None
@@ -561,7 +590,7 @@ class Place(NamedTuple):
 
 
 def require_places(*places: Place) -> None:
-    """Raise `InvalidError` if one of the files cannot be written, or if two have the same path."""
+    """Raise `InvalidError` if a file cannot be written, or if two files have the same path."""
     for number, output in enumerate(places):
         output.require()
         for other in places[:number]:
@@ -575,11 +604,12 @@ def require_places(*places: Place) -> None:
 def deliver(
     writes: Iterable[tuple[str, Callable[[], Path | None]]], show: Callable[[], object]
 ) -> list[EnvbuilderError]:
-    """Write all results, call `show`, report the files written, and return the errors.
+    """Write all results, call `show`, report the files that were written, and return the errors.
 
-    Each item of `writes` is a name for messages and a function that writes a result and returns its
-    path, or None if there is no file to write. If one result cannot be written, the others still
-    are. It is not an error if the program that reads the output has exited.
+    Each item of `writes` consists of a name for messages and a function. The function writes a
+    result and returns its path, or None if there is no file to write. If one result cannot be
+    written, the others are still written. It is not an error if the program that reads the output
+    has exited.
     """
     errors: list[EnvbuilderError] = []
     notes = []

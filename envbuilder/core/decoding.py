@@ -1,12 +1,12 @@
-"""Decode JSON and YAML into types, safely with threads, and strictly if the text is untrusted.
+"""Decode JSON and YAML into types, in a way that is thread-safe, and strict for untrusted text.
 
 Errors state the file, the line and the key, and what to write instead.
 
 When a Struct type is first used, msgspec (0.22.0) builds its description of that type. It does so
 in Python code, without a lock, and other threads can see the description before it is complete. If
-two threads decode into a new type at the same time, the process may end with SIGSEGV. Here, one
-lock covers the first use of a type, which also describes the types of all its fields; later uses
-take no lock. Encoding does not build descriptions. `tests/integration/test_decoding.py` fails once
+two threads decode into a new type at the same time, the process may end with SIGSEGV. Here, a lock
+protects the first use of a type, which also describes the types of all its fields. Later uses take
+no lock. Encoding does not build descriptions. `tests/integration/test_decoding.py` fails once
 msgspec no longer needs this.
 
 Common parsers keep the last of two equal keys. A reviewer or tool that checks the first one then
@@ -46,9 +46,9 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", bound=msgspec.Struct)
 _describing = Lock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-"""Decoders by type. Only types that the code names are decoded, so there are never many."""
+"""Decoders by type. Only types that appear in the code are decoded, so there are never many."""
 LINES: dict[str, Mapping[tuple[str, ...], int]] = {}
-"""YAML texts whose parsed data came from a cache, each with the lines of its keys and items."""
+"""For each YAML text whose parsed data came from a cache, the lines of its keys and items."""
 LARGEST = 16 << 20
 """Maximum size in bytes of a document from an index, a repository or another user."""
 MOST_VALUES = 1_000_000
@@ -57,10 +57,13 @@ MOST_VALUES = 1_000_000
 A conda lock with 12 targets has 100,000.
 """
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""An escaped surrogate. Without its other half, it cannot be encoded in files or output."""
+"""An escaped surrogate.
+
+A surrogate that is not part of a pair cannot be encoded in files or output.
+"""
 _PART = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 _ANY_KEY = "..."
-"""Placeholder that msgspec writes for a key of a mapping that allows any keys."""
+"""Placeholder that msgspec writes in place of a key in a mapping that allows any keys."""
 _KINDS = {
     "array": "a list",
     "object": "a mapping of keys",
@@ -80,7 +83,7 @@ _INSTEAD = {
     ("str", "array"): "Write text instead of a list.",
     ("str", "object"): "Write text, in quotes if it contains a colon.",
 }
-"""Expected kind and the kind found → advice on what to write."""
+"""Pairs of the expected kind and the kind found → advice on what to write."""
 _SHORT_ITEMS = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .,_/=<>~-]{0,40}\Z")
 _EXPECTED = re.compile(
     r"Expected `([^`]+)`(?:, got `([^`]+)`)?(?: matching regex (.+)| (.+))?\Z", re.DOTALL
@@ -97,7 +100,10 @@ def from_json(content: bytes | str, kind: type[_T]) -> _T: ...
 @overload
 def from_json(content: bytes | str, kind: Any) -> Any: ...
 def from_json(content: bytes | str, kind: Any) -> Any:
-    """Decode the JSON `content` as the type `kind`; raise the errors of `msgspec.json.decode`."""
+    """Decode the JSON document `content` as the type `kind`.
+
+    Raise the same errors as `msgspec.json.decode`.
+    """
     return _decoder(kind).decode(content)
 
 
@@ -106,13 +112,13 @@ def convert(data: Any, kind: type[_T]) -> _T: ...
 @overload
 def convert(data: Any, kind: Any) -> Any: ...
 def convert(data: Any, kind: Any) -> Any:
-    """Convert plain `data` to the type `kind`; raise the errors of `msgspec.convert`."""
+    """Convert plain `data` to the type `kind`. Raise the same errors as `msgspec.convert`."""
     _decoder(kind)
     return msgspec.convert(data, kind)
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder for a type; creating it also prepares the type for `convert`."""
+    """Return the decoder for a type. Creating the decoder also prepares the type for `convert`."""
     try:
         decoder = _decoders.get(kind)
     except TypeError:  # unhashable, such as Annotated with a dictionary
@@ -125,7 +131,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def strict_json(content: bytes) -> Any:
-    """Parse a JSON document; raise `ValueError` with a short reason if it is invalid."""
+    """Parse a JSON document. Raise `ValueError` with a short reason if it is invalid."""
     if len(content) > LARGEST:
         raise ValueError(f"larger than {LARGEST >> 20} MiB")
     require_few_values(content)
@@ -168,7 +174,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Parse a YAML mapping and return it; `where` names the file in errors."""
+    """Parse a YAML mapping and return it. `where` is the name of the file in errors."""
     from envbuilder.core import yaml_files  # PyYAML takes as long as Python's own start
 
     try:
@@ -194,9 +200,10 @@ def decode(
     text: str = "",
     hints: Hints = MappingProxyType({}),
 ) -> _T:
-    """Convert `data` to the type `kind`; raise `InvalidError` for unknown keys and wrong types.
+    """Convert `data` to the type `kind`. Raise `InvalidError` for unknown keys and wrong types.
 
-    `hints` maps each struct to the wrong keys that users often write, and each wrong key to advice.
+    `hints` maps each struct to the wrong keys that users often write in it, and each of these keys
+    to advice.
     """
     try:
         return convert(data, kind)
@@ -214,7 +221,7 @@ def explain(
 ) -> InvalidError:
     """Return an `InvalidError` that explains a validation error from msgspec.
 
-    It states the path of the key, its line if known, and what to write instead.
+    The new error states the path of the key, its line if known, and what to write instead.
     """
     message, _, location = str(error).partition(" - at ")
     spot = locate(location, kind, data)
@@ -251,7 +258,10 @@ def place(where: str, text: str, path: Sequence[str]) -> str:
 
 
 def lines(text: str) -> Mapping[tuple[str, ...], int]:
-    """Return the line of each key and item of a YAML text, by its path with indexes as text."""
+    """Return the line of each key and item in a YAML text.
+
+    The line is found by the path of the key or item. Indexes in a path are strings.
+    """
     if text in LINES:
         return LINES[text]
     from envbuilder.core import yaml_files
@@ -262,7 +272,10 @@ def lines(text: str) -> Mapping[tuple[str, ...], int]:
 def error_at(
     where: str, text: str, path: Sequence[str], problem: str, hint: str = ""
 ) -> InvalidError:
-    """Return an `InvalidError` for a key in a file, with its location, the problem and a hint."""
+    """Return an `InvalidError` about a key in a file.
+
+    It states the location, the problem and a hint.
+    """
     return InvalidError(f"{place(where, text, path)}: {dotted(path)}{problem}", hint)
 
 
@@ -345,9 +358,9 @@ def worded(message: str, spot: Spot) -> str:
 
 
 def advice(message: str, spot: Spot, source: str | None = None) -> str:
-    """Return advice on what to write in YAML instead of an invalid value; empty if there is none.
+    """Return advice on what to write in YAML instead of an invalid value, or "" if there is none.
 
-    `source` is the text of a number, date or other scalar as it is written in the file.
+    `source` is the text of a number, a date or another scalar as it is written in the file.
     """
     match = _EXPECTED.match(message)
     if match is None:
@@ -369,9 +382,9 @@ def advice(message: str, spot: Spot, source: str | None = None) -> str:
 
 
 def _names(match: re.Match[str]) -> list[str]:
-    """Return the kinds that msgspec expected, without null.
+    """Return the kinds that msgspec expected, without null unless it is the only one.
 
-    Otherwise, a hint could suggest that the user leave a value out.
+    If null were included, a hint could suggest leaving out a value.
     """
     names = [name.strip() for name in match[1].split("|")]
     return [name for name in names if name != "null"] or names
@@ -394,19 +407,22 @@ class Spot(NamedTuple):
     path: tuple[str, ...]
     """Keys and indexes that lead to this place."""
     kind: Any
-    """The expected type; None if no type is known for this path."""
+    """The expected type, or None if no type is known for this path."""
     value: Any
     """The invalid value.
 
-    None if the value is unknown, or if the user chose its key freely, since the value may then be a
-    secret.
+    None if the value is unknown. Also None if the user chose its key freely, since the value may
+    then be a secret.
     """
     key: str | None = None
-    """The wrong key; None if the key is right and the value at the path is wrong."""
+    """The wrong key, or None if the key is right and the value at the path is wrong."""
 
 
 def locate(location: str, kind: Any, data: Any) -> Spot:
-    """Return the place that a path in a msgspec error names: `$.a[0].b` or `$.a[...]`."""
+    """Return the place that the path in a msgspec error refers to.
+
+    Such paths have the form `$.a[0].b` or `$.a[...]`.
+    """
     path: list[str] = []
     is_public = True
     for name, index in _PART.findall(location):
@@ -425,7 +441,10 @@ def locate(location: str, kind: Any, data: Any) -> Spot:
 
 
 def below(kind: Any, key: str) -> Any:
-    """Return the type of a struct's field, or of a mapping's or list's values; None if unknown."""
+    """Return the type of the value that `key` has within a value of the type `kind`.
+
+    `kind` is a struct, a mapping or a list. Return None if the type is unknown.
+    """
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -439,7 +458,7 @@ def below(kind: Any, key: str) -> Any:
 
 
 def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs among these types and within their unions and collections."""
+    """Yield all structs among these types, including those within unions and collections."""
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield kind
@@ -448,12 +467,12 @@ def structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
 
 
 def fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
-    """Yield each key of a struct as it is written in files, with its type."""
+    """Yield the keys of a struct, as they are written in files, and their types."""
     return ((f.encode_name, f.type) for f in msgspec.structs.fields(struct))
 
 
 def metas(kind: Any) -> Iterator[msgspec.Meta]:
-    """Yield the `Meta` annotations of a type; for a union, those of each member."""
+    """Yield the `Meta` annotations of a type or, for a union, of each of its members."""
     for member in _members(kind):
         for meta in getattr(member, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta):
@@ -461,14 +480,14 @@ def metas(kind: Any) -> Iterator[msgspec.Meta]:
 
 
 def _members(kind: Any) -> Sequence[Any]:
-    """Return the members of a union; for any other type, a tuple of the type itself."""
+    """Return the members of a union, or a tuple of only the type itself if it is not a union."""
     if get_origin(kind) in {Union, UnionType}:
         return get_args(kind)
     return (kind,)
 
 
 def item(data: Any, key: str) -> Any:
-    """Return the item of a mapping or list at this key or index; None if there is none."""
+    """Return the item of a mapping or list at this key or index, or None if there is none."""
     try:
         if isinstance(data, list | tuple):
             return data[int(key)]
@@ -482,7 +501,7 @@ def _pairs(data: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _first_invalid(pairs: Iterable[tuple[Any, Any]], kind: Any) -> str | None:
-    """Return the first key whose value does not have the type `kind`; None if all values do."""
+    """Return the first key whose value does not have the type `kind`, or None if all values do."""
     for key, value in pairs:
         if not _fits(value, kind):
             return str(key)
@@ -508,10 +527,10 @@ def decode_lock(
     name: str,
     command: tuple[str, ...],
 ) -> _S:
-    """Decode a lock; raise `InvalidError` if it is damaged or has an unknown schema.
+    """Decode a lock. Raise `InvalidError` if it is damaged or has an unknown schema.
 
-    `check` raises `InvalidError` for errors that the types cannot express. `name` names the lock in
-    messages. `command` is the command that creates a new lock.
+    `check` raises `InvalidError` for errors that the types cannot express. `name` is the name of
+    the lock in messages. `command` is the command that creates a new lock.
     """
     again = Hint("Restore the file, or make a new one", command)
     if len(content) > LARGEST:

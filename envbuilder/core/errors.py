@@ -1,7 +1,7 @@
 """Errors with their exit codes, and the parts of their messages: safe text and hints.
 
-Every message states what happened and where; its hints state what to do next. `cli.main` is the
-only place that catches these errors and turns them into text and an exit code.
+Every message states what happened and where. The hints of an error state what to do next.
+`cli.main` is the only place that catches these errors and turns them into text and an exit code.
 
 Before a message repeats untrusted text, the text is escaped, quoted and shortened, and credentials
 are removed.
@@ -31,9 +31,9 @@ A reason may list dozens of packages or repeat a build's output.
 """
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 SHOWN = 60
-"""Maximum number of characters of a file's text that a message repeats."""
+"""Maximum number of characters that a message repeats from a file."""
 LONGEST = 1000
-"""Default for the maximum length of text from files, servers and programs, in characters."""
+"""Default maximum length, in characters, of text from files, servers and programs."""
 
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 """Characters that Unicode classifies as printable, but that are invisible."""
@@ -87,15 +87,15 @@ def escaped_json(text: str) -> str:
 
 
 def _is_shown(text: str) -> bool:
-    """Return whether no character of the text needs an escape.
+    """Return whether the text contains no characters that need an escape.
 
-    This is a fast check to call first, since most text needs no escapes.
+    This is a fast check to make first, since most text needs no escapes.
     """
     return text.replace("\n", "").replace("\t", "").isprintable() and _BLANK.isdisjoint(text)
 
 
 def is_encodable(text: str) -> bool:
-    """Return whether the text has no lone surrogates, which UTF-8 and JSON cannot represent."""
+    """Return whether the text contains no lone surrogates. UTF-8 and JSON cannot represent them."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -108,7 +108,7 @@ def encodable(text: str) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return the text, shortened to `limit` characters and ending in "…" if it is longer."""
+    """Return the text. If it is longer than `limit` characters, shorten it and end it in "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -117,9 +117,9 @@ def _shown(character: str) -> bool:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> str:
-    """Wrap one line of text between words, without breaking a command or line that users paste.
+    """Wrap one line of text between words, but not within commands or lines that users paste.
 
-    `first` is put before the first line, and `rest` before each further line.
+    `first` is put before the first line, and `rest` before every other line.
     """
     import textwrap
 
@@ -141,14 +141,14 @@ def one_line(text: str) -> str:
 
 
 def counted(number: float, noun: str) -> str:
-    """Return a number and a noun, which is plural unless the number is 1, such as `3 files`."""
+    """Return a number with a noun, such as `3 files`. The noun is plural unless the number is 1."""
     if number != 1:
         noun += "es" if noun.endswith("s") else "s"
     return f"{number:g} {noun}"
 
 
 def first(items: Sequence[str], most: int) -> str:
-    """Join the first `most` items and the number of further ones, such as `a, b and 3 more`."""
+    """Join the first `most` items and the number of remaining ones, as in `a, b and 3 more`."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -159,7 +159,7 @@ def escaped_markdown(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return untrusted text quoted, shortened and without control characters, for a message."""
+    """Return untrusted text for a message, quoted, shortened and without control characters."""
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
@@ -170,7 +170,7 @@ HIDDEN = "…"
 _URL = r"://([^\s'\"<>`]+)"
 _ENCODED_USER = r"(?i)(%3A%2F%2F)[^\s'\"<>`&]{1,512}?%40"
 _AUTHORITY = r"(?:\[[^\]]*\]|[^:@]*)(?::[0-9]*)?[),.;:]*"
-"""A host with an optional port and no user.
+"""A host with an optional port but without a user.
 
 Any other text before the first slash may be the start of a password that contains a slash.
 """
@@ -181,13 +181,13 @@ _HEADER = r"(?i)(\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?[a-z]{1,20} )[^\s'
 _PORT = r"(integer value as )'[^'\s]*'"
 """Python's error message for an invalid port.
 
-It repeats half of the password if the password contains a slash.
+If a password contains a slash, the message repeats a part of the password.
 """
 _CONDA_PATH = r"/t/[^/]+(?=/|\Z)"
 
 
 def public(url: str) -> str:
-    """Return a URL without its user, password, query, fragment and conda token.
+    """Return a URL without its user name, password, query, fragment and conda token.
 
     Raise `ValueError` if the URL cannot be parsed.
     """
@@ -218,7 +218,10 @@ _HARMLESS = (
     r"\$(?:[{(\[]|(?-i:[A-Z_]))|%\w+%|\{[{\w]|<\w|[\[(]|…|\*\*|id=|[<>=^~]{0,2} ?\d+(?:\.\d+)+"
     r"|(?:true|false|none|null|yes|no|str|string|inherit)(?![\w-])"
 )
-"""How a harmless value begins: as a reference to a secret, a switch, a type or a version."""
+"""The beginning of a value that is not a secret.
+
+Such a value is a reference to a secret, a switch, a type or a version.
+"""
 _SECRET = (
     rf"(?im)(?<![\w./-])(?P<dash>--?)?(?P<name>{_NAME})(?:(?:\\?[\"'])?\s{{0,4}}=\s{{0,4}}(?!=)"
     r"|(?(dash)(?:\\?[\"']\s{0,4},?\s{0,4}(?=\\?[\"'])|\s+)(?!\\?[\"']?-)|(?!))"
@@ -238,7 +241,7 @@ _FORMS = (
     r"[A-Za-z0-9_]{16,}[\w-]*|(?<=eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"
     r"|(?<=KEY)[\s\S]+?(?:-----END[^\n]*|\Z)|(?<!hf_|sk-|eyJ|KEY|KIA|SIA)[\w-]{16,})(?!\w)"
 )
-"""Well-known forms of tokens and keys, recognized by their prefixes."""
+"""Tokens and keys in well-known formats, recognized by their prefixes."""
 _LOGIN = rf"(?i)\b(?P<name>https?|ftp)://(?!{_HARMLESS})[^\s/@'\"]+@"
 _NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
 
@@ -246,9 +249,9 @@ _NAMED = r"(?i)token|secret|passw|passphrase|credential|key|pass|pwd"
 def redacted(text: str) -> str:
     """Replace each credential in the text with an ellipsis.
 
-    All text that is written or printed passes through this function. Credentials are the login and
-    the query of a URL, any value that follows the name of a secret, and tokens in a well-known
-    form.
+    All text that is written or printed passes through this function. Credentials are the user name,
+    password and query in a URL, any value that follows the name of a secret, and tokens in a
+    well-known format.
     """
     if any(sign in text for sign in ("@", "://", "%40", "uthorization", "integer value as")):
         text = re.sub(_URL, _redacted_url, text)
@@ -262,9 +265,9 @@ def redacted(text: str) -> str:
 
 
 def redacted_words(words: Iterable[str]) -> list[str]:
-    """Return a command's arguments, encodable and without credentials, for writing to a file.
+    """Return a command's arguments in a form that is safe to write to a file.
 
-    An ellipsis replaces each credential.
+    The result can be encoded, and an ellipsis replaces each credential.
     """
     result: list[str] = []
     is_secret = False
@@ -278,10 +281,10 @@ def redacted_words(words: Iterable[str]) -> list[str]:
 
 
 def redacted_values(value: Any) -> Any:
-    """Return plain data, encodable and without credentials, for writing to a file.
+    """Return plain data in a form that is safe to write to a file.
 
-    An ellipsis replaces each credential. Strings in a list are treated as the arguments of a
-    command, which may be the name of a secret followed by its value.
+    The result can be encoded, and an ellipsis replaces each credential. Strings in a list are
+    treated as the arguments of a command, where the name of a secret may be followed by its value.
     """
     match value:
         case str():
@@ -298,9 +301,9 @@ def redacted_values(value: Any) -> Any:
 
 
 def secrets_in(text: str) -> list[tuple[int, str]]:
-    """Return the line number and name of each credential in the text of a file to be shared.
+    """Return the line number and name of each credential in a file that will be shared.
 
-    References such as `${HF_TOKEN}` and the queries of URLs do not count.
+    References such as `${HF_TOKEN}` and the queries of URLs do not count as credentials.
     """
     result: list[tuple[int, str]] = []
     for pattern in (_SECRET, _FORMS, _LOGIN):
@@ -329,9 +332,9 @@ def _redacted_url(match: re.Match[str]) -> str:
 
 
 class Hint(NamedTuple):
-    """Advice on what to do next: a sentence, and optionally the command that does it.
+    """Advice on what to do next: a sentence and, optionally, the command to run.
 
-    A sentence that introduces a command has no full stop at its end, since `str` adds a colon.
+    A sentence that introduces a command does not end in a period, because `str` adds a colon.
     """
 
     sentence: str
@@ -343,7 +346,7 @@ class Hint(NamedTuple):
         return ": ".join(filter(None, (self.sentence, self.command_line())))
 
     def command_line(self) -> str:
-        """Return the command on one line, quoted for a shell; empty if there is no command."""
+        """Return the command on one line, quoted for a shell, or "" if there is no command."""
         import shlex
 
         if not self.command:
@@ -352,7 +355,7 @@ class Hint(NamedTuple):
 
 
 def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
-    """Return the given hint or hints as a tuple, without credentials."""
+    """Return the given hint or hints as a tuple, with credentials removed."""
     if isinstance(hints, str):
         hints = (Hint(hints),) if hints else ()
     elif isinstance(hints, Hint):
@@ -361,7 +364,7 @@ def as_hints(hints: str | Hint | Iterable[Hint]) -> tuple[Hint, ...]:
 
 
 def make_room(setting: str) -> tuple[Hint, ...]:
-    """Return the hints for a full disk; `setting` names the variables that select another disk."""
+    """Return the hints for a full disk. `setting` names the variables that select another disk."""
     return (
         Hint(f"Set {setting} to a folder on a larger disk."),
         Hint("Or remove environments and images that are no longer used", ("clean",)),
@@ -369,9 +372,10 @@ def make_room(setting: str) -> tuple[Hint, ...]:
 
 
 class EnvbuilderError(Exception):
-    """Base class of all expected failures, with a `message` (what, where) and `hints` (what next).
+    """Base class of all expected failures.
 
-    Credentials are removed from the message and the hints, since both may repeat any text.
+    The `message` states what failed and where. The `hints` state what to do next. Credentials are
+    removed from both, since they may repeat any text.
     """
 
     exit_code = BUILD_FAILED
@@ -405,7 +409,10 @@ def with_context(
 
 
 class BuildError(EnvbuilderError):
-    """A download or build step failed: wrong hash, full disk or failed command (exit 1)."""
+    """A download or build step failed (exit 1).
+
+    The cause is a wrong hash, a full disk or a failed command.
+    """
 
     exit_code = BUILD_FAILED
 
@@ -417,7 +424,7 @@ class UnreachableError(BuildError):
 
 
 class WrongHashError(BuildError):
-    """A file does not match its hash in the lock; none of the file was kept (exit 1)."""
+    """A file does not match its hash in the lock. No part of the file was kept (exit 1)."""
 
     def __init__(
         self, message: str, hint: str | Hint | Iterable[Hint] = "", *, actual: str = ""
@@ -428,7 +435,10 @@ class WrongHashError(BuildError):
 
 
 class ChangedFileError(WrongHashError):
-    """A source offers a different file under a locked file's name; none of it was kept (exit 1)."""
+    """A source offers a different file under the name of a locked file (exit 1).
+
+    No part of the file was kept.
+    """
 
 
 class InvalidError(EnvbuilderError):
@@ -438,7 +448,7 @@ class InvalidError(EnvbuilderError):
 
 
 class UnlockedError(InvalidError):
-    """A project's lock is missing or stale; `envbuilder lock` creates it (exit 2)."""
+    """A project's lock is missing or stale. `envbuilder lock` creates it (exit 2)."""
 
 
 class HostError(EnvbuilderError):
@@ -462,7 +472,7 @@ class CommandError(ToolError):
 
 
 class VerifyError(EnvbuilderError):
-    """The payload failed, was killed or ran out of time (exit 5)."""
+    """The payload failed, was killed or exceeded its time limit (exit 5)."""
 
     exit_code = VERIFY_FAILED
 
@@ -474,7 +484,7 @@ class SignatureError(EnvbuilderError):
 
 
 class LimitError(OSError):
-    """A server took too long to send its data, or the session was stopped; `str` says which."""
+    """A server took too long to send its data, or the session was stopped. `str` states which."""
 
 
 class TooLongError(OSError):

@@ -1,18 +1,18 @@
 """Read and write files safely, and decide whose files are trusted.
 
-A file is written under a temporary name in the same folder, and gets its own name by a single
-rename. The temporary file is never opened through a link or over another user's file, since others
-may be able to write to the folder.
+A file is first written under a temporary name in the same folder. A single rename then gives it its
+final name. The temporary file is never opened through a link or over another user's file, since
+others may be able to write to the folder.
 
 A marker file in a folder records that envbuilder created the folder. A folder that already existed
-gets no marker, so that its contents are never treated as envbuilder's.
+gets no marker, so its contents are never treated as envbuilder's.
 
 The user's own files and root's files are trusted, as with git's `safe.directory`. A project file
-names package indexes, base images and profiles. If another user put a project file into a parent of
-the working folder, it would determine what this user, or root, installs and runs.
+specifies package indexes, base images and profiles. If another user put a project file into a
+parent of the working folder, the file would determine what this user, or root, installs and runs.
 
-This module is long because it contains all reading and writing of files and all decisions about
-trust in them.
+This module is long because it contains all code that reads and writes files, and all decisions
+about trust in them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from envbuilder.core.text import binary_size
 
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PRIVATE = 0o600
-"""File mode for files that describe a user or a machine."""
+"""File mode for files that contain information about a user or a machine."""
 MARKER = ".made-by-envbuilder"
 _SIGNATURE = b"envbuilder made this folder\n"
 _CONTENT = _SIGNATURE + (
@@ -55,13 +55,19 @@ _CONTENT = _SIGNATURE + (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
 _LARGEST = 64 << 20
-"""Maximum size in bytes of a marker or a cache entry, since others may write to a shared folder."""
+"""Maximum size in bytes of a marker or a cache entry.
+
+The size is limited because other users may be able to write to a shared folder.
+"""
 _BLOCK = 1 << 18
 """Number of bytes read from a file at a time."""
 LARGEST_TEXT = 1 << 20
-"""Maximum size in bytes of a user's or repository's text file. The largest profile has 1,800."""
+"""Maximum size in bytes of a text file of a user or a repository.
+
+The largest profile has 1,800 bytes.
+"""
 TRUSTED_VARIABLE = "ENVBUILDER_TRUSTED_FOLDERS"
-"""Variable that lists folders whose files are trusted, whoever owns them.
+"""Environment variable that lists folders whose files are trusted, whoever owns them.
 
 The folders are separated as in PATH.
 """
@@ -75,7 +81,10 @@ def explained(
     *,
     done: str = "read",
 ) -> Iterator[None]:
-    """Raise `failure` instead of `OSError`, stating what could not be `done` to `path` and why."""
+    """Turn an `OSError` into `failure`, which states what could not be done and why.
+
+    `done` is the participle for the message, as in "PATH: cannot be read".
+    """
     try:
         yield
     except OSError as error:
@@ -84,10 +93,10 @@ def explained(
 
 
 def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
-    """Read a regular file; raise `OSError` if it is not one or has more than `limit` bytes.
+    """Read a regular file. Raise `OSError` if it is not one or has more than `limit` bytes.
 
-    With `pipes`, which is for files that the user names, pipes and devices are read too. Otherwise
-    they are refused, since opening a pipe blocks until another process writes to it.
+    With `pipes`, which is for files that the user has named, pipes and devices are read as well.
+    Otherwise they are refused, since opening a pipe blocks until another process writes to it.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK)
     with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 (a descriptor)
@@ -100,13 +109,13 @@ def read(path: Path, limit: int, *, pipes: bool = False) -> bytes:
 
 
 def read_named(path: Path, limit: int, hint: str | Hint = "") -> bytes:
-    """Read a file or pipe that the user has named; raise `InvalidError` if that fails."""
+    """Read a file or pipe that the user has named. Raise `InvalidError` if it cannot be read."""
     with explained(path, hint=hint):
         return read(path, limit, pipes=True)
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file of limited size; raise `InvalidError` if that fails."""
+    """Read a UTF-8 text file of limited size. Raise `InvalidError` if it cannot be read."""
     with explained(path):
         content = read(path, LARGEST_TEXT)
     try:
@@ -127,20 +136,21 @@ def write(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 class _Parsed(Struct, frozen=True):
-    """A YAML file's data as it is cached in a JSON file."""
+    """The data of a YAML file, in the form in which it is cached in a JSON file."""
 
     of: str
-    """Digest of the YAML file's text and of the parser's source."""
+    """Digest of the YAML file's text combined with the parser's source code."""
     data: dict[str, Any]
     lines: tuple[tuple[tuple[str, ...], int], ...] = ()
-    """The line of each key and item; not stored for profiles that are shipped with envbuilder."""
+    """The line of each key and item. The lines are not stored for profiles shipped with
+    envbuilder."""
 
 
 def parse_shipped(text: str, path: Path) -> dict[str, Any]:
     """Parse the text of a profile file and return its mapping, as `parse_yaml` does.
 
-    The data of a shipped profile is cached next to the file, like Python's compiled modules, if the
-    folder is writable.
+    If the folder is writable, the data of a shipped profile is cached next to the file, in the same
+    way as Python's compiled modules.
     """
     if not path.is_relative_to(resources.profiles_dir()):
         return decoding.parse_yaml(text, str(path))
@@ -148,10 +158,10 @@ def parse_shipped(text: str, path: Path) -> dict[str, Any]:
 
 
 def parse_cached(text: str, path: Path, copy: Path, *, is_users: bool = False) -> dict[str, Any]:
-    """Parse a file's text and return the mapping, as `parse_yaml` does, cached in the file `copy`.
+    """Parse a file's text and return its mapping, as `parse_yaml` does.
 
-    `is_users` says that the file belongs to the user. Then the line of each key is cached too, and
-    other users cannot read the copy.
+    The result is cached in the file `copy`. `is_users` means that the file belongs to the user. In
+    that case, the line of each key is cached too, and other users cannot read the copy.
     """
     parser = Path(decoding.__file__).with_name("yaml_files.py").read_bytes()
     digest = hashlib.sha256(parser + text.encode()).hexdigest()
@@ -175,10 +185,10 @@ def parse_cached(text: str, path: Path, copy: Path, *, is_users: bool = False) -
 def staged(
     path: Path, content: bytes, mode: int = 0o666, final_mode: int | None = None
 ) -> Iterator[Path]:
-    """Yield a new temporary file with `content` next to `path`, which the caller renames.
+    """Yield a new temporary file with `content` next to `path`. The caller renames it.
 
-    The temporary file is removed if the caller fails. `mode` is subject to the umask; `final_mode`
-    is not.
+    The temporary file is removed if the caller fails. `mode` is subject to the umask, but
+    `final_mode` is not.
     """
     temporary = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(6))}.part")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, mode)
@@ -200,14 +210,14 @@ def save(
     failure: type[EnvbuilderError],
     hint: str | Hint,
 ) -> Path:
-    """Write a file as `write` does and return its path; raise `failure` instead of `OSError`."""
+    """Write a file as `write` does, and return its path. Raise `failure` instead of `OSError`."""
     with explained(path, failure, hint, done="written"):
         write(path, content)
     return path
 
 
 def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
-    """Replace files in the given order, creating missing folders; each file keeps its mode.
+    """Replace files in the given order, creating missing folders. Each file keeps its mode.
 
     If a file cannot be written, restore all files and raise `InvalidError` with `hint`. The files
     are also restored after any signal except SIGKILL.
@@ -229,7 +239,7 @@ def replace_all(contents: Mapping[Path, bytes], hint: str | Hint) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[None]:
-    """Create a folder and its parents; remove the created folders if the caller fails."""
+    """Create a folder and its missing parents. If the caller fails, remove them again."""
     created = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -243,7 +253,7 @@ def _new_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _replaced(path: Path, temporary: Path) -> Iterator[None]:
-    """Rename `temporary` to `path`; restore the earlier file at `path` if the caller fails."""
+    """Rename `temporary` to `path`. If the caller fails, restore the earlier file at `path`."""
     mode = _mode(path)
     earlier: bytes | None = None
     with suppress(OSError):
@@ -262,7 +272,7 @@ def _replaced(path: Path, temporary: Path) -> Iterator[None]:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the mode of a file; None if the file does not exist."""
+    """Return the mode of a file, or None if the file does not exist."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -283,12 +293,12 @@ def full_or_broken(error: OSError, path: Path) -> BuildError:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an open file next to `path`; it replaces `path` at the end, or is removed on failure.
+    """Yield an open file next to `path`. The file replaces `path` at the end.
 
-    Callers write to the file with `write_all`. This function is for large files: a partial file
-    left by a killed process is overwritten, so such files do not accumulate. Raise `BuildError` if
-    another process is writing the file or if something else has the partial file's name, and
-    `OSError` if the disk is full.
+    If the caller fails, the file is removed. Callers write to the file with `write_all`. This
+    function is for large files: a partial file left by a killed process is overwritten, so partial
+    files do not accumulate. Raise `BuildError` if another process is writing the file or if
+    something else has the partial file's name, and `OSError` if the disk is full.
     """
     part = path.with_name(f".{path.name}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -307,20 +317,23 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_all(out: IO[bytes], data: bytes) -> None:
-    """Write all of `data` to an unbuffered file, whose `write` may write only a part of it."""
+    """Write all of `data` to an unbuffered file. A single `write` may write only a part of it."""
     view = memoryview(data)
     while view:
         view = view[out.write(view) :]
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Return whether this is a regular file of the current user with no other hard links."""
+    """Return whether this is a regular file of the current user with a single hard link."""
     owned = status.st_uid == os.geteuid() and status.st_nlink == 1
     return owned and stat.S_ISREG(status.st_mode)
 
 
 def _opened(part: Path) -> int:
-    """Open a partial file; it must be new or left behind by an earlier process of this user."""
+    """Open a partial file and return its descriptor.
+
+    The file must be new, or left behind by an earlier process of this user.
+    """
     try:
         return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
     except FileExistsError:
@@ -338,7 +351,7 @@ def _opened(part: Path) -> int:
 
 
 def _locked(descriptor: int, part: Path) -> bool:
-    """Lock a partial file; return whether that succeeded and the file still has its name."""
+    """Lock a partial file. Return whether it is locked and still has its name."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), part.lstat())
@@ -364,10 +377,12 @@ def file_sha256(path: Path) -> str:
 
 
 def cached(entry: Path, kind: type[_T], make: Callable[[], _T]) -> _T:
-    """Return the value cached in the file `entry`, or call `make` and cache its value.
+    """Return the value cached in the file `entry`.
 
-    A cached file that is damaged or holds a value of another type counts as missing. If the file
-    cannot be written (full disk, read-only folder), every call makes the value again.
+    If there is none, call `make` and cache its result.
+
+    A cached file that is damaged, or that contains a value of another type, counts as missing. If
+    the file cannot be written (full disk, read-only folder), every call makes the value again.
     """
     with suppress(OSError, ValueError, RecursionError):
         digest, _, content = read(entry, _LARGEST).partition(b"\n")
@@ -384,9 +399,9 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
     """Return the folder, creating it if it is missing.
 
     A folder created here gets a marker, unless `marked` is False because its contents have markers
-    of their own. It is accessible to this user only, except in a marked folder: there, it gets the
-    mode of that folder, which the user may have opened to others. The mode of an existing folder is
-    never changed. Raise `OSError` if the folder cannot be created.
+    of their own. The new folder is accessible only to this user, unless its parent has a marker. It
+    then gets the mode of its parent, which the user may have opened to others. The mode of an
+    existing folder is never changed. Raise `OSError` if the folder cannot be created.
     """
     for above in reversed([p for p in folder.parents if not p.exists()]):
         above.mkdir(mode=0o700, exist_ok=True)
@@ -409,12 +424,12 @@ def ensure_folder(folder: Path, *, marked: bool = True) -> Path:
 
 
 def folder_identity(folder: Path) -> str:
-    """Return a hexadecimal hash of a folder's path, which identifies the folder across calls."""
+    """Return a hexadecimal hash of a folder's path. It identifies the folder across calls."""
     return hashlib.sha256(os.fsencode(folder)).hexdigest()
 
 
 def mark_folder(folder: Path) -> None:
-    """Write the marker into a folder that was just created; raise `OSError` if the disk is full."""
+    """Write the marker into a new folder. Raise `OSError` if the disk is full."""
     write(folder / MARKER, _CONTENT)
 
 
@@ -424,7 +439,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_marked(folder: Path) -> bool:
-    """Return whether a folder has envbuilder's marker; a marker that is a link does not count."""
+    """Return whether a folder has envbuilder's marker. A marker that is a link does not count."""
     marker = folder / MARKER
     try:
         return not marker.is_symlink() and read(marker, _LARGEST).startswith(_SIGNATURE)
@@ -433,16 +448,16 @@ def is_marked(folder: Path) -> bool:
 
 
 def remove(path: Path, root: Path, aside: str = "") -> None:
-    """Remove a file, link or folder below `root`; raise `OSError` if that fails.
+    """Remove a file, link or folder below `root`. Raise `OSError` if it cannot be removed.
 
     A folder that contains a mount point is left untouched, because the mounted files belong
     elsewhere.
 
-    No component of the path below `root` may be a link: each folder on the path is opened relative
-    to its parent's descriptor, so that none can be replaced by a link meanwhile. Links in a removed
-    folder are removed, but their targets are not. The marker is removed last, so that a folder left
-    behind by a killed process still has it. With `aside`, the folder is first marked and renamed to
-    `aside`, so that a partially removed folder is never used.
+    No component of the path below `root` may be a link. Each folder on the path is opened relative
+    to its parent's descriptor, so that none can be replaced by a link in the meantime. Links in a
+    removed folder are removed, but their targets are not. The marker is removed last, so that a
+    folder left behind by a killed process still has it. If `aside` is given, the folder is first
+    marked and renamed to `aside`, so that a partially removed folder is never used.
     """
     import shutil
 
@@ -474,7 +489,7 @@ def remove(path: Path, root: Path, aside: str = "") -> None:
 
 
 def mounts_below(folder: Path, table: str) -> list[str]:
-    """Return the mount points below a folder; `table` has the format of `/proc/self/mountinfo`."""
+    """Return the mount points below a folder. `table` has the format of `/proc/self/mountinfo`."""
     points = []
     for line in table.split("\n"):
         if line.count(" ") > 4:
@@ -486,7 +501,7 @@ def mounts_below(folder: Path, table: str) -> list[str]:
 
 
 def mount_table() -> str:
-    """Return the text of the system's mount table; empty if the system does not provide one."""
+    """Return the text of the system's mount table, or "" if the system does not provide one."""
     with suppress(OSError):
         return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     return ""
@@ -499,10 +514,13 @@ def _open_folder(name: str, within: int | None, opened: ExitStack) -> int:
 
 
 class Look(Protocol):
-    """Function that looks up a path's owner, mode and identity, on this machine or in a test."""
+    """Function that looks up the status of a path, on this machine or in a test."""
 
     def __call__(self, path: Path, *, follow: bool) -> os.stat_result | None:
-        """Return the status of a path, or of its target if `follow`; None if it does not exist."""
+        """Return the status of a path, or of a link's target with `follow`.
+
+        Return None if it is missing.
+        """
 
 
 class Trust(Struct, frozen=True, kw_only=True):
@@ -514,7 +532,7 @@ class Trust(Struct, frozen=True, kw_only=True):
 
 
 def look(path: Path, *, follow: bool) -> os.stat_result | None:
-    """Return the status of a path on this machine; None if it cannot be read."""
+    """Return the status of a path on this machine, or None if it cannot be read."""
     try:
         return path.stat(follow_symlinks=follow)
     except (OSError, ValueError):
@@ -522,9 +540,10 @@ def look(path: Path, *, follow: bool) -> os.stat_result | None:
 
 
 def trust(environ: Mapping[str, str], uid: int) -> Trust:
-    """Return whom a user trusts: the user and root, and under sudo also the user who called sudo.
+    """Return the users and folders that a user trusts.
 
-    Also include the folders that `TRUSTED_VARIABLE` lists.
+    The user trusts itself and root. Under sudo, the user also trusts the user who called sudo. The
+    folders are those that `TRUSTED_VARIABLE` lists.
     """
     uids = {0, uid}
     behind = environ.get("SUDO_UID", "")
@@ -535,7 +554,7 @@ def trust(environ: Mapping[str, str], uid: int) -> Trust:
 
 
 def current_trust(environ: Mapping[str, str] = os.environ) -> Trust:
-    """Return whom the user of this process trusts, as `trust` does."""
+    """Return the users and folders that the user of this process trusts, as `trust` does."""
     return trust(environ, os.geteuid())
 
 
@@ -554,9 +573,9 @@ def folders_above(start: Path, home: Path | None, look: Look = look) -> Iterator
 
 
 def objection(path: Path, trusted: Trust, look: Look = look) -> str:
-    """Return in what way another user controls the content of a path; empty if none does.
+    """Return how another user controls the content of a path, or "" if nobody does.
 
-    Both the path and its folder are checked, since the owner of a folder can replace what is in it.
+    Both the path and its folder are checked, since the owner of a folder can replace its contents.
     For links, the target is checked, too. Write access for groups is ignored, because somebody
     chose the members of each group.
     """
@@ -587,7 +606,10 @@ def require_own(path: Path, trusted: Trust | None = None) -> None:
 
 
 def require_unlinked(folder: Path) -> None:
-    """Raise `InvalidError` if the folder is a link, since files would be written somewhere else."""
+    """Raise `InvalidError` if the folder is a symbolic link.
+
+    Otherwise, files would be written to a different place.
+    """
     if folder.is_symlink():
         raise InvalidError(
             f"{folder} is a symbolic link, but locks are only written to folders of the project",
@@ -596,17 +618,17 @@ def require_unlinked(folder: Path) -> None:
 
 
 def exposure(folder: Path, trusted: Trust, look: Look = look) -> str:
-    """Return how other users can put files into a folder of envbuilder's; empty if they cannot."""
+    """Return how other users can add files to a folder of envbuilder's, or "" if they cannot."""
     if not trusted.folders.isdisjoint(folder.parents) or not _keeps_modes(folder, look):
         return ""
     return objection(folder, trusted, look)
 
 
 def _keeps_modes(path: Path, look: Look) -> bool:
-    """Return whether the file system of a path stores file modes.
+    """Return whether the file system that contains a path stores file modes.
 
     Windows drives in WSL, FAT and some shared folders show every path, including their own root, as
-    writable by everybody. Modes have no meaning there.
+    writable by everybody. There, file modes have no meaning.
     """
     device = None
     root = None
@@ -627,10 +649,10 @@ def _open_to_all(facts: os.stat_result, *, sticky: bool = True) -> bool:
 
 
 def _objection(path: Path, trusted: Trust, look: Look, *, modes: bool, sticky: bool = False) -> str:
-    """Return why a path is not trusted; a link is trusted only if it and its target both are.
+    """Return why a path is not trusted, or "" if it is. Both a link and its target must be trusted.
 
-    With `sticky`, a folder is accepted in which every user can add files but replace only their
-    own.
+    With `sticky`, a folder in which every user can add files is accepted if users can only replace
+    their own files.
     """
     itself = look(path, follow=False)
     if itself is None:
@@ -654,7 +676,7 @@ def _user(uid: int) -> str:
 
 
 def ignored_note(folder: Path, reason: str) -> str:
-    """Return the message that a project's settings and profiles are ignored, and why."""
+    """Return a message that says why a project's settings and profiles are ignored."""
     return escaped(
         f"ignored the settings and profiles in {folder}: {reason}. To use them:"
         f" {TRUSTED_VARIABLE}={folder}"

@@ -1,4 +1,7 @@
-"""Pack a folder as a reproducible tar archive: sorted by path, without times and owners."""
+"""Pack a folder as a reproducible tar archive.
+
+The entries are sorted by path and contain neither times nor owners.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from envbuilder.core.settings import LOCKS
 LARGEST = 2 << 30
 """Maximum total size in bytes of the files in a folder."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", ".envbuilder", ".venv", "venv", LOCKS})
-"""Names of folders that are never packed."""
+"""Names of folders that are never included in an archive."""
 
 
 class _Hashed:
-    """Writer that hashes all data and, if it has a stream, also writes the data there."""
+    """Writer that hashes all data and, if it has a stream, also writes the data to the stream."""
 
     def __init__(self, stream: BinaryIO | None) -> None:
         self.sha256 = hashlib.sha256()
@@ -34,7 +37,10 @@ class _Hashed:
 
 
 def within(project: Path, path: str) -> Path:
-    """Return the folder at `path`; raise `InvalidError` if it is missing or outside the project."""
+    """Return the folder at `path`, which is relative to the project.
+
+    Raise `InvalidError` if the folder is missing or is outside the project.
+    """
     try:
         folder = (project / path).resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:
@@ -47,8 +53,8 @@ def within(project: Path, path: str) -> Path:
 def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool) -> str:
     """Pack a folder as a tar archive, write it to `stream` if given, and return its sha256.
 
-    `what` names the folder in messages. `local` means that the folder belongs to the user's own
-    project and is not a fresh clone.
+    `what` is the name of the folder in messages. `local` means that the folder belongs to the
+    user's own project and is not a fresh clone.
     """
     hashed = _Hashed(stream)
     left = LARGEST
@@ -79,10 +85,10 @@ def pack(folder: Path, what: str, stream: BinaryIO | None = None, *, local: bool
 def _files(folder: Path, what: str, *, local: bool) -> Iterator[str]:
     """Yield the relative paths of the files and links to pack.
 
-    In a `local` folder, only files that git tracks are packed, so that a clone gives the same
-    files. If git tracks none, all files are. Files that no image may contain, such as logins, keys
-    and caches, are skipped. Raise `InvalidError` if there are more than `archives.MOST_FILES`
-    files.
+    In a `local` folder, only files that git tracks are packed, so that a clone yields the same
+    files. If git tracks no files, all files are packed. Files that no image may contain, such as
+    credentials, keys and caches, are skipped. Raise `InvalidError` if there are more than
+    `archives.MOST_FILES` files.
     """
     tracked = publishable.tracked(folder) if local else frozenset[str]()
     count = 0

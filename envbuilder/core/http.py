@@ -1,8 +1,8 @@
 """HTTP requests and downloads with the user's proxies and certificates, retries and limits.
 
 All requests for packages, base images and checks of sources pass through this module, so a single
-place decides what a server may do and who receives a login. `http_transport` limits the time of
-each connection. No downloaded file is trusted before its hash is checked.
+place decides what a server may do and who receives credentials. `http_transport` limits the time of
+each connection. No downloaded file is trusted before its hash has been checked.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ FILE_BYTES = 16 << 30
 """Maximum number of bytes that a server may send for a file whose size is unknown."""
 ATTEMPTS = 4
 PATIENCE_SECONDS = 30.0
-"""Longest wait that a busy server may ask for. Asking for a longer one counts as a refusal."""
+"""The longest wait, in seconds, that a busy server may ask for.
+
+If a server asks for a longer wait, this counts as a refusal.
+"""
 BUSY = frozenset({408, 425, 429})
 """HTTP statuses below 500 that ask the client to try again later."""
 _LEAST_RATE = 16 << 10
-"""Slowest acceptable download rate in bytes per second.
+"""Slowest acceptable download rate, in bytes per second.
 
-A download may take as long as it takes at this rate, plus a grace period.
+The time allowed for a download is the time that it takes at this rate, plus a grace period.
 """
 _GRACE_SECONDS = 60.0
 _PIECE = 1 << 16
@@ -58,9 +61,9 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/(?:[0-9]{1,15}|\*)
 def open_session(*, direct: bool = False) -> Session:
     """Return a session that uses the user's proxy and certificates.
 
-    They are taken from the environment or from pip's configuration. The environment takes
+    These settings come from the environment or from pip's configuration. The environment takes
     precedence. With `direct`, no proxy is used. This is for servers on this machine, because a
-    proxy would look for them on the machine that it runs on.
+    proxy would look for them on the proxy's own machine.
     """
     from envbuilder.core.http_transport import Session
 
@@ -90,7 +93,7 @@ def _detail(response: requests.Response, **_: object) -> None:
 
 
 def origin(url: str) -> tuple[str, str, int | None] | None:
-    """Return the scheme, host and port of a URL; None if the URL cannot be parsed."""
+    """Return the scheme, host and port of a URL, or None if the URL cannot be parsed."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
@@ -99,7 +102,10 @@ def origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL, without user name and token, for use in messages."""
+    """Return the host of a URL, without user name and token, for use in messages.
+
+    If the URL cannot be parsed, return "an invalid URL".
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -108,10 +114,11 @@ def host_of(url: str) -> str:
 
 
 def redirected(url: str, location: str) -> str:
-    """Return the target of a redirect from `url`, with the same login if the server is the same.
+    """Return the target of a redirect from `url`.
 
-    Raise `requests.exceptions.InvalidURL` if the target is not http or https, or if the redirect
-    leads from https to http.
+    If the target is on the same server, it keeps the credentials in `url`. Raise
+    `requests.exceptions.InvalidURL` if the target is not http or https, or if the redirect leads
+    from https to http.
     """
     from requests.exceptions import InvalidURL
 
@@ -143,14 +150,14 @@ def request(
     auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
     redirect: Callable[[str, str], str] | None = redirected,
 ) -> requests.Response:
-    """Send a request and return the response; follow redirects of GET and HEAD requests.
+    """Send a request and return the response. Follow redirects of GET and HEAD requests.
 
-    The caller must close the response, whose body has not been read. The request asks the server
-    not to compress the body. `auth` adds a login to each request, including those that follow a
-    redirect. Without `auth`, only the server of `url` receives the login in `url`. `redirect` takes
-    the current URL and a `Location` header and returns the next URL; if it is None, redirects are
-    not followed. Raise an exception of requests if there is no response, or if a redirect is
-    invalid.
+    The body of the response has not been read, and the caller must close the response. The request
+    asks the server not to compress the body. `auth` adds credentials to each request, including
+    those that follow a redirect. Without `auth`, only the server of `url` receives the credentials
+    in `url`. `redirect` takes the current URL and a `Location` header and returns the next URL. If
+    `redirect` is None, redirects are not followed. Raise an exception of requests if there is no
+    response, or if a redirect is invalid.
     """
     import requests
 
@@ -176,15 +183,18 @@ def request(
 
 
 def without_netrc(prepared: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Return the request unchanged; passed as `auth`, this keeps requests from using ~/.netrc."""
+    """Return the request unchanged.
+
+    If this function is passed as `auth`, the requests library does not use ~/.netrc.
+    """
     return prepared
 
 
 class Attempts:
-    """The attempts at a request that may fail temporarily.
+    """The attempts to make a request that may fail temporarily.
 
-    Iterating yields the number of each attempt and pauses before each one except the first. The
-    pauses take 1, 2, then 4 seconds, or as long as the server asked for if that is longer.
+    Iterating yields the number of each attempt. Before each attempt except the first, there is a
+    pause of 1, 2, then 4 seconds, or longer if the server asked for a longer one.
     """
 
     def __init__(self, pause: Callable[[float], None], count: int | None = None) -> None:
@@ -200,7 +210,7 @@ class Attempts:
             yield number
 
     def may_repeat(self, response: requests.Response | None) -> bool:
-        """Return whether a further request may succeed; `response` is None if none arrived."""
+        """Return whether another attempt may succeed. `response` is None if none arrived."""
         if response is None:
             return True
         text = response.headers.get("Retry-After", "")
@@ -210,16 +220,16 @@ class Attempts:
 
 
 def read(response: requests.Response, limit: int = PAGE_BYTES) -> bytes:
-    """Read the whole body and close the response; raise the errors of `pieces`."""
+    """Read the whole body and close the response. Raise the same errors as `pieces`."""
     with response:
         return b"".join(pieces(response, limit, PAGE_SECONDS))
 
 
 def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[bytes]:
-    """Yield the response's body in pieces, decompressed, at most `limit` bytes within `seconds`.
+    """Yield the response's body in pieces, decompressed.
 
-    Raise `TooLongError` if the body is longer, and `requests.ConnectionError` if it is incomplete
-    or takes too long.
+    Raise `TooLongError` if the body is longer than `limit` bytes, and `requests.ConnectionError` if
+    it is incomplete or takes longer than `seconds`.
     """
     import requests
     from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -253,7 +263,7 @@ def pieces(response: requests.Response, limit: int, seconds: float) -> Iterator[
 
 
 def length(response: requests.Response) -> int | None:
-    """Return the body's length in bytes as stated in the headers; None if it is not clear."""
+    """Return the body's length in bytes as stated in the headers, or None if it is not clear."""
     text = response.headers.get("Content-Length", "").strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 15
     if plain and "Transfer-Encoding" not in response.headers:
@@ -269,10 +279,10 @@ def _broken_off(received: int, announced: int | None) -> str:
 
 
 def _unpacker(encoding: str) -> zlib._Decompress | None:
-    """Return a decompressor for a body with this encoding; None if the body is not compressed.
+    """Return a decompressor for a body with this encoding, or None if it is not compressed.
 
-    Some servers compress bodies although the request asked them not to. Raise
-    `requests.ConnectionError` for an encoding other than gzip and deflate.
+    Some servers compress bodies even though the request asked them not to. Raise
+    `requests.ConnectionError` for any encoding other than gzip and deflate.
     """
     import requests
 
@@ -296,8 +306,8 @@ def _unpacked(unpacker: zlib._Decompress | None, data: bytes) -> Iterator[bytes]
 def reason(error: Exception) -> str:
     """Return why a request failed, in a few words.
 
-    Examples: name not found, connection refused, timed out after 10 s, HTTP 404 Not Found. The URL
-    is omitted, since it may contain a token.
+    Examples are "name not found", "connection refused", "timed out after 10 s" and "HTTP 404 Not
+    Found". The URL is omitted, since it may contain a token.
     """
     import requests
 
@@ -323,7 +333,7 @@ def reason(error: Exception) -> str:
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and the errors that caused it, outermost first.
 
-    urllib3 stores causes in `reason` or among the arguments of an error.
+    urllib3 stores the cause of an error in the attribute `reason` or among the error's arguments.
     """
     inner: BaseException | None = error
     for _ in range(8):
@@ -337,9 +347,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _why(causes: Sequence[BaseException]) -> str:
-    """Return why a connection could not be made, or why it was lost.
+    """Return why a connection failed or was lost.
 
-    `causes` are an error and the errors that caused it.
+    `causes` contains an error and the errors that caused it, outermost first.
     """
     from http.client import HTTPException
 
@@ -361,7 +371,7 @@ def _why(causes: Sequence[BaseException]) -> str:
 
 
 def _of_system(cause: BaseException) -> str:
-    """Return in words why the operating system failed; empty if the error is of another kind."""
+    """Describe an error of the operating system in words. Return "" for any other error."""
     import socket
 
     if isinstance(cause, socket.gaierror):
@@ -384,7 +394,10 @@ class UnavailableError(Exception):
 
 
 class OtherSizeError(UnavailableError):
-    """A source has a longer file than expected under this name; `str` says how long."""
+    """A source has a longer file than expected under this name.
+
+    `str` returns a message with its size.
+    """
 
 
 def download(
@@ -399,16 +412,16 @@ def download(
     attempts: int | None = None,
     ask: Callable[[dict[str, str]], requests.Response] | None = None,
 ) -> int:
-    """Download `url` to `part`, resuming a partial file; return the number of bytes transferred.
+    """Download `url` to `part`, resuming a partial file. Return the number of bytes transferred.
 
-    `size` is the exact size of the file. If it is unknown, at most `limit` bytes are read.
-    `on_bytes` is called with the number of bytes added since its last call; the first number
-    includes an earlier partial file. `ask` replaces the plain request: it takes request headers and
-    returns the response.
+    `size` is the exact size of the file. If it is None, at most `limit` bytes are read. `on_bytes`
+    is called with the number of bytes added since the last call. The first number includes an
+    earlier partial file. `ask` replaces the plain request: it takes request headers and returns the
+    response.
 
-    If the server cannot resume, the download starts again. Raise `UnavailableError` if the source
-    refuses or remains unreachable, `OtherSizeError` if its file is longer, and `BuildError` if
-    `part` cannot be written, for example because the disk is full.
+    If the server cannot resume the download, it starts again from the beginning. Raise
+    `UnavailableError` if the source refuses or remains unreachable, `OtherSizeError` if its file is
+    longer, and `BuildError` if `part` cannot be written, for example because the disk is full.
     """
     import requests
 

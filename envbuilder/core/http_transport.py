@@ -1,8 +1,8 @@
-"""The transport of HTTP sessions: every wait is limited, and another thread can end all waits.
+"""The transport of HTTP sessions, which limits every wait and lets another thread end all waits.
 
-requests only limits the time between two reads. Here, the head of a response (status, headers, any
-number of `100 Continue`) has a deadline as a whole, and `http` sets a deadline for each body.
-Sessions do not follow redirects on their own.
+requests only limits the time between two reads. Here, the head of a response (the status, the
+headers and any number of `100 Continue`) has one deadline as a whole, and `http` sets a deadline
+for each body. Sessions do not follow redirects on their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WRITE = 1 << 16
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Shut down a socket, which wakes up the threads that are waiting for it."""
+    """Shut down a socket. This wakes up the threads that are waiting for the socket."""
     with suppress(OSError):
         # An SSLSocket's own method would drop its state under the reading thread.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
@@ -34,9 +34,9 @@ def _shut_down(sock: socket.socket) -> None:
 
 @contextmanager
 def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[None]:
-    """Shut down a socket if the caller takes longer than `seconds`, and raise `LimitError` then.
+    """Shut down a socket and raise `LimitError` if the caller takes longer than `seconds`.
 
-    `what` names the awaited data in the error message.
+    `what` is the name of the awaited data in the error message.
     """
     late = threading.Event()
 
@@ -60,7 +60,10 @@ def deadline(sock: socket.socket | None, seconds: float, what: str) -> Iterator[
 
 
 def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
-    """Return pool classes for urllib3 by scheme, whose connections belong to the session."""
+    """Return urllib3 pool classes by scheme.
+
+    Their connections are limited and ended by the session.
+    """
 
     class Response(HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
@@ -110,7 +113,7 @@ def _pool_classes(session: Session) -> dict[str, type[HTTPConnectionPool]]:
 
 
 class _Adapter(HTTPAdapter):
-    """requests' adapter, with deadlines for its connections and time-outs for every request."""
+    """An HTTP adapter with deadlines for its connections and time-outs for every request."""
 
     def __init__(self, session: Session) -> None:
         self._timeout = session.timeout
@@ -137,7 +140,7 @@ class Session(requests.Session):
     """A requests session that limits the time of responses and follows no redirects on its own."""
 
     timeout = (10.0, 30.0)
-    """Time-outs in seconds for connecting and between two reads."""
+    """Time-outs in seconds, first for connecting, then for the time between two reads."""
     head_seconds = 60.0
 
     def __init__(self) -> None:
@@ -150,7 +153,10 @@ class Session(requests.Session):
             self.mount(prefix, adapter)
 
     def watch(self, sock: socket.socket) -> None:
-        """Register an open socket to be closed by `stop`; raise `LimitError` if already stopped."""
+        """Register an open socket, so that `stop` shuts it down.
+
+        Raise `LimitError` if the session has already been stopped.
+        """
         with self._lock:
             self._sockets.add(sock)
         if self._stopped.is_set():
@@ -160,13 +166,13 @@ class Session(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return None, so that requests does not follow redirects.
 
-        requests would read the whole body of a redirect, and might send the login to another
+        requests would read the whole body of a redirect, and might send credentials to another
         server.
         """
         del resp
 
     def stop(self) -> None:
-        """End the requests of all other threads; later requests fail."""
+        """End the requests of all other threads. Later requests fail."""
         self._stopped.set()
         with self._lock:
             sockets = list(self._sockets)
@@ -174,6 +180,6 @@ class Session(requests.Session):
             _shut_down(sock)
 
     def pause(self, seconds: float) -> None:
-        """Wait for `seconds`; raise `LimitError` as soon as the session is stopped."""
+        """Wait for `seconds`. Raise `LimitError` as soon as the session is stopped."""
         if self._stopped.wait(seconds):
             raise LimitError("stopped")

@@ -16,16 +16,16 @@ from urllib.parse import unquote, urlsplit
 from envbuilder.core.errors import InvalidError
 
 SECTIONS = ("global", "install")
-"""The sections that apply to `pip install`.
+"""The sections of a configuration file that apply to `pip install`.
 
-The later section takes precedence, whichever file it is in.
+Options in the second section take precedence, whichever file they are in.
 """
 
 
 def files(
     environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None
 ) -> tuple[Path, ...]:
-    """Return the configuration files that pip in `prefix` reads; later files take precedence."""
+    """Return the configuration files that pip in `prefix` reads. Later files take precedence."""
     setting = environ.get("PIP_CONFIG_FILE", "")
     if setting == os.devnull:
         return ()
@@ -46,9 +46,10 @@ def files(
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """Parse a configuration file and return its options by section; empty if it cannot be parsed.
+    """Parse a configuration file, and return its options by section.
 
-    Such a file can be ignored: pip itself refuses to work with it, so the user already knows.
+    Return an empty dictionary if the file cannot be parsed. Such a file can be ignored, because pip
+    itself refuses to work with it, so the user already knows.
     """
     import configparser
 
@@ -66,9 +67,9 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
-    """Return the effective options by long name; later texts override earlier ones.
+    """Return the effective value of each option by the option's long name.
 
-    Environment variables override all texts.
+    Later `texts` override earlier ones, and environment variables override all `texts`.
     """
     parsed = list(map(parse, texts))
     options: dict[str, str] = {}
@@ -83,9 +84,9 @@ def merged(environ: Mapping[str, str], texts: Iterable[str]) -> dict[str, str]:
 
 
 def texts(environ: Mapping[str, str], *, prefix: Path | None = None) -> tuple[str, ...]:
-    """Return the contents of pip's configuration files on this machine; skip unreadable files.
+    """Return the contents of pip's configuration files on this machine. Skip unreadable files.
 
-    `prefix` is the environment in which pip is installed, by default the current one.
+    `prefix` is the environment in which pip is installed. The default is the current environment.
     """
     contents = []
     for path in files(environ, prefix=prefix):
@@ -100,7 +101,7 @@ _YES = {"1", "y", "yes", "t", "true", "on"}
 
 
 class Sources(NamedTuple):
-    """Package sources and connection options in pip's configuration, under pip's own names."""
+    """Package sources and connection options from pip's configuration, named as in pip."""
 
     index_url: str = ""
     extra_index_urls: tuple[str, ...] = ()
@@ -113,7 +114,7 @@ class Sources(NamedTuple):
 
 
 def parsed_url(location: str) -> str:
-    """Return a URL unchanged; raise `ValueError` if its host or port cannot be parsed."""
+    """Return a URL unchanged. Raise `ValueError` if its host or port cannot be parsed."""
     parts = urlsplit(location)
     _ = parts.port
     if parts.scheme in {"http", "https"} and not parts.hostname:
@@ -122,9 +123,10 @@ def parsed_url(location: str) -> str:
 
 
 def require_parsed(locations: Mapping[str, str]) -> None:
-    """Raise `InvalidError` if one of the URLs cannot be parsed; the keys name their settings.
+    """Raise `InvalidError` if one of the URLs cannot be parsed.
 
-    The message does not show the URL, which may contain a token.
+    The keys of `locations` are the names of the settings that contain the URLs. The message does
+    not show the URL, which may contain a token.
     """
     for setting, location in locations.items():
         try:
@@ -137,9 +139,10 @@ def require_parsed(locations: Mapping[str, str]) -> None:
 
 
 def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
-    """Return pip's package sources from its environment variables and the contents of its files.
+    """Return pip's package sources from its environment variables and configuration files.
 
-    Later files override earlier ones, and variables override all files.
+    `texts` are the contents of the files. Later files override earlier ones, and variables override
+    all files.
     """
     options = merged(environ, texts)
     return Sources(
@@ -155,7 +158,7 @@ def pip_sources(environ: Mapping[str, str], texts: Iterable[str]) -> Sources:
 
 
 def sources(environ: Mapping[str, str] = os.environ) -> Sources:
-    """Return pip's package sources on this machine; skip unreadable files.
+    """Return pip's package sources on this machine. Skip unreadable files.
 
     Raise `InvalidError` if one of the URLs cannot be parsed.
     """
@@ -170,7 +173,7 @@ def sources(environ: Mapping[str, str] = os.environ) -> Sources:
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the local folder that a `file:` URL or a path names; None for a remote location."""
+    """Return the folder for a path or a `file:` URL, or None if the location is remote."""
     parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

@@ -1,20 +1,22 @@
-"""Run other programs and threads; no other module starts processes.
+"""Run other programs and threads. No other module starts processes.
 
-Programs are located first, so that a missing program is a clear error before anything starts.
+Programs are located first, so that a missing program leads to a clear error before anything starts.
 Output is streamed line by line. On Ctrl-C, a timeout or any other error, the child and its process
 group are interrupted, then killed. On Ctrl-C and other signals, this takes less than a second.
 
 This process itself ends within two seconds of SIGINT, SIGTERM or SIGHUP. The first signal raises an
-exception in the main thread, so that everything is cleaned up as after an error; later signals have
+exception in the main thread, so that everything is cleaned up as after an error. Later signals have
 no effect. If the clean-up takes too long, or if the main thread is in a call that cannot be
-interrupted (a name server that does not answer), a second thread ends the process.
+interrupted (such as waiting for a name server that does not answer), a second thread ends the
+process.
 
 uv is started in a private folder, and receives only the documented settings of its caller.
-Otherwise, uv would read settings from its working folder and the folders above it, such as a
-project that somebody cloned, or files that another user put into /tmp. Such settings name the
-interpreter that uv runs, files that it overwrites and servers that receive the caller's logins.
+Otherwise, uv would read settings from its working folder and the folders above it, for example from
+a project that somebody cloned, or from files that another user put into /tmp. Such settings
+determine which interpreter uv runs, which files it overwrites and which servers receive the
+caller's credentials.
 
-This module is long because everything that starts and ends programs and threads is here.
+This module is long because it contains all code that starts and ends programs and threads.
 """
 
 from __future__ import annotations
@@ -41,24 +43,25 @@ if TYPE_CHECKING:
     from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end this program after it has stopped its children."""
+"""Signals that end this program. The program stops its children first."""
 _PATIENCE = (2.0, 10.0)
-"""Seconds that a child may take to end after SIGINT, then after SIGTERM, before it is killed."""
+"""Seconds that a child may take to end after SIGINT, and then after SIGTERM, before it is
+killed."""
 _HASTE = (0.5, 0.3)
-"""The same limits, in seconds, if this process is itself ending."""
+"""The limits that replace `_PATIENCE`, in seconds, when this process is itself ending."""
 _HELD_SECONDS = 0.5
 """Interval in seconds at which `run_while_needed` checks that its program is still needed."""
 _UNHELD_SECONDS = 1.0
 """Seconds that the program of `run_while_needed` may take to end once its stdin is closed."""
 _READ_SECONDS = 10.0
-"""Seconds that reading may take for output that a child left in its pipes when it ended."""
+"""Seconds allowed for reading the output that a child left in its pipes when it ended."""
 
 KEPT_BYTES = 16 << 20
 LONGEST_LINE = 4 << 20
 """Limits on a program's output in bytes, since a program may write without end.
 
-Between `KEPT_BYTES` and twice as many bytes are kept, from the end of the output. A line longer
-than `LONGEST_LINE` reaches a callback in pieces; the lines of a payload have at most 0.3 MB.
+At least the last `KEPT_BYTES` of the output are kept, and at most twice as many. A callback
+receives a line longer than `LONGEST_LINE` in pieces. The lines of a payload have at most 0.3 MB.
 """
 _running: dict[subprocess.Popen[str], int] = {}
 """Running child → ident of the thread that started it."""
@@ -89,7 +92,10 @@ UV_SETTINGS = frozenset(
         "UV_PYTHON_INSTALL_DIR",
     }
 )
-"""Variables that are passed on to uv: its indexes, network settings, logins and own Pythons."""
+"""Environment variables that are passed on to uv.
+
+They concern its indexes, its network settings, its credentials and the Pythons that it installs.
+"""
 _LOGIN = re.compile(r"UV_INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)")
 _NAMED = re.compile(r"[A-Za-z0-9_.-]+=")
 _SEPARATORS = {
@@ -121,7 +127,7 @@ class Completed(NamedTuple):
 
     @property
     def status(self) -> str:
-        """How the program ended, for messages about a failure."""
+        """The way the program ended, for messages about a failure."""
         return f"exit {self.returncode}" if self.returncode > 0 else f"signal {-self.returncode}"
 
     @property
@@ -132,25 +138,25 @@ class Completed(NamedTuple):
 
 
 class Tail:
-    """The end of a text that may be too long to keep."""
+    """The end of a program's output, which may be too long to keep as a whole."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Append to the text; drop its beginning if it becomes too long."""
+        """Append data. If the output becomes too long, drop its beginning."""
         self._bytes += data
         if len(self._bytes) > 2 * KEPT_BYTES:
             del self._bytes[:-KEPT_BYTES]
 
     @property
     def text(self) -> str:
-        """The text, or only its end if it was too long."""
+        """The whole output or, if it was too long, its end."""
         return self._bytes.decode(errors="replace")
 
 
 def which(program: str) -> str | None:
-    """Return the full path of an executable; None if it is not found."""
+    """Return the full path of an executable, or None if it is not found."""
     import shutil
 
     return shutil.which(program)
@@ -171,7 +177,10 @@ def quoted(argv: Iterable[str]) -> str:
 
 
 def _shown(argument: str) -> str:
-    """Return an argument for messages, with "…" for a script or JSON, which may hold variables."""
+    """Return an argument for messages, or "…" if it is a script or JSON.
+
+    Scripts and JSON may contain the values of variables.
+    """
     if "\n" in argument or argument.startswith("{"):
         return "…"
     return argument
@@ -191,14 +200,14 @@ def run(
 ) -> Completed:
     """Run a program to completion and return its output.
 
-    `env` is added to `base`, by default this process's environment. `timeout` is in seconds.
-    `stdin` is the program's input, at most a line or two. With `holds_stdin`, the program receives
-    no input, but its stdin stays open until the program or this process ends. The callbacks receive
-    each line of output as it arrives.
+    `env` is added to `base`, which by default is this process's environment. `timeout` is in
+    seconds. `stdin` is the program's input, at most a line or two. With `holds_stdin`, the program
+    receives no input, but its stdin stays open until the program or this process ends. The
+    callbacks receive each line of output as it arrives.
 
-    A failing exit status is returned and does not raise. Raise `ToolError` if the program is
-    missing. If the output is very long, only its end is returned. An exception in a callback stops
-    the program and is then raised here.
+    No error is raised for a nonzero exit status, which is returned. Raise `ToolError` if the
+    program is missing. If the output is very long, only its end is returned. An exception in a
+    callback stops the program and is then raised here.
     """
     import subprocess
 
@@ -274,7 +283,7 @@ def run(
 def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
     """Wait for a child as `child.wait` does, but without polling.
 
-    `child.wait` polls every 50 ms if it has a timeout.
+    With a timeout, `child.wait` polls every 50 ms.
     """
     if timeout is not None and sys.platform == "linux":
         import select
@@ -292,11 +301,11 @@ def _wait(child: subprocess.Popen[str], timeout: float | None) -> None:
 
 
 def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], bool]) -> int:
-    """Run a program as long as it is needed, and return its exit status.
+    """Run a program for as long as it is needed, and return its exit status.
 
     The program shares this process's output. Its stdin receives `beginning`, and stays open until
-    `needed` returns False or this process ends in any way. So the program notices the end of this
-    process even if the processes between them are gone.
+    `needed` returns False or this process ends in any way. Therefore, the program notices the end
+    of this process even if the processes between the two are gone.
     """
     import subprocess
 
@@ -328,11 +337,11 @@ def run_while_needed(argv: Sequence[str], beginning: str, needed: Callable[[], b
 
 
 class _HeldSignals:
-    """Hold back stop signals while a child starts, so that every running child is known.
+    """Stop signals held back while a child starts, so that every running child is known.
 
-    The handlers of these signals, and of a timer, may raise at any point. If a handler raised
-    between the start of a child and the assignment of its handle, the child would go on writing
-    into folders that are being removed.
+    The handlers of these signals, and of a timer, may raise an exception at any point. If a handler
+    raised one between the start of a child and the assignment of its handle, the child would go on
+    writing into folders that are being removed.
     """
 
     def __init__(self) -> None:
@@ -379,7 +388,7 @@ def _drain(
 def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
     """Stop the child's process group: interrupt it, then terminate it, then kill it.
 
-    `patience` holds the seconds to wait after SIGINT and after SIGTERM.
+    `patience` contains the numbers of seconds to wait after SIGINT and after SIGTERM.
     """
     import subprocess
 
@@ -395,16 +404,18 @@ def _stop(child: subprocess.Popen[str], patience: tuple[float, float]) -> None:
 
 
 def running(threads: Collection[int] | None = None) -> frozenset[subprocess.Popen[str]]:
-    """Return the running children; if `threads` is given, only those that these threads started.
+    """Return the running children.
 
-    Threads are given by their idents.
+    If `threads` is given, return only those started by these threads.
+
+    `threads` contains the idents of the threads.
     """
     started = _running.copy()
     return frozenset(c for c, thread in started.items() if threads is None or thread in threads)
 
 
 def kill(children: Collection[subprocess.Popen[str]]) -> None:
-    """Kill those of the given children that are still running, without waiting for them to end."""
+    """Kill the given children that are still running. Do not wait for them to end."""
     for child in _running.keys() & children:
         _signal(child, signal.SIGKILL)
 
@@ -417,10 +428,10 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
 
 
 def uv_path() -> str:
-    """Return the path of the uv that is installed with envbuilder, which is used for look-ups.
+    """Return the path of the uv that is installed with envbuilder.
 
-    This uv never installs wheels; the uv named in the lock does. Raise `ToolError` if uv is
-    missing.
+    This uv is only used for look-ups and never installs wheels. The uv specified in the lock does
+    that. Raise `ToolError` if uv is missing.
     """
     try:
         import uv
@@ -434,8 +445,9 @@ def uv_path() -> str:
 def uv_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's environment variables without the settings that uv must not receive.
 
-    Of the variables for uv, pip, Python and conda, only `UV_SETTINGS` and logins are kept. All
-    others are passed on, such as proxy settings or variables that an interpreter needs to start.
+    Of the variables for uv, pip, Python and conda, only `UV_SETTINGS` and credentials are kept. All
+    other variables are passed on, such as proxy settings or variables that an interpreter needs to
+    start.
     """
     return _absolute(
         {
@@ -455,12 +467,12 @@ def run_uv(
     runner: Callable[..., Completed] | None = None,
     **options: Any,
 ) -> Completed:
-    """Run uv to completion as `run` does; `env` is added to the settings that uv may receive.
+    """Run uv to completion as `run` does. `env` is added to the settings that uv may receive.
 
-    uv runs in `folder`, which must be private and by default is temporary. An empty uv.toml is
-    created there if there is none, so that uv does not search the folders above. uv also puts its
-    temporary files there, so they are removed with the folder even if uv is killed. `runner`
-    replaces `run`.
+    uv runs in `folder`, which must be private. The default is a temporary folder. If the folder
+    contains no uv.toml, an empty one is created, so that uv does not search the folders above. uv
+    also puts its temporary files there, so they are removed with the folder even if uv is killed.
+    `runner` is called instead of `run` if given.
     """
     with ExitStack() as stack:
         if folder is None:
@@ -476,7 +488,10 @@ def run_uv(
 
 
 def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
-    """Make relative paths in these variables absolute, since uv runs in another working folder."""
+    """Return the variables with relative paths made absolute.
+
+    This is necessary because uv runs in another working folder.
+    """
     return {
         name: separator.join(map(_located, value.split(separator)))
         if (separator := _SEPARATORS.get(name))
@@ -486,7 +501,7 @@ def _absolute(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _located(location: str) -> str:
-    """Make a path absolute, also in the form NAME=PATH; return a URL unchanged."""
+    """Return a path made absolute, also if it has the form NAME=PATH. Return a URL unchanged."""
     if not location or "://" in location:
         return location
     from pathlib import Path
@@ -499,8 +514,8 @@ def _located(location: str) -> str:
 _STARTING = threading.Lock()
 """Lock held while a thread starts other threads.
 
-Until a new thread runs, it has the ident of the thread that starts it. An exception raised in the
-starting thread by its ident could therefore end the new thread instead, and both would wait
+Until a new thread runs, it has the ident of the thread that starts it. An exception that is raised
+in the starting thread by ident could therefore end the new thread instead, and both would wait
 forever.
 """
 
@@ -511,10 +526,10 @@ def pool(
     stop: Callable[[], None] = lambda: None,
     patience: float = POOL_SECONDS,
 ) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread pool; on any error, cancel the jobs that have not started and call `stop`.
+    """Yield a thread pool. On any error, cancel the jobs that have not started and call `stop`.
 
-    Running jobs then have `patience` seconds to clean up. A job that does not stop, such as one
-    that is resolving a host name, is left running.
+    Running jobs then have `patience` seconds to clean up. A job that does not stop, for example
+    because it is resolving a host name, is left running.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -538,8 +553,9 @@ def in_batches(
 ) -> list[_U]:
     """Apply a function to batches of items, in one thread per CPU, and return the results in order.
 
-    This is for functions that release the GIL, since the threads of others would wait for each
-    other. The items are batched because a job for each file would cost as much as hashing the file.
+    This is for functions that release the GIL. With other functions, the threads would wait for
+    each other. The items are processed in batches because a job for each file would cost as much as
+    hashing the file.
     """
     batches = [items[start : start + size] for start in range(0, len(items), size)]
     with pool(os.cpu_count()) as executor:
@@ -570,7 +586,7 @@ def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
 
 @contextmanager
 def working(threads: set[int]) -> Iterator[None]:
-    """Keep this thread's ident in `threads` while it works, so that `interrupt` can find it.
+    """Add this thread's ident to `threads` while it works, so that `interrupt` can find it.
 
     An idle thread in a pool must not be interrupted, because it would print a traceback.
     """
@@ -584,8 +600,8 @@ def working(threads: set[int]) -> Iterator[None]:
 def interrupt(threads: Iterable[int]) -> None:
     """Raise `KeyboardInterrupt` in threads, as Ctrl-C does in the main thread.
 
-    The threads are given by their idents. A thread that is waiting for something outside Python
-    gets the exception when its wait ends.
+    `threads` contains the idents of the threads. A thread that is waiting for something outside
+    Python receives the exception when its wait ends.
     """
     import ctypes
 
@@ -621,11 +637,12 @@ def _not_executed(program: str, reason: str) -> CommandError:
 
 @contextmanager
 def lock(path: Path, waiting: str) -> Iterator[None]:
-    """Hold an exclusive lock on a file; print `waiting` if another process holds it.
+    """Hold an exclusive lock on a file. If another process holds the lock, print `waiting`.
 
-    Programs that `run` starts hold the lock as well: if this process is killed, the next one waits
-    until they no longer write. This does not apply on NFS, or on file systems without such locks,
-    where a lock file is used instead. Raise `OSError` if the file cannot be written.
+    Programs that `run` starts hold the lock as well. If this process is killed, the next process
+    waits until those programs have stopped writing. This does not apply on NFS, or on file systems
+    without such locks, where a lock file is used instead. Raise `OSError` if the file cannot be
+    written.
     """
     import fcntl
 
@@ -659,10 +676,10 @@ def lock(path: Path, waiting: str) -> Iterator[None]:
 
 
 def when_ended(argv: Sequence[str]) -> int:
-    """Run a program when this process ends in any way, unless cancelled before.
+    """Run a program when this process ends in any way, unless that is canceled first.
 
-    Return a file descriptor; writing a line to it cancels the program. If another program replaces
-    this one, that still counts as the same process.
+    Return a file descriptor. Writing a line to it cancels the program. If this process replaces
+    itself with another program, it is still the same process.
     """
     reading, writing = os.pipe()
     os.posix_spawn(
@@ -682,7 +699,7 @@ def when_ended(argv: Sequence[str]) -> int:
 
 
 def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Replace this process with another program, which then receives its signals.
+    """Replace this process with another program, which then receives the signals to this process.
 
     The program's exit code becomes that of this process. Raise `ToolError` if the program is
     missing, and `CommandError` if it cannot be executed.
@@ -710,7 +727,7 @@ _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
 
 def _has_terminal() -> bool:
-    """Return whether this process has a controlling terminal, whatever its stdin is."""
+    """Return whether this process has a controlling terminal, whether or not stdin is one."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -719,9 +736,9 @@ def _has_terminal() -> bool:
 
 
 def accompany(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a program in the foreground and return its exit code as a shell would.
+    """Run a program in the foreground, and return its exit code as a shell would.
 
-    The program has this process's input, output and terminal, and receives each signal once:
+    The program shares this process's input, output and terminal. It receives each signal once:
     signals from the terminal directly, and other signals through this process. Without a terminal,
     the program gets a process group of its own, which is killed if this process is killed. Signals
     that the caller ignores stay ignored, as with nohup.
@@ -785,15 +802,15 @@ def start_again(*options: str) -> NoReturn:
 CLEANUP_SECONDS = 1.4
 """Seconds that the main thread may take to clean up."""
 EXIT_SECONDS = 0.3
-"""Seconds that removing temporary folders and closing connections may take after the clean-up."""
+"""Seconds allowed after the clean-up for removing temporary folders and closing connections."""
 
 
 class TerminatedError(BaseException):
-    """The process received SIGTERM or SIGHUP; `args` holds the signal number."""
+    """The process received SIGTERM or SIGHUP. `args` contains the signal number."""
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code that shells report for a process that was ended by this signal."""
+    """Return the exit code that shells report for a process that this signal ended."""
     return 128 + number
 
 
@@ -834,7 +851,7 @@ def _raise(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _guard(reading: int, handled: frozenset[int]) -> NoReturn:
-    """Wait for a signal, then end the process if it does not end by itself in time."""
+    """Wait for a signal. Then end the process if it does not end by itself in time."""
     numbers: list[int] = []
     while not numbers:
         numbers = [number for number in os.read(reading, 64) if number in handled]

@@ -1,4 +1,4 @@
-"""Decide which files may be shared: those that git tracks, without caches and credentials."""
+"""Decide which files may be shared: files that git tracks, except for caches and credentials."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ LITTER = frozenset(
     | {".pgpass", ".my.cnf", ".htpasswd", ".vault-token", ".terraformrc", ".kaggle", "kaggle.json"}
     | {"application_default_credentials.json"}
 )
-"""Names of files and folders that each machine creates for itself, or that hold logins and keys."""
+"""Names of files and folders that each machine creates for itself, or that contain credentials."""
 _KEY_NAME = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(key|p12|pfx|jks|keystore|ppk|kdbx)", re.IGNORECASE
 )
 _TEMPLATES = frozenset({".env.example", ".env.sample", ".env.template"})
 _MARKS = ("pyvenv.cfg", "conda-meta", "CACHEDIR.TAG", MARKER)
-"""Names of entries that mark a folder as an environment, a cache, or made by envbuilder."""
+"""Names of entries that identify a folder as an environment, a cache, or a folder of
+envbuilder's."""
 
 
 def is_litter(path: Path) -> bool:
@@ -41,7 +42,7 @@ def is_litter(path: Path) -> bool:
 def require_public(name: str, content: bytes) -> None:
     """Raise `InvalidError` if a text that will be shared contains a credential.
 
-    `name` is the file's name for the message, which never shows the credential itself.
+    `name` is the name of the file in the message, which never shows the credential itself.
     """
     text = content.replace(b"\0", b"").decode("utf-8", "replace")  # also what was UTF-16
     for line, kind in secrets_in(text)[:1]:
@@ -52,9 +53,9 @@ def require_public(name: str, content: bytes) -> None:
 
 
 def git(folder: Path, *arguments: str, timeout: float = 10) -> str | None:
-    """Run git on a clone and return its output; None if there is no clone or git fails.
+    """Run git on a clone and return its output, or None if there is no clone or git fails.
 
-    git ignores the user's and the machine's configuration, downloads nothing and prompts for
+    git ignores the configuration of the user and the machine, downloads nothing and prompts for
     nothing. `timeout` is in seconds.
     """
     if not (folder / ".git").exists():

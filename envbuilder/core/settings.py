@@ -1,10 +1,10 @@
-"""Envbuilder's folders, the user's configuration, and a project's definition in `envbuilder.yaml`.
+"""envbuilder's folders, the user's configuration, and a project's definition in `envbuilder.yaml`.
 
 Configuration is read from `envbuilder.yaml` and from `config.yaml` in the user's configuration
 folder. `envbuilder.yaml` is in the working folder or in a folder above it, up to the home folder or
-the file system's root. The project's file takes precedence over the user's file, and environment
-variables take precedence over both. An `envbuilder.yaml` of another user is ignored; any other file
-of another user is refused.
+the root of the file system. The project's file takes precedence over the user's file, and
+environment variables take precedence over both. An `envbuilder.yaml` of another user is ignored. If
+any other file belongs to another user, that is an error.
 
 This module is long because it describes all keys of both files, and common mistakes in them.
 """
@@ -27,9 +27,10 @@ from envbuilder.core.errors import InvalidError, shown
 
 PROJECT_FILE = "envbuilder.yaml"
 LOCKS = "envbuilder.lock"
-"""Folder of a project's locks, next to `envbuilder.yaml`."""
+"""Name of the folder of a project's locks, next to `envbuilder.yaml`."""
 STORE = "store"
-"""Folder that stores downloads by their sha256, in the user's cache and in a shared one."""
+"""Name of the folder that stores downloads by their sha256, in the user's cache and in a shared
+one."""
 DERIVED = "derived"
 """Subfolder of the store for results that can be computed again."""
 SHARED_STORE = "ENVBUILDER_SHARED_STORE"
@@ -64,7 +65,8 @@ RequirementLine = Annotated[
         },
     ),
 ]
-"""A requirement (PEP 508). The resolver's own parser checks the rest."""
+"""A requirement (PEP 508). Only its characters are checked here. The resolver's parser checks the
+rest."""
 Extra = Annotated[
     str,
     Meta(
@@ -87,7 +89,7 @@ Word = Annotated[
 ]
 """A word of a command.
 
-No shell reads it, but programs that read rendered files may substitute parts of it.
+No shell reads the word, but programs that read rendered files may substitute parts of it.
 """
 VolumeSource = Annotated[
     str,
@@ -114,34 +116,34 @@ VolumeTarget = Annotated[
 
 
 class RequirementFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that lists requirements, and the lists in it to use."""
+    """A file that lists requirements, and which of its lists to use."""
 
     file: ProjectPath
-    """Path of the file: `requirements.txt`, `pyproject.toml`, `setup.py`, `uv.lock`,
-    `environment.yml` …"""
+    """Path of the file, such as `requirements.txt`, `pyproject.toml`, `setup.py`, `uv.lock` or
+    `environment.yml`."""
     extras: tuple[Extra, ...] = ()
-    """Optional dependencies of a `pyproject.toml` or `uv.lock` to include."""
+    """Groups of optional dependencies of a `pyproject.toml` or `uv.lock` to include."""
     groups: tuple[Extra, ...] = ()
     """Dependency groups of a `pyproject.toml` or `uv.lock` to include."""
 
 
 class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of an environment, in addition to the profile of the hardware."""
+    """The contents of an environment, in addition to those of the profile for the hardware."""
 
     requirements: tuple[RequirementLine, ...] = ()
-    """Packages (PEP 508 lines), also `name @ ./FOLDER` or `name @ git+https://…`. The framework
-    comes from the profile and need not be listed."""
+    """Packages as PEP 508 lines, including `name @ ./FOLDER` and `name @ git+https://…`. The
+    framework comes from the profile and need not be listed."""
     requirements_from: tuple[ProjectPath | RequirementFile, ...] = ()
     """Files that list more requirements."""
     python: types.PythonChoice | None = None
-    """The Python version; by default the profile's default that the files allow. `managed`, alone
-    or before a version, selects the interpreter in the lock, by hash, instead of one on the
-    machine."""
+    """The Python version. By default, this is the profile's default among the versions that the
+    files allow. `managed`, alone or before a version, selects the interpreter in the lock, by hash,
+    instead of one on the machine."""
     system_packages: tuple[types.DebianPackage, ...] = ()
     """Debian packages to install in images, in addition to the packages that `lock` adds for
     wheels."""
     environment: dict[types.Variable, types.VariableValue] = {}
-    """Environment variables that are set in the environment."""
+    """Environment variables to set in the environment."""
     files: tuple[ProjectPath, ...] = ()
     """Files and folders of the project that `envbuilder build` puts into its image."""
     python_path: tuple[ProjectPath, ...] = ()
@@ -149,50 +151,51 @@ class Environment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     command: Annotated[
         tuple[Word, ...], Meta(min_length=1, max_length=100, extra={"words": True})
     ] = ()
-    """The command that `envbuilder run` runs if none is given: a program and its arguments."""
+    """The command that `envbuilder run` runs by default: a program and its arguments."""
     ports: Annotated[tuple[Port, ...], Meta(max_length=100)] = ()
-    """Ports of a container that are reachable on this machine, at 127.0.0.1."""
+    """Ports of a container that can be reached from this machine, at 127.0.0.1."""
     volumes: dict[VolumeSource, VolumeTarget] = {}
-    """Volumes that a container has in addition to the project → where they are mounted. A source is
-    the name of an engine's volume, which belongs to the project, or a folder of the project as
-    `./FOLDER`."""
+    """Volumes to mount in a container, in addition to the project → where to mount them. A source
+    is either the name of an engine's volume, which belongs to the project, or a folder of the
+    project as `./FOLDER`."""
 
     @property
     def is_managed(self) -> bool:
-        """Whether the interpreter comes from the lock, whatever the machine has."""
+        """Whether the interpreter comes from the lock, even if the machine has a suitable one."""
         return (self.python or "").startswith("managed")
 
 
 class Definition(Environment, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A project; its top-level keys describe the environment `default`."""
+    """A project. Its top-level keys describe the environment `default`."""
 
     profiles: Annotated[tuple[types.Name, ...], Meta(min_length=1)] | None = None
-    """The profiles to support; by default all profiles of the framework that are not opt-in."""
+    """The profiles to support. By default, these are all profiles of the framework that are not
+    opt-in."""
     framework: types.Framework | None = None
-    """The framework; by default the framework that packages require, otherwise `torch`."""
+    """The framework. By default, this is the framework that packages require, or `torch` if they
+    require none."""
     framework_version: types.FrameworkRelease | None = None
-    """Release of the framework, such as "2.7" or "2.7.1"; by default the release that packages
-    require, otherwise the release that this version of envbuilder verified."""
+    """Release of the framework, such as "2.7" or "2.7.1". By default, this is the release that
+    packages require, or else the release that this version of envbuilder was verified with."""
     as_of: types.Day | None = None
-    """Date limit: releases that the index received after this day are ignored."""
+    """Date limit. Releases uploaded to the index after this day are ignored."""
     build_from_source: bool | tuple[types.Distribution, ...] = False
-    """Packages that may be built from source, or `true` for all packages without a wheel. The build
-    runs the packages' own code, without network and without access to your files."""
+    """Packages that may be built from source, or `true` for all packages that have no wheel. The
+    build runs the packages' own code, without network access and without access to your files."""
     cuda_architectures: tuple[types.CudaArchitecture, ...] = ()
-    """GPUs to compile CUDA code for when building from source; by default the GPUs that PyTorch is
-    compiled for. Fewer GPUs take less time."""
+    """GPUs to compile CUDA code for when building from source. By default, these are the GPUs that
+    PyTorch is compiled for. Listing fewer GPUs shortens the build."""
     overrides: dict[types.Distribution, types.Requirement] = {}
     """Package → the requirement that replaces it everywhere: other versions of the same package, or
-    another package. With a marker, the replacement applies only where the marker holds; another
-    package for one place replaces the lines of your files."""
+    another package. With a marker, the replacement applies only where the marker holds, and another
+    package replaces only the requirements in your own files."""
     exclude: tuple[types.Distribution, ...] = ()
     """Packages to leave out, even if other packages require them."""
     install_project: bool = False
     """Whether to install the project itself, so that it can be imported from any folder and its
     commands are available."""
     environments: dict[types.Name, Environment] = {}
-    """Further environments. Each has the contents of the top-level keys, and its own in
-    addition."""
+    """Further environments. Each has the contents of the top-level keys in addition to its own."""
 
 
 _MEANT = {
@@ -224,9 +227,9 @@ _MEANT = {
     "volumes": ("mount", "binds"),
     "python_path": ("PYTHONPATH", "src", "sources"),
 }
-"""Key → what users write instead of it, where the spelling is too different for a suggestion.
+"""Key → what users write instead of the key, if it is too different from it for a suggestion.
 
-See `decode` for how these are used.
+`decode` describes how these are used.
 """
 _ENVIRONMENT_HINTS = {
     **{wrong: f"Did you mean '{key}'?" for key, others in _MEANT.items() for wrong in others},
@@ -319,30 +322,31 @@ class Signatures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ProjectConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration keys that both `envbuilder.yaml` and `config.yaml` may hold."""
+    """Configuration keys that are allowed in both `envbuilder.yaml` and `config.yaml`."""
 
     base_images: dict[str, types.ImageRef] = {}
-    """Image reference as in a lock (without digest) → the reference to use instead."""
+    """Image reference as in a lock, but without the digest → the reference to use instead."""
     indexes: dict[types.Source, types.Url] = {}
-    """Symbolic source → URL of a mirror."""
+    """Symbolic name of a package source → URL of a mirror."""
     mirrors: dict[types.Registry, str] = {}
-    """Registry → the mirror from which its images are requested first: a host, optionally with a
-    path."""
+    """Registry → the mirror to try first for the registry's images. A mirror is a host, optionally
+    with a path."""
     profile: types.Name | None = None
     """The profile to use if none is requested."""
     signatures: Signatures = Signatures()
     """Required signatures. A project's file adds to the requirements of the user's file and never
-    replaces them: otherwise, a project could lift what the user requires."""
+    replaces them. Otherwise, a project could remove the user's requirements."""
     shared_store: str | None = None
-    """A cache folder filled by somebody else. Files are taken from it, and it is never changed."""
+    """A cache folder that somebody else fills. envbuilder takes files from it and never changes
+    it."""
 
 
 class Configuration(ProjectConfiguration, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration keys that `config.yaml` may hold."""
+    """Configuration keys that are allowed in `config.yaml`."""
 
     plain_http: tuple[types.Registry, ...] = ()
-    """Registries (host, or host:port) to use HTTP with; registries on this machine need no entry.
-    Only the user decides that a login is sent unencrypted."""
+    """Registries to use HTTP with, each as host or host:port. Registries on this machine need no
+    entry. Only the user may decide to send credentials unencrypted."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -355,9 +359,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     shared_store: Path | None = None
     definition: Definition | None = None
-    """The project's definition; None if the project's file only contains configuration."""
+    """The project's definition, or None if the project's file contains only configuration."""
     environment: str = DEFAULT
-    """Name of the project's environment that the command uses."""
+    """Name of the environment in the project that the command uses."""
 
     @property
     def store_dir(self) -> Path:
@@ -366,17 +370,21 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def envs_dir(self) -> Path:
-        """Folder of native environments, with one folder per fingerprint."""
+        """Folder that contains native environments, with one folder per fingerprint."""
         return self.data_dir / "envs"
 
     @property
     def unpacked_dir(self) -> Path:
-        """Folder of unpacked wheels, on the file system of the environments that link to it."""
+        """Folder that contains unpacked wheels.
+
+        It is on the same file system as the environments, whose files are links to the unpacked
+        ones.
+        """
         return self.data_dir / "unpacked"
 
     @property
     def records_dir(self) -> Path:
-        """Folder of records of built images, with one folder per fingerprint."""
+        """Folder that contains the records of built images, with one folder per fingerprint."""
         return self.data_dir / "records"
 
     @property
@@ -386,7 +394,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uploads_dir(self) -> Path:
-        """Folder of records of the blobs in each repository, so that others can mount them."""
+        """Folder that records the blobs in each repository.
+
+        Other repositories can then mount these blobs.
+        """
         return self.cache_dir / "uploads"
 
     @property
@@ -401,7 +412,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def uv_dir(self) -> Path:
-        """Folder of uv's cache for resolutions; nothing in it is put into an environment."""
+        """Folder for uv's cache for resolving. No file in it ends up in an environment."""
         return self.cache_dir / "uv-resolve"
 
 
@@ -421,10 +432,10 @@ def load(
 ) -> Settings:
     """Read the settings from folders, files and variables, by default those of this process.
 
-    `note` receives a line for each project that is ignored because another user owns its file or
-    can write to it; by default, the line goes to stderr. `environment` is the project's environment
-    that the settings are for. Raise `InvalidError` if a file is invalid, or if any other file
-    belongs to another user.
+    If a project is ignored because another user owns its file or can write to it, `note` is called
+    with a line that says so. By default, the line is printed to stderr. `environment` is the
+    project's environment that the settings are for. Raise `InvalidError` if a file is invalid, or
+    if any other file belongs to another user.
     """
     note = note or console.PlainProgress().note
     trusted = files.current_trust(environ)
@@ -467,8 +478,9 @@ def decoded(
 ) -> tuple[Configuration, Definition | None]:
     """Return the configuration in a file and, for a project's file, the project's definition.
 
-    `cache` is a folder for parsed files, since importing PyYAML takes as long as starting Python.
-    Raise `InvalidError`, which states where an error is and what to write instead.
+    `cache` is a folder for parsed files. It saves time, since importing PyYAML takes as long as
+    starting Python. If the file is invalid, raise `InvalidError`, which states where the error is
+    and what to write instead.
     """
     where = str(path)
     if cache:
@@ -498,9 +510,9 @@ def decoded(
 def read_definition(
     data: dict[str, Any], where: str, text: str, others: Iterable[str]
 ) -> Definition:
-    """Convert the data of a project's file to its definition; raise `InvalidError` for mistakes.
+    """Convert the data of a project's file to its definition. Raise `InvalidError` for mistakes.
 
-    `others` are further keys that the same file may contain, for suggestions.
+    `others` are the other keys that the same file may contain. They are used for suggestions.
     """
     if empty := next(_without_value(data), None):
         raise error_at(where, text, empty, "has no value", "Write a value, or remove the key.")
@@ -542,9 +554,9 @@ def _relative_python_path(definition: Definition) -> Iterator[Sequence[str]]:
 
 
 def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield the path of each key that has no value, if the key would then count as missing.
+    """Yield the path of each key that has no value, if it would otherwise count as missing.
 
-    For example, if the list after `profiles:` was forgotten, that must not mean all profiles.
+    For example, `profiles:` without a list is probably a mistake and must not select all profiles.
     """
     for key in ("python", "profiles", "framework", "framework_version"):
         if key in data and data[key] is None:
@@ -556,10 +568,11 @@ def _without_value(data: dict[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
-    """Return the shared store; None if there is none.
+    """Return the folder of the shared store, or None if there is none.
 
-    The variable takes precedence over the files; if it is empty, there is no shared store. Raise
-    `InvalidError` for a relative path, which would name a different folder in each project.
+    `variable` takes precedence over the files. If it is set but empty, there is no shared store.
+    Raise `InvalidError` for a relative path, which would refer to a different folder in each
+    project.
     """
     path = variable
     where = SHARED_STORE
@@ -577,10 +590,10 @@ def _shared_store(variable: str | None, files: Sequence[_File]) -> Path | None:
 
 
 def _project(start: Path, trusted: files.Trust, note: Callable[[str], object]) -> Path | None:
-    """Return the nearest folder that contains a trusted project file; None if there is none.
+    """Return the nearest folder that contains a trusted project file, or None if there is none.
 
     Another user's project file is skipped, because it could be in any folder above. If the project
-    file is trusted, its profiles and locks must be trusted, too; otherwise the project's
+    file is trusted, its profiles and locks must be trusted, too. Otherwise, the project's
     requirements would not be enforced.
     """
     try:

@@ -1,16 +1,17 @@
-"""Sign and verify files with keys: DSSE envelopes over in-toto statements in `FILE.intoto.jsonl`.
+"""Sign and verify files with keys.
 
-Locks and bundles are signed in the same way; this module knows neither format. Keys are P-256
-(ECDSA with SHA-256) or ed25519, in PEM files. Private keys are PKCS#8, with or without a
-passphrase. Public keys are SubjectPublicKeyInfo, as used by cosign, openssl and podman's policy.
-The id of a key is the sha256 of the public key in DER form. cryptography is an optional dependency
-that is only imported when a key is read.
+Signatures are DSSE envelopes over in-toto statements, in `FILE.intoto.jsonl`. Locks and bundles are
+signed in the same way, and this module knows neither format. Keys are P-256 (ECDSA with SHA-256) or
+ed25519 keys in PEM files. Private keys are PKCS#8, with or without a passphrase. Public keys are
+SubjectPublicKeyInfo, as used by cosign, openssl and podman's policy. The id of a key is the sha256
+of the public key in DER form. cryptography is an optional dependency that is only imported when a
+key is read.
 
 The signature of an envelope (https://github.com/secure-systems-lab/dsse) also covers the type of
-the payload, so that no payload can pass for one of another type. Unknown keys in the JSON are
-ignored, as the specification requires. The in-toto project recommends this suffix for files with
-one envelope per line, which cosign, gh and slsa-verifier read. envbuilder writes a single envelope,
-which several keys can sign, because cosign reads only one.
+the payload, so that no payload can be passed off as one of another type. Unknown keys in the JSON
+are ignored, as the specification requires. The in-toto project recommends this suffix for files
+with one envelope per line. cosign, gh and slsa-verifier read such files. envbuilder writes a single
+envelope, which several keys can sign, because cosign reads only one.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from envbuilder.core.errors import (
 from envbuilder.core.settings import is_key_text
 
 _LARGEST_KEY = 1 << 16
-"""Maximum size in bytes of a key file, whose path comes from a project or a user.
+"""Maximum size in bytes of a key file. Its path is set by a project or a user.
 
-Supported keys have less than 500 bytes.
+Supported keys have fewer than 500 bytes.
 """
 _KINDS = "P-256 (ECDSA) and ed25519 are supported"
 _LABEL = re.compile(r"^-----BEGIN ([A-Z0-9 /]{1,64})-----", re.MULTILINE)
@@ -67,7 +68,7 @@ class PublicKey:
         self.id = hashlib.sha256(der).hexdigest()
 
     def verifies(self, signature: bytes, content: bytes) -> bool:
-        """Return whether this key made the signature for the content."""
+        """Return whether `signature` was made by this key for `content`."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -105,10 +106,10 @@ class PrivateKey:
 def read_private_key(
     path: Path, passphrase: Callable[[], bytes], note: Callable[[str], object]
 ) -> PrivateKey:
-    """Read a private key from a file; `passphrase` is only called if the key is encrypted.
+    """Read a private key from a file. `passphrase` is only called if the key is encrypted.
 
-    `note` receives a warning if other users may read an unencrypted key. Raise `InvalidError` if
-    the file is not a usable private key, or if the passphrase is wrong.
+    `note` is called with a warning if other users may read an unencrypted key. Raise `InvalidError`
+    if the file is not a usable private key, or if the passphrase is wrong.
     """
     (serialization,) = _modules("serialization")
     content = files.read_named(path, _LARGEST_KEY)
@@ -141,9 +142,9 @@ def read_private_key(
 
 
 def read_public_key(text: str) -> PublicKey:
-    """Read a public key; `text` is the path of a PEM file, or the PEM text itself.
+    """Read a public key. `text` is either the path of a PEM file or the PEM text itself.
 
-    Raise `InvalidError` if it is not a usable public key.
+    Raise `InvalidError` if the text or file is not a usable public key.
     """
     (serialization,) = _modules("serialization")
     inline = is_key_text(text)
@@ -168,7 +169,7 @@ def read_public_keys(keys: Iterable[str]) -> tuple[PublicKey, ...]:
 
 
 def _label(content: bytes, where: str) -> str:
-    """Return the label of the only PEM block; raise `InvalidError` if there is not exactly one."""
+    """Return the label of the only PEM block. Raise `InvalidError` unless there is exactly one."""
     labels = _LABEL.findall(content.decode("ascii", "replace"))
     if len(labels) != 1:
         problem = "several PEM blocks" if labels else "not a PEM file"
@@ -195,7 +196,7 @@ def _unreadable(where: str, error: Exception) -> InvalidError:
 
 
 def _modules(*names: str) -> tuple[Any, ...]:
-    """Import modules of cryptography by name; raise `ToolError` if it is not installed."""
+    """Import modules of cryptography by name. Raise `ToolError` if it is not installed."""
     from importlib import import_module
 
     primitives = "cryptography.hazmat.primitives"
@@ -216,7 +217,7 @@ def _modules(*names: str) -> tuple[Any, ...]:
 MOST_SIGNATURES = 16
 """Maximum number of signatures in an envelope.
 
-Anybody may write an envelope, and each signature is checked with every trusted key.
+Anybody can write an envelope, and each signature is checked against every trusted key.
 """
 _URL_SAFE = str.maketrans("-_", "+/")
 
@@ -229,7 +230,7 @@ class UnsignedError(SignatureError):
 
 
 class UnknownKeyError(SignatureError):
-    """No trusted key made any of the signatures."""
+    """None of the signatures was made by a trusted key."""
 
 
 class ChangedPayloadError(SignatureError):
@@ -241,11 +242,11 @@ class WrongTypeError(SignatureError):
 
 
 class OtherSubjectError(SignatureError):
-    """A trusted key made the signature, but the statement is about other bytes."""
+    """A trusted key made the signature, but the statement is about different content."""
 
 
 class Signature(Struct, frozen=True, kw_only=True):
-    """A signature in base64 and the id of its key, which some tools leave empty."""
+    """A signature in base64 with the id of its key. Some tools leave the id empty."""
 
     keyid: _KeyId | None = ""
     sig: Annotated[str, Meta(max_length=4096)]
@@ -260,12 +261,12 @@ class Envelope(Struct, frozen=True, kw_only=True, rename={"payload_type": "paylo
 
     @property
     def content(self) -> bytes:
-        """The payload's bytes; the base64 was already checked when the envelope was parsed."""
+        """The payload's bytes. The base64 was already checked when the envelope was parsed."""
         return _unpacked(self.payload)
 
 
 def parse_envelope(data: bytes, where: str) -> Envelope:
-    """Parse an envelope; raise `InvalidError` if it is malformed or too large."""
+    """Parse an envelope. Raise `InvalidError` if it is malformed or too large."""
     try:
         envelope = decoding.convert(decoding.strict_json(data), Envelope)
         _unpacked(envelope.payload)
@@ -283,9 +284,10 @@ def parse_envelope(data: bytes, where: str) -> Envelope:
 
 
 def also_signed(envelope: Envelope, key: PrivateKey) -> Envelope:
-    """Add a signature by this key to an envelope; return it unchanged if the key already signed it.
+    """Add a signature by this key to an envelope, and return the envelope.
 
-    Raise `InvalidError` if the envelope already has `MOST_SIGNATURES` signatures.
+    Return it unchanged if the key has already signed it. Raise `InvalidError` if the envelope
+    already has `MOST_SIGNATURES` signatures.
     """
     if _signs(envelope, key.public):
         return envelope
@@ -335,7 +337,7 @@ def _to_sign(content: bytes, payload_type: str) -> bytes:
 
 
 def _unpacked(text: str) -> bytes:
-    """Decode base64 in either alphabet; raise `ValueError` if it is not canonical base64."""
+    """Decode base64 in either alphabet. Raise `ValueError` if the text is not canonical base64."""
     plain = text if {"+", "/"} & set(text) else text.translate(_URL_SAFE)
     try:
         data = base64.b64decode(plain, validate=True)
@@ -350,15 +352,18 @@ def _unpacked(text: str) -> bytes:
 
 SUFFIX = ".intoto.jsonl"
 MOST_ENVELOPES = 16
-"""Maximum number of envelopes in a signature file, which anybody may put next to a signed file."""
+"""Maximum number of envelopes in a signature file.
+
+Anybody may put a signature file next to a signed file.
+"""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 TYPE = "https://in-toto.io/Statement/v1"
 TYPES = frozenset({TYPE, "https://in-toto.io/Statement/v0.1"})
-"""Accepted types of statements, which have the same keys. cosign 2 writes the second one."""
+"""Accepted types of statements. Both have the same keys. cosign 2 writes the second one."""
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """A file that a statement is about: its name, and its digests by algorithm."""
+    """A file that a statement is about, with its name and its digests by algorithm."""
 
     name: Annotated[str, Meta(max_length=4096)] = ""
     digest: dict[str, str]
@@ -374,7 +379,7 @@ class Statement(Struct, frozen=True, kw_only=True, rename={"predicate_type": "pr
 
 
 class Signed(Struct, frozen=True, kw_only=True):
-    """An accepted signature: the signed file and the id of the trusted key that signed it."""
+    """An accepted signature, with the signed file and the id of the trusted key that signed it."""
 
     name: str
     """Name of the signed file, as the user gave it."""
@@ -386,7 +391,7 @@ class Signed(Struct, frozen=True, kw_only=True):
 
 
 def make_statement(subjects: Sequence[Subject], predicate_type: str, predicate: object) -> bytes:
-    """Return a statement as JSON; the same arguments always give the same bytes."""
+    """Return a statement as JSON. The same arguments always yield the same bytes."""
     document = {
         "_type": TYPE,
         "subject": [{"name": s.name, "digest": s.digest} for s in subjects],
@@ -397,7 +402,7 @@ def make_statement(subjects: Sequence[Subject], predicate_type: str, predicate: 
 
 
 def parse_statement(content: bytes, where: str) -> Statement:
-    """Parse a statement; raise `WrongTypeError` if the content is not an in-toto statement."""
+    """Parse a statement. Raise `WrongTypeError` if the content is not an in-toto statement."""
     try:
         statement = decoding.convert(decoding.strict_json(content), Statement)
     except ValueError as error:
@@ -420,8 +425,8 @@ def accepted(
 ) -> tuple[Statement, Signed]:
     """Return an envelope's statement and signature if a trusted key signed the given digests.
 
-    `digests` holds a file's digests by algorithm, and one of them must match a subject of the
-    statement. The signature is checked before anything in the payload is read. Raise a
+    `digests` contains a file's digests by algorithm. At least one of them must match a subject of
+    the statement. The signature is checked before anything in the payload is read. Raise a
     `SignatureError` if anything does not match.
     """
     key = signer(envelope, trusted, where)
@@ -456,7 +461,7 @@ def digests_of(statement: Statement) -> list[tuple[str, str]]:
 def other_subject(
     where: str, digests: Mapping[str, str], signed: Sequence[tuple[str, str]]
 ) -> OtherSubjectError:
-    """Return the error for a signature that belongs to a file with other content."""
+    """Return the error for a signature that was made for different content."""
     in_hand = ", ".join(f"{a}:{d}" for a, d in digests.items())
     about = printable(", ".join(f"{a}:{d}" for a, d in signed[:3]), 400)
     return OtherSubjectError(
@@ -467,12 +472,12 @@ def other_subject(
 
 
 def path_beside(path: Path) -> Path:
-    """Return the path of the file that contains a file's signatures."""
+    """Return the path of the signature file that belongs to a file."""
     return path.with_name(path.name + SUFFIX)
 
 
 def read_signatures(path: Path) -> tuple[Envelope, ...]:
-    """Read the envelopes in a signature file; return none if the file does not exist.
+    """Read the envelopes in a signature file. Return an empty tuple if the file does not exist.
 
     Raise `InvalidError` if the file cannot be read or is malformed.
     """
@@ -489,11 +494,11 @@ def read_signatures(path: Path) -> tuple[Envelope, ...]:
 
 
 def write_signatures(path: Path, payload: bytes, key: PrivateKey) -> Path:
-    """Sign a statement, write the signature file and return its path.
+    """Sign a statement, write the signature file, and return its path.
 
     Signatures by other keys are kept if they are for the same statement. Raise `InvalidError` if
-    the path holds another kind of file, such as the signed file or the key itself, and `BuildError`
-    if the file cannot be written.
+    the path contains another kind of file, such as the signed file or the key itself, and
+    `BuildError` if the signature file cannot be written.
     """
     try:
         existing = read_signatures(path)
@@ -524,9 +529,9 @@ def require_signed(
 ) -> tuple[Statement, Signed]:
     """Return the first accepted statement about a file, with its signature.
 
-    `where` names the signed file, and `digests` holds its digests by algorithm. If no statement is
-    accepted, raise the error that came closest to acceptance, or `UnsignedError` if there is no
-    signature.
+    `where` is the name of the signed file, and `digests` contains its digests by algorithm. If no
+    statement is accepted, raise the error of the attempt that came closest to acceptance, or
+    `UnsignedError` if there is no signature.
     """
     errors: list[SignatureError] = []
     for candidate in chain.from_iterable(map(read_signatures, signature_files)):

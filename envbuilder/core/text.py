@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 
 def amount(value: float) -> str:
-    """Format a number with at least three significant digits: 0.0123, 1.23, 12.3, 1,234."""
+    """Format a number with at least three significant digits, as in 0.0123, 1.23 and 1,234."""
     if value == 0:
         return "0"
     if not 1e-12 <= abs(value) < 1e15:
@@ -19,18 +19,18 @@ def amount(value: float) -> str:
 
 
 def version_numbers(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version, such as (2, 7); (0, 0) if there are none."""
+    """Return the first two numbers of a version, such as (2, 7), or (0, 0) if there are none."""
     match = re.search(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def times(ratio: float) -> str:
-    """Format a ratio with a multiplication sign: "0.86×", "18.1×", "240×"."""
+    """Format a ratio with a multiplication sign, as in "0.86×", "18.1×" and "240×"."""
     return f"{ratio:.2f}×" if ratio < 1 else f"{amount(ratio)}×"
 
 
 def percent(share: float | None, places: int = 2) -> str:
-    """Format a fraction as a percentage: "98.35 %"; "-" if it is None."""
+    """Format a fraction as a percentage such as "98.35 %", or as "-" if it is None."""
     return "-" if share is None else f"{100 * share:.{places}f} %"
 
 
@@ -43,17 +43,23 @@ def duration(seconds: float) -> str:
 
 
 def rate(value: float, unit: str) -> str:
-    """Format a value with a decimal prefix: `rate(2.2e11, "FLOP/s")` is "220 GFLOP/s"."""
+    """Format a value with a decimal prefix.
+
+    For example, `rate(2.2e11, "FLOP/s")` is "220 GFLOP/s".
+    """
     return _scaled(value, [(size, prefix + unit) for size, prefix in _DECIMAL])
 
 
 def memory(size: float | None) -> str:
-    """Format a size in bytes with a binary prefix: "23.5 GiB"; "-" if it is unknown."""
+    """Format a size in bytes with a binary prefix, as in "23.5 GiB", or as "-" if it is unknown."""
     return _scaled(size, _BINARY) if size else "-"
 
 
 def gibibytes(size: float) -> str:
-    """Format a size in bytes as GiB with one decimal, for sizes that are added up or compared."""
+    """Format a size in bytes as GiB with one decimal.
+
+    This is for sizes that are added up or compared.
+    """
     return f"{size / 2**30:,.1f} GiB"
 
 
@@ -68,7 +74,7 @@ def gigabytes(size: float) -> str:
 
 
 def stored(size: int) -> str:
-    """Format a size on disk in bytes with a decimal prefix: "1.31 GB", "262 kB"."""
+    """Format a size on disk in bytes with a decimal prefix, as in "1.31 GB" and "262 kB"."""
     return _scaled(size, [(unit, f"{prefix}B") for unit, prefix in _DECIMAL])
 
 
@@ -78,13 +84,17 @@ _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """Format a value in the largest unit that does not exceed it, or else in the smallest unit."""
+    """Format a value in the largest unit that does not exceed it.
+
+    `units` are sorted in descending order. If the value is smaller than all units, use the
+    smallest.
+    """
     size, unit = next((u for u in units if value >= u[0]), units[-1])
     return f"{amount(value / size)} {unit}"
 
 
 def binary_size(limit: int) -> str:
-    """Format a limit in bytes as whole MiB or KiB, for a message."""
+    """Format a limit in bytes as a whole number of MiB or KiB, for a message."""
     if limit >= 1 << 20:
         return f"{limit >> 20} MiB"
     return f"{limit >> 10} KiB"
@@ -94,17 +104,17 @@ STAMP = "%Y%m%dT%H%M%SZ"
 
 
 def stamp_now() -> str:
-    """Return the current time (UTC) as a time stamp in the form of `STAMP`."""
+    """Return the current time (UTC) as a time stamp in the format `STAMP`."""
     return datetime.now(UTC).strftime(STAMP)
 
 
 def stamp_time(stamp: str) -> datetime:
-    """Parse a time stamp; raise `ValueError` if it does not have the form of `STAMP`."""
+    """Parse a time stamp. Raise `ValueError` if it does not have the format `STAMP`."""
     return datetime.strptime(stamp, STAMP).replace(tzinfo=UTC)
 
 
 def readable_stamp(stamp: str) -> str:
-    """Format a time stamp as "23 November 2026, 09:15 UTC"; return any other text unchanged."""
+    """Format a time stamp as "23 November 2026, 09:15 UTC". Return any other text unchanged."""
     try:
         when = stamp_time(stamp)
     except ValueError:

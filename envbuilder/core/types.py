@@ -39,9 +39,9 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 Accelerator = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9]{1,15}\Z", description="the name of an accelerator")
 ]
-"""Name of an accelerator, which must be a row in `host.accelerators`.
+"""Name of an accelerator that has a row in `host.accelerators`.
 
-This is checked when a profile is read.
+Whether the row exists is checked when a profile is read.
 """
 _NAME = r"^_?[a-z0-9][a-z0-9-]{0,62}\Z"
 Name = Annotated[
@@ -74,7 +74,7 @@ FullPythonVersion = Annotated[
         description="a Python version X.Y.Z",
     ),
 ]
-"""A Python version X.Y.Z; empty if no source states it."""
+"""A Python version X.Y.Z, or "" if no source states the version."""
 FileSize = Annotated[int, Meta(ge=1, le=1 << 36)]
 """Size of a locked file in bytes, at most 64 GiB. The largest wheels have 6 GB."""
 Sha256 = Annotated[
@@ -169,7 +169,7 @@ VirtualPackage = Annotated[
     str,
     Meta(pattern=r"^__[a-z0-9_]+\Z", description="the name of a virtual package, such as __cuda"),
 ]
-"""A conda virtual package: a property of the machine that no package provides."""
+"""A conda virtual package. It describes a property of the machine that no package provides."""
 VirtualVersion = Annotated[
     str,
     Meta(
@@ -177,7 +177,7 @@ VirtualVersion = Annotated[
         description="a version",
     ),
 ]
-"""The version of a virtual package, with a build string if the build string has a meaning."""
+"""The version of a virtual package. It includes a build string only if that has a meaning."""
 Source = Annotated[
     str,
     Meta(
@@ -268,7 +268,7 @@ Reference = Annotated[
 ]
 Commit = Annotated[str, Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})?\Z", description="a commit")]
 Day = Annotated[datetime.date, Meta(description="a day such as 2022-03-01")]
-"""A date in YAML, which needs no quotes."""
+"""A date, which needs no quotes in YAML."""
 Date = Annotated[
     str,
     Meta(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]\Z", description="a date such as 2026-11-22"),
@@ -276,7 +276,7 @@ Date = Annotated[
 
 
 def canonical(name: str) -> str:
-    """Return the normalised name of a distribution (PEP 503).
+    """Return the normalized name of a distribution (PEP 503).
 
     `packaging` provides the same function, but importing it takes longer than reading all profiles.
     """
@@ -284,7 +284,10 @@ def canonical(name: str) -> str:
 
 
 def is_debian(name: str, version: str) -> bool:
-    """Return whether a name and a version are valid for Debian (Debian Policy 5.6.1 and 5.6.12)."""
+    """Return whether a package name and a version are valid in Debian.
+
+    The rules are in the Debian Policy, sections 5.6.1 and 5.6.12.
+    """
     return bool(
         re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name)
         and re.fullmatch(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*", version)
@@ -292,7 +295,7 @@ def is_debian(name: str, version: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Return whether the text is a valid profile name; the profile's file is named after it."""
+    """Return whether the text is a valid profile name, which is also the name of a file."""
     return re.match(_NAME, text) is not None
 
 
@@ -310,16 +313,16 @@ def container_platform(machine: str) -> Platform | None:
 
 
 def machine(platform: Platform) -> str:
-    """Return a platform's architecture in the spelling of Python's environment markers."""
+    """Return a platform's architecture, spelled as in Python's environment markers."""
     return {"linux/amd64": "x86_64", "linux/arm64": "aarch64", "macos/arm64": "arm64"}[platform]
 
 
 def system(platform: Platform) -> str:
-    """Return a platform's operating system in the spelling of `sys.platform`."""
+    """Return a platform's operating system, spelled as in `sys.platform`."""
     return "darwin" if platform.startswith("macos") else "linux"
 
 
 class Action(Struct, frozen=True, kw_only=True, tag=True):
-    """A step of a plan; `what` describes it while the step runs."""
+    """A step of a plan. The text in `what` describes the step while it runs."""
 
     what: str

@@ -1,12 +1,12 @@
 """Parse YAML strictly as plain data, and edit its lists without changing anything else.
 
 Aliases, tags and duplicate keys are rejected, and sizes are limited. The data is built from the
-parser's events. No part of a document refers to another part, so memory use is proportional to the
-length of the text, and no message can repeat more than a short piece of it.
+parser's events. No part of a document can refer to another part, so memory use is proportional to
+the length of the text, and no message can repeat more than a short piece of it.
 
-Lists are edited in the text, at the positions that PyYAML's nodes report. ruamel.yaml 0.19, which
-parses YAML and writes it again, would change spaces and line breaks, drop comments within brackets,
-and put a new item below the comment that stands above the next key.
+Lists are edited in the text, at the positions that PyYAML's nodes report. The alternative,
+ruamel.yaml 0.19, parses YAML and writes it again. It would change spaces and line breaks, drop
+comments within brackets, and put a new item below the comment above the next key.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from envbuilder.core.errors import SHOWN, shown
 Path = tuple[str, ...]
 
 LONGEST_SCALAR = 1 << 16
-"""Maximum number of characters of a scalar in a user's or repository's file."""
+"""Maximum number of characters in a scalar in a file of a user or a repository."""
 LONGEST_NUMBER = 100
-"""Maximum number of characters of a number or date in a user's or repository's file.
+"""Maximum number of characters in a number or date in a file of a user or a repository.
 
 Parsing a number in base 60 takes time quadratic in its length.
 """
 DEEPEST = 32
-"""Maximum number of nested levels in a user's or repository's file."""
+"""Maximum number of nested levels in a file of a user or a repository."""
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -65,19 +65,19 @@ class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
 
 
 def load(text: str, *, scalars_as_text: bool = False) -> Any:
-    """Parse the single YAML document in `text`; return None if the text is empty.
+    """Parse the single YAML document in `text`. Return None if the text is empty.
 
-    With `scalars_as_text`, numbers, dates and other scalars remain text. Raise `StrictYamlError` if
-    the text is not a supported document.
+    With `scalars_as_text`, numbers, dates and other scalars remain strings. Raise `StrictYamlError`
+    if the text is not a supported document.
     """
     document = _Document(text, scalars_as_text)
     return deepcopy(document.data)
 
 
 def lines(text: str) -> dict[Path, int]:
-    """Return the line of each key and item by its path, with indexes as text.
+    """Return the line of each key and item by its path. Indexes in a path are strings.
 
-    `load` must accept the text.
+    The text must be one that `load` accepts.
     """
     return _Document(text, False).lines
 
@@ -85,7 +85,7 @@ def lines(text: str) -> dict[Path, int]:
 # Profiles extend each other, and each place in a message needs the lines of the whole text.
 @lru_cache(maxsize=64)
 class _Document:
-    """A document built from parser events; its values are nested at most `DEEPEST` levels deep."""
+    """A document built from parser events. Its values are nested at most `DEEPEST` levels deep."""
 
     def __init__(self, text: str, scalars_as_text: bool) -> None:
         self.data: Any = None
@@ -122,7 +122,7 @@ class _Document:
                 self.data = self._value(event, ())
 
     def _value(self, event: Any, path: Path) -> Any:
-        """Return the value that starts with this event; record the lines of its keys and items."""
+        """Return the value that starts with this event. Record the lines of its keys and items."""
         _require_plain(event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
@@ -207,15 +207,15 @@ _REST_OF_LINE = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?(?=[\r\n]|\Z)")
 
 
 class EditError(ValueError):
-    """The YAML is written in a form that cannot be edited."""
+    """The YAML text has a form that cannot be edited."""
 
 
 def edit_list(text: str, path: Path, value: str | None, index: int | None = None) -> str:
-    """Return the text with the item at `index` in the list at `path` replaced by `value`.
+    """Return the text with `value` in place of the item at `index` in the list at `path`.
 
-    If `index` is None, append `value`, and create the list if it is missing; the mapping that
-    should contain the list must exist. If `value` is None, remove the item. Raise `EditError` if
-    the result, when parsed, would differ in anything else.
+    If `index` is None, append `value`, and create the list if it is missing. The mapping that
+    contains the list must exist. If `value` is None, remove the item. Raise `EditError` if the edit
+    would change anything else in the parsed data.
     """
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     body = text.removeprefix(mark)
@@ -240,9 +240,9 @@ def edit_list(text: str, path: Path, value: str | None, index: int | None = None
 
 
 def edit_value(text: str, key: str, value: str) -> str:
-    """Return the text with a top-level key set to `value`; append the key if it is missing.
+    """Return the text with a top-level key set to `value`. If the key is missing, append it.
 
-    Raise `EditError` if the result, when parsed, would differ in anything else.
+    Raise `EditError` if the edit would change anything else in the parsed data.
     """
     data = {**(load(text) or {}), key: load(value)}
     root: Any = yaml.compose(text, _PARSER)
@@ -262,7 +262,7 @@ def edit_value(text: str, key: str, value: str) -> str:
 class _List:
     """A list at a path in a YAML text, for editing.
 
-    `load` must accept the text, so that no node is nested too deeply.
+    The text must be one that `load` accepts, so that no node is nested too deeply.
     """
 
     def __init__(self, text: str, path: Path) -> None:
@@ -323,7 +323,10 @@ class _List:
         return f"{result[:colon]} []{result[colon:]}"
 
     def _with_list(self, value: str) -> str:
-        """Return the text with a new list, at the end or in the mapping that should hold it."""
+        """Return the text with a new list that contains `value`.
+
+        The list is added to the mapping that should contain it, or at the end of the text.
+        """
         holder = self._holder
         text = self._text
         item = scalar(value, in_flow=False)
@@ -346,14 +349,20 @@ class _List:
         return self._text[:start] + new + self._text[start if end is None else end :]
 
     def _dash(self, item: Any) -> str:
-        """Return the text before an item on its line; raise `EditError` if it is not a dash."""
+        """Return the text before an item on its line.
+
+        Raise `EditError` if this text is not a dash.
+        """
         before = self._before(item.start_mark.index)
         if not _DASH.fullmatch(before):
             raise EditError("an item does not begin on the same line as its dash")
         return before
 
     def _own_line(self, item: Any) -> re.Match[str] | None:
-        """Match the rest of an item's line, with its comma; None if text precedes the item."""
+        """Match the rest of the line after an item, including a comma.
+
+        Return None if the item is preceded by other text on its line.
+        """
         if not self._before(item.start_mark.index).strip():
             return _REST_OF_LINE.match(self._text, item.end_mark.index)
         return None
@@ -362,7 +371,7 @@ class _List:
         return self._text[self._text.rfind("\n", 0, position) + 1 : position]
 
     def _line_end(self, position: int) -> int:
-        """Return the end of the line on which a value ends, before the line break."""
+        """Return the position of the end of a value's last line, before the line break."""
         position = len(
             self._text[:position].rstrip("\r\n")
         )  # a block scalar ends with its line break
@@ -381,7 +390,7 @@ class _List:
 
 
 def scalar(value: str, *, in_flow: bool, quote: str = "") -> str:
-    """Write a text as a YAML scalar, without quotes if it is safe to omit them."""
+    """Return a string as a YAML scalar, without quotes if it is safe to omit them."""
     if not quote:
         try:
             if load(f"[{value}]" if in_flow else f"- {value}") == [value]:

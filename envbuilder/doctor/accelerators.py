@@ -39,7 +39,10 @@ _NOTHING = ("kernels", "platform", "unsupported")
 
 
 def problems(case: Case) -> list[Problem]:
-    """Return the requested profile's problems, or else those of each vendor's best profile."""
+    """Return the requested profile's problems.
+
+    If no profile was requested, return the problems of the best profile for each vendor.
+    """
     look = _Look(case)
     if case.requested is not None:
         row = ACCELERATORS[case.requested.accelerator]
@@ -61,7 +64,10 @@ def problems(case: Case) -> list[Problem]:
 
 
 def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
-    """Return a problem if an environment variable makes a driver treat a GPU as another model."""
+    """Return the problems of environment variables that make a driver mistake a GPU's model.
+
+    The driver then runs kernels for another GPU. There is at most one problem for each row.
+    """
     result = []
     variables = case.around.variables
     for row in rows:
@@ -86,7 +92,7 @@ def _disguised(case: Case, rows: Iterable[Accelerator]) -> list[Problem]:
 
 
 class _Look:
-    """The candidate profiles of a case, each of which is judged once on the case's host."""
+    """The candidate profiles of a case. Each profile is judged once on the case's host."""
 
     def __init__(self, case: Case) -> None:
         self.host = case.host
@@ -111,7 +117,7 @@ class _Look:
         return every[0].findings
 
     def native(self, profile: Profile) -> list[Finding]:
-        """Return warnings about what a native environment lacks but an image would include."""
+        """Return warnings about what a native environment lacks although an image includes it."""
         if not self.engine or "venv" not in profile.backends:
             return []
         findings = fit.findings(profile, self.host, "venv", self.locks.get(profile.name))
@@ -142,12 +148,12 @@ class _Look:
         return result
 
     def _hopeless(self, profile: Profile) -> tuple[int, int]:
-        """Return a profile's worst level and its number of lasting findings, as a sort key."""
+        """Return a sort key: a profile's worst level and the number of its lasting findings."""
         lasting = [f for f in self.findings[profile.name] if f.code in _LASTING]
         return self.level(profile), len(lasting)
 
     def of_nothing(self) -> list[Problem]:
-        """Return the problems of the simplest profile, for a host that fits no profile."""
+        """Return the problems of the simplest profile, for a host that no profile fits."""
         plainest = [p for p in self.profiles if p.accelerator == "cpu"] or self.profiles
         if plainest:
             return self.of_profile(min(plainest, key=self.level), requested=True)
@@ -201,8 +207,7 @@ class _Look:
     def _joined(self, gpu: Gpu | None) -> str:
         """Return advice to log in again if the user has already joined the device node's group.
 
-        A process keeps the groups with which it was started. Return "" if the advice does not
-        apply.
+        A process keeps the groups that it was started with. Return "" if the advice does not apply.
         """
         if gpu and gpu.obstacle == "node-closed" and gpu.render_node_group in self.around.joined:
             user = self.around.user
@@ -211,7 +216,10 @@ class _Look:
 
 
 def named(gpu: Gpu) -> str:
-    """Return a GPU's name and address for a message."""
+    """Return a GPU's name and address for a message.
+
+    If the vendor is unknown, return the statement that it is unknown whether there is a GPU.
+    """
     if gpu.vendor == "unknown":
         return "whether there is a GPU is unknown"
     return accelerator.named(gpu)
@@ -224,7 +232,10 @@ def _severity(finding: Finding, *, requested: bool) -> Severity:
 
 
 def fix(finding: Finding, needs: Needs, host: Host, instead: Sequence[str]) -> str:
-    """Return the fix for a finding. `instead` lists fitting profiles for the same accelerator."""
+    """Return the fix for a finding.
+
+    `instead` contains the names of fitting profiles for the same accelerator.
+    """
     sentence = _sentence(finding, needs, host)
     if not instead:
         return sentence

@@ -2,8 +2,8 @@
 
 The code is pure: it takes the host, the profiles and the observed surroundings, and returns
 problems. `accelerators` judges the profiles. This module contains the other checks, one row each in
-`CHECKS`. Some concern builds: lock, interpreter, engine, disk space and permissions. Others concern
-speed, for which only known facts count.
+`CHECKS`. Some of them concern builds: the lock, interpreter, engine, disk space and permissions.
+Others concern speed, and these rely only on known facts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _COMPILERS = {"g++", "c++", "clang++"}
 _FULL = 2 << 30
-"""Free space, in bytes, that is required if a lock does not state sizes. Most profiles need more.
-"""
+"""Required free space in bytes if a lock does not state sizes. Most profiles need more."""
 _SHM = "/dev/shm"  # noqa: S108 (the mount itself is inspected)
 _SMALL_SHM = 64 << 20
 """The size in bytes of the shared memory that Docker provides without --shm-size (docs.docker.com,
@@ -35,7 +34,10 @@ docker run)."""
 
 
 def diagnose(case: Case) -> tuple[Problem, ...]:
-    """Return the host's problems, worst first, or only those that affect the requested profile."""
+    """Return the host's problems, worst first.
+
+    If a profile was requested, return only the problems that affect this profile.
+    """
     problems: list[Problem] = []
     for check in CHECKS:
         problems += check(case)
@@ -255,6 +257,6 @@ CHECKS: list[Callable[[Case], Iterable[Problem]]] = [
     _shared_memory,
     _shadowing,
 ]
-"""All checks. To add a check, write a function in this module and add it to this list. If it must
-know more about this machine than programs and variables, add a field to `Around` and let
+"""All checks. To add a check, write a function in this module and add it to this list. If the check
+needs to know more about this machine than programs and variables, add a field to `Around` and let
 `surroundings.look` fill that field."""

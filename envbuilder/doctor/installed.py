@@ -1,7 +1,7 @@
 """Read the Python environment in use on this machine, whichever tool created it.
 
-Only the environment's files are read; none of its programs is run. The files are untrusted, so each
-is read up to a limit. A file that cannot be read counts as missing.
+Only the environment's files are read. None of its programs is run. The files are untrusted, so each
+is read up to a size limit. A file that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables that contain the folder of the active environment."""
+"""Environment variables that contain the folder of the active environment."""
 _LIMIT = 256 << 10
 """Maximum number of bytes to read from a file. The requirements in METADATA come before its
 description."""
@@ -40,7 +40,7 @@ _SITES = (
     "{0}/local/lib/python{1}/dist-packages",
     "{0}/lib/python3/dist-packages",
 )
-"""Package folders below a prefix. The last two are Debian's."""
+"""Package folders below a prefix. The last two are used by Debian."""
 _INFO = re.compile(r"([A-Za-z0-9][\w.]*)-([^-]{1,100})(?:-py3[^-]*)?\.(?:dist|egg)-info")
 _CODE = re.compile(r"^__version__\b[^=\n]*=\s*['\"]([^'\"\n]{1,80})", re.MULTILINE)
 _RUNTIME = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([0-9]+)\.?([0-9]*)", re.MULTILINE)
@@ -52,10 +52,10 @@ class Package(Struct, frozen=True, kw_only=True):
     """An installed distribution."""
 
     name: str
-    """The normalised name."""
+    """The normalized name."""
     version: str
-    """The version stated by the package's code or, if the code states none, by METADATA. A PyTorch
-    version includes its build: "2.5.1+cu124"."""
+    """The version stated by the package's code, or by METADATA if the code states none. A PyTorch
+    version includes its build, as in "2.5.1+cu124"."""
     metadata: str
     """The version stated by METADATA."""
     site: str
@@ -79,7 +79,7 @@ class Package(Struct, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The versions that a requirement may name."""
+        """The versions that may be compared with a requirement."""
         return self.version, self.metadata, self.release
 
 
@@ -95,8 +95,8 @@ class Place(Struct, frozen=True, kw_only=True):
     tool: str
     """The tool that manages the environment's packages."""
     project: str = ""
-    """The folder to change to before using the tool, or "" if it can be used in any folder, or in
-    the current one."""
+    """The folder to change to before using the tool, or "" if the tool can be used in any folder or
+    in the current one."""
 
 
 class Installed(Struct, frozen=True, kw_only=True):
@@ -104,19 +104,18 @@ class Installed(Struct, frozen=True, kw_only=True):
 
     place: Place
     lost: str
-    """The missing file to which the link to the environment's Python points, or "" if that Python
+    """The missing file that the link to the environment's Python points to, or "" if that Python
     exists."""
     packages: dict[str, Package]
     others: list[Package]
-    """Framework packages that are hidden by another copy, which comes earlier on the environment's
-    path."""
+    """Framework packages that are hidden by another copy earlier on the environment's path."""
     hiding: list[str]
     """Modules in the current folder or on PYTHONPATH that are imported instead of an installed
     framework."""
 
     @property
     def frameworks(self) -> dict[types.Framework, Package]:
-        """The installed distribution of each framework: the framework itself, no companion."""
+        """The installed distribution of each framework, without companions such as torchvision."""
         named = {of_name(name): package for name, package in self.packages.items()}
         return {key: package for key, package in named.items() if key}
 
@@ -132,9 +131,10 @@ class Installed(Struct, frozen=True, kw_only=True):
 def find(executable: Path | None, environ: Mapping[str, str], ours: str) -> Installed | None:
     """Return the environment of `executable` or, if it is None, the environment in use.
 
-    The environment in use is the active one, else the `.venv` in this folder, else the one that
-    PATH names. Return None if there is none. `ours` is the prefix of envbuilder's own Python, which
-    is skipped on PATH. Raises `InvalidError` if `executable` is not an interpreter.
+    The environment in use is the active one. If there is none, it is the `.venv` in this folder,
+    and if that is missing too, the environment of the first Python on PATH. Return None if no
+    environment is found. `ours` is the prefix of envbuilder's own Python, which is skipped on PATH.
+    Raise `InvalidError` if `executable` is not an interpreter.
     """
     named = [(f"{environ[name]}/bin/python", name) for name in filter(environ.get, ACTIVE)]
     if environ.get("PWD"):
@@ -193,7 +193,7 @@ def _look(reader: Reader, python: Path, because: str, environ: Mapping[str, str]
 
 
 def _project(tool: str, prefix: str, current: str | None) -> str:
-    """Return the folder of a tool's project, or "" if it is the current folder."""
+    """Return the folder of a tool's project, or "" if there is no need to change to it."""
     folder = prefix.partition("/.pixi/")[0]
     if tool in {"uv project", "pdm", "poetry"}:
         folder = str(Path(prefix).parent)
@@ -205,7 +205,10 @@ def _project(tool: str, prefix: str, current: str | None) -> str:
 def _hiding(
     reader: Reader, packages: Mapping[str, Package], environ: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the modules with a framework's name that Python finds before the framework itself."""
+    """Yield the paths of modules that Python imports instead of a framework of the same name.
+
+    Python finds these modules before it finds the framework.
+    """
     folders = (environ.get("PWD"), *environ.get("PYTHONPATH", "").split(os.pathsep))
     for folder in filter(None, dict.fromkeys(folders)):
         for name in FRAMEWORKS:
@@ -247,9 +250,9 @@ def _packages(reader: Reader, site: str) -> Iterator[Package]:
 
 
 def _stated(code: str, version: str) -> str:
-    """Return the version in the text of a framework's version.py, with its build if stated there.
+    """Return the version that is stated in `code`, including its build if `code` states it.
 
-    If `code` contains no version, return `version`.
+    `code` is the text of a framework's version.py. If it contains no version, return `version`.
     """
     if match := _CODE.search(code):
         version = match[1]
@@ -268,7 +271,7 @@ def _tool(
     config: Mapping[str, str],
     packages: Mapping[str, Package],
 ) -> str:
-    """Return the tool that manages the packages of an environment."""
+    """Return the tool that manages an environment's packages."""
     beside = reader.folder(str(Path(prefix).parent), _MOST)
     by = [package.installer for package in packages.values() if of_name(package.name)]
     signs = {
@@ -293,8 +296,8 @@ def lacking(
 ) -> list[str]:
     """Return the shared libraries that a framework needs but that are not installed anywhere.
 
-    `system` contains the names of the libraries that the system's loader knows. Libraries that come
-    with drivers are ignored, because they are not part of environments.
+    `system` contains the names of the libraries that are known to the system's loader. Libraries
+    that come with drivers are ignored, because they are not part of environments.
     """
     site = Path(env.frameworks[key].site)
     needs = {}

@@ -1,8 +1,9 @@
 """Show the commands that install another build of a framework, for each tool.
 
 The commands follow docs.astral.sh/uv, pip.pypa.io, python-poetry.org, pdm-project.org,
-docs.conda.io and pixi.prefix.dev. Tests run those of uv, pip, poetry and pdm in clean environments.
-Those of conda and pixi, and those that repair an installation, were never run.
+docs.conda.io and pixi.prefix.dev. Tests run the commands for uv, pip, poetry and pdm in clean
+environments. The commands for conda and pixi, and those that repair an installation, have never
+been run.
 """
 
 from __future__ import annotations
@@ -59,12 +60,11 @@ printf '\\n[%s]\\nextra-index-urls = ["%s"]\\n' $table {url} >> $file
 »pixi add --pypi{needs}""",
     "envbuilder": Hint("", ("build",)).command_line(),
 }
-"""For each tool, its installation commands. The parts in «» add an index other than the default
-one."""
+"""Tool → its installation commands. The parts in «» are for an index other than the default one."""
 _INDEX = re.compile("«(.*?)»", re.DOTALL)
 _INSTEAD = {"conda": "pip", "pixi": "pixi of PyPI"}
-"""For each tool, the one to use instead for builds that conda-forge lacks. conda-forge has
-PyTorch's CUDA builds."""
+"""Tool → the tool to use instead for builds that conda-forge lacks. conda-forge has PyTorch's CUDA
+builds."""
 _AGAIN = {"pip": " --force-reinstall", "uv": " --reinstall"}
 _REMOVE = {
     "pip": "{python} -m pip uninstall -y",
@@ -73,7 +73,7 @@ _REMOVE = {
     "pdm": "pdm remove",
     "poetry": "poetry remove",
 }
-"""For each tool, the command that removes packages."""
+"""Tool → its command that removes packages."""
 _EXTRAS = {"torch": "", "jax": "[{}]", "tensorflow": "[and-cuda]"}
 
 
@@ -87,8 +87,8 @@ def lines(
 ) -> str:
     """Return the commands that install this build in an environment.
 
-    `url` returns the URL of an index, given the index's name. With `again`, the commands reinstall
-    a damaged build.
+    `url` takes the name of an index and returns its URL. With `again`, the commands reinstall a
+    damaged build.
     """
     package = env.frameworks[key]
     is_cuda = build.build.startswith("cu")

@@ -9,8 +9,8 @@ from msgspec import Struct
 Severity = Literal["blocks", "limits", "slows"]
 
 SEVERITIES: tuple[Severity, ...] = ("blocks", "limits", "slows")
-"""The severities, worst first. `blocks`: an accelerator or every build cannot be used. `limits`:
-something works only in part. `slows`: performance is reduced."""
+"""The severities, worst first. `blocks` means that an accelerator cannot be used or that no build
+is possible, `limits` that something works only in part, and `slows` that performance is reduced."""
 
 
 class Problem(Struct, frozen=True, kw_only=True):

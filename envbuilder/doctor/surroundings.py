@@ -24,7 +24,7 @@ from envbuilder.profiles.profile import Profile
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """The observed surroundings of the host. By default, nothing was inspected."""
+    """The observed surroundings of the host. The defaults mean that nothing was inspected."""
 
     looked: bool = False
     """Whether the machine that envbuilder runs on was inspected."""
@@ -42,18 +42,21 @@ class Around(Struct, frozen=True, kw_only=True):
     """Devices of the Container Device Interface, such as "nvidia.com/gpu=0"."""
     rooms: tuple[Disk, ...] = ()
     closed: tuple[str, ...] = ()
-    """Folders of envbuilder that this user cannot write to."""
+    """Folders of envbuilder's that this user cannot write to."""
     shared_store: str = ""
-    """Why the shared store cannot be used. Empty if it can be used, or if there is none."""
+    """The reason why the shared store cannot be used. Empty if it can be used, or if there is
+    none."""
     altered: tuple[str, ...] = ()
     """Sentences about environments in which files shared with other environments were changed."""
     backends: tuple[str, ...] = ()
     """The backends of the requested profile."""
     python: str = ""
-    """Why no interpreter is suitable. Empty if one is suitable, or if none was searched for."""
+    """The reason why no interpreter is suitable. Empty if one is suitable, or if none was searched
+    for."""
     python_fix: str = ""
     engine: str = ""
-    """Why the container engine cannot be used. Empty if it can be, or if there is none."""
+    """The reason why the container engine cannot be used. Empty if it can be used, or if there is
+    none."""
     engine_fix: str = ""
 
 
@@ -68,11 +71,11 @@ class Case(Struct, frozen=True, kw_only=True):
     """The profile to diagnose, or None to diagnose the profiles that fit best."""
     advice: Callable[[Profile, Host], str] = lambda profile, host: ""
     """A function that returns a sentence about a release that would work better on a host than the
-    profile's release, or ""."""
+    profile's release, or "" if there is no such release."""
 
 
 def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Settings) -> Around:
-    """Return the surroundings of this process that matter for building `profile`."""
+    """Return the surroundings of this process that are relevant to building `profile`."""
     python, python_fix = _python(profile, lock, host)
     engine, engine_fix = _engine(host)
     user = _user(root=os.geteuid() == 0)
@@ -99,7 +102,10 @@ def look(profile: Profile | None, lock: Lock | None, host: Host, settings: Setti
 
 
 def _user(*, root: bool) -> str:
-    """Return the user's name, or the caller's under sudo. Return "" for a uid without a name."""
+    """Return the user's name or, under sudo, the name of the user who called sudo.
+
+    Return "" for a user id without a name.
+    """
     import pwd
 
     # Only for sudo to root: `sudo -u other` also sets the variable.
@@ -122,7 +128,10 @@ def _joined(user: str) -> frozenset[str]:
 
 
 def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str, str]:
-    """Return why no interpreter suits a native environment, and the fix; both empty if one does."""
+    """Return the reason why no interpreter suits a native environment, and the fix.
+
+    Both are empty if an interpreter is suitable, or if none is needed.
+    """
     if profile is None or lock is None:
         return "", ""
     versions = profile_lock.pythons(lock, host.platform, profile.python.default)
@@ -142,7 +151,7 @@ def _python(profile: Profile | None, lock: Lock | None, host: Host) -> tuple[str
 
 
 def _engine(host: Host) -> tuple[str, str]:
-    """Return why the running engine cannot build, and the fix.
+    """Return the reason why the running engine cannot build, and the fix.
 
     Both are empty if it can build, or if no engine is running.
     """

@@ -1,8 +1,8 @@
 """Judge whether an existing environment suits a host and, if not, show the commands to fix it.
 
-Only known facts count against an environment. A build that no table lists, packages that do not
-belong to a framework, and a CPU build on a host where nothing else could work are no reason to
-change the environment.
+Only known facts count against an environment. None of the following is a reason to change the
+environment: a build that no table lists, packages that do not belong to a framework, or a CPU build
+on a host where nothing else could work.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "right": ("right", "green"),
     "none": ("no framework", "cyan"),
 }
-"""For each verdict, worst first, its words and its style on a screen."""
+"""Verdict → its description and its style on a screen. The verdicts are sorted, worst first."""
 _SLOW = frozenset({"kernels-partly", "kernels-ptx"})
 
 
@@ -50,7 +50,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     place: Place
     framework: types.Framework | None = None
-    """The judged framework. If there are several, the one with the worst verdict."""
+    """The judged framework. If there are several frameworks, this is the one with the worst
+    verdict."""
     release: str = ""
     build: str = ""
     accelerator: str = "cpu"
@@ -64,12 +65,12 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 class Around(NamedTuple):
-    """What affects the verdict besides the environment and the host."""
+    """The facts that affect the verdict besides the environment and the host."""
 
     url: Callable[[str], str]
-    """A function that returns the URL of an index, given the index's symbolic name."""
+    """A function that takes the symbolic name of an index and returns its URL."""
     system: bytes = b""
-    """The names of the libraries that this machine's loader knows. Empty if the host is another
+    """The names of the libraries known to this machine's loader. Empty if the host is another
     machine."""
     environ: Mapping[str, str] = {}
 
@@ -162,7 +163,7 @@ def _accelerator(row: Accelerator, kind: str, findings: list[Finding], host: Hos
 
 
 def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | None, str, Needs]:
-    """Return the build of a framework, the name of the build, and what it needs.
+    """Return the build of a framework, the name of the build, and the needs of the build.
 
     The build is None if no table lists it. The name is "" if it is unknown.
     """
@@ -183,10 +184,11 @@ def _build(env: Installed, key: types.Framework, host: Host) -> tuple[Build | No
 
 
 def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
-    """Return the build that works best with a GPU of the host, or None if none does.
+    """Return the build that works best with a GPU of the host, or None if no build does.
 
-    Builds for the environment's Python version are preferred, then the installed release, then the
-    nearest release. Of two equally near releases, the later one is preferred.
+    Builds for the environment's Python version are preferred, followed by builds of the installed
+    release, then by those of the nearest release. Of two equally near releases, the later one is
+    preferred.
     """
     present = env.frameworks[key].release
     order = list(releases.table_of(key))
@@ -213,7 +215,7 @@ def _best(env: Installed, key: types.Framework, host: Host) -> Build | None:
 
 
 def _damage(env: Installed, key: types.Framework, around: Around) -> Iterator[str]:
-    """Yield reasons why the framework's own files do not work on any machine."""
+    """Yield reasons why the framework's own files cannot work on any machine."""
     package = env.frameworks[key]
     if version_numbers(package.metadata) != version_numbers(package.version):
         yield (
@@ -226,7 +228,7 @@ def _damage(env: Installed, key: types.Framework, around: Around) -> Iterator[st
 
 
 def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
-    """Yield reasons why a framework and its companions do not work together on any machine."""
+    """Yield reasons why a framework and its companions cannot work together on any machine."""
     package = env.frameworks[key]
     for name in FRAMEWORKS[key].builds & env.packages.keys():
         part = env.packages[name]
@@ -241,9 +243,10 @@ def _faults(env: Installed, key: types.Framework) -> Iterator[str]:
 
 
 def _missing(env: Installed, package: Package) -> Iterator[str]:
-    """Yield a sentence for each required package that is not installed, except parts of CUDA.
+    """Yield a sentence for each required package that is not installed, except for parts of CUDA.
 
-    Packages from conda declare requirements that conda provides under other names.
+    Packages from conda are skipped, because they declare requirements that conda provides under
+    other names.
     """
     if env.is_of_conda(package):
         return
@@ -258,7 +261,7 @@ def _title(key: types.Framework, release: str, build: str) -> str:
 
 
 def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
-    """Yield the requirements that apply to the environment, skipping invalid ones and extras."""
+    """Yield the requirements that apply to the environment, except invalid ones and extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     version = env.place.version
@@ -271,7 +274,10 @@ def _needs(env: Installed, texts: Iterable[str]) -> Iterator[Requirement]:
 
 
 def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a sentence for each framework or NumPy requirement that is not satisfied."""
+    """Yield a sentence for each requirement on a framework or NumPy that is not satisfied.
+
+    The requirements are those of the package and those in `unstated`.
+    """
     for need in _needs(env, (*package.requires, *unstated)):
         other = env.packages.get(types.canonical(need.name))
         if other is None or not (of_build(other.name) or other.name == "numpy"):
@@ -285,7 +291,7 @@ def _conflicts(env: Installed, package: Package, unstated: Iterable[str] = ()) -
 
 
 def _notes(env: Installed, kinds: set[str]) -> Iterator[str]:
-    """Yield notes on hidden copies, packages for another CUDA, and violated requirements."""
+    """Yield notes on hidden copies, packages for another CUDA version and violated requirements."""
     for path in env.hiding:
         yield f"Python may import {path} instead of the installed framework: rename it"
     for other in env.others:

@@ -1,1 +1,1 @@
-"""Container engines: Docker through its SDK and its client, podman through its client."""
+"""Container engines: Docker through its SDK and its client, podman only through its client."""

@@ -21,10 +21,10 @@ _SECONDS = 60
 def connect() -> Engine:
     """Connect to a container engine that answers and is recent enough.
 
-    podman is used if it answers on the configured socket. It is also used if it is installed, no
-    engine is configured explicitly, and Docker cannot be used because its client or socket is
-    missing or this user is not allowed to open the socket. Raise `ToolError` (exit 4) if there is
-    no such engine.
+    podman is used if it answers on the configured socket. podman is also used if it is installed,
+    no engine is configured explicitly, and Docker cannot be used because its client or socket is
+    missing or this user is not allowed to open the socket. Raise `ToolError` (exit 4) if no engine
+    can be used.
     """
     location = interface.find_docker()
     unusable = not location.may_be_opened() or process.which("docker") is None

@@ -11,7 +11,7 @@ _GIB = 1 << 30
 _PROCESSES = 4096
 _PROCESSES_PER_CPU = 128
 """Number of processes and threads to allow per CPU. Each DataLoader worker and each rank may start
-some per CPU."""
+several of them per CPU."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -28,13 +28,13 @@ class Devices(Struct, frozen=True, kw_only=True):
     """The devices, groups and folders that a container needs to use its GPUs."""
 
     gpus: str = ""
-    """NVIDIA GPUs, as a value for `--gpus`; empty for none."""
+    """NVIDIA GPUs, as a value for `--gpus`. Empty if there are none."""
     cdi: tuple[str, ...] = ()
     """Names of devices in the Container Device Interface (CDI), such as `amd.com/gpu=all`."""
     nodes: tuple[str, ...] = ()
     """Paths of device files, or of folders that contain device files."""
     groups: tuple[int, ...] = ()
-    """Ids of those groups on the host that may open the device files."""
+    """Ids of the host's groups that may open the device files."""
     volumes: tuple[str, ...] = ()
     """Folders of the host that are mounted read-only at the same path in the container."""
     shm_size: str
@@ -50,7 +50,7 @@ class Port(Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """The host's address and the port, as they appear in a URL."""
+        """The host's address and port, in the form in which they appear in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.outside}"
 
@@ -77,7 +77,7 @@ class Container(Struct, frozen=True, kw_only=True):
     """
 
     image: str
-    """Id of the image. An id is used because a name may refer to another image by now."""
+    """Id of the image. A name is not used, because it may refer to another image by now."""
     user: str
     """User and group in the container, as `uid:gid`."""
     limits: Limits
@@ -88,39 +88,36 @@ class Container(Struct, frozen=True, kw_only=True):
     """Platform; empty to use the image's own platform."""
     network: bool = False
     is_held: bool = False
-    """Whether to keep stdin open as long as this process lives, for a command that ends when its
-    stdin is closed."""
+    """Whether to keep the command's stdin open as long as this process lives. The command ends when
+    its stdin is closed."""
     variables: Mapping[str, str] = {}
     home: str = ""
-    """The user's home and working folder, which is on a file system in memory.
+    """Path of the user's home and working folder, which is on a file system in memory.
 
-    /tmp is then also in memory. If `home` is empty, the container has neither of these folders.
+    /tmp is then also in memory. If `home` is empty, the container has neither of these folders in
+    memory.
     """
     mounts: Mapping[str, str] = {}
-    """Folders of the host → the read-only paths at which the container sees them."""
+    """Path of a folder on the host → its path in the container, where it is read-only."""
     writable: Mapping[str, str] = {}
-    """Folders of the host → the writable paths at which the container sees them."""
+    """Path of a folder on the host → its path in the container, where it is writable."""
     project: tuple[str, str] | None = None
-    """A folder of the host that the container can write, and its path in the container.
-
-    /tmp is then a writable volume, and `user` is a user of the host.
-    """
+    """A folder on the host that the container may write to, and the folder's path in the container.
+    If it is not None, /tmp is a writable volume, and `user` is a user of the host."""
     workdir: str = ""
     """Working folder in the container; empty to use the project or, without a project, `home`."""
     ports: tuple[Port, ...] = ()
     volumes: tuple[Volume, ...] = ()
     passed: tuple[str, ...] = ()
-    """Names of the variables to pass on with the values that they have for the engine's client.
-
-    Like `project`, `ports` and `volumes`, this field is for commands that run in the foreground.
-    """
+    """Names of the variables to pass on to the container, with their values in the engine's client.
+    Like `project`, `ports` and `volumes`, this field is for commands that run in the foreground."""
     groups: tuple[int, ...] = ()
-    """Ids of those groups on the host that the user needs in order to access the project."""
+    """Ids of the host's groups that the user needs in order to access the project."""
     devices: Devices | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words after the flags of the client's `run`: image, command and arguments."""
+        """The image, command and arguments, which follow the flags of the client's `run`."""
         return (self.image, *self.entrypoint[1:], *self.arguments)
 
     @property
@@ -133,8 +130,9 @@ class Container(Struct, frozen=True, kw_only=True):
 def limits(memory: int, cpus: int) -> Limits:
     """Return limits that keep a machine with `memory` bytes and `cpus` CPUs responsive.
 
-    Containers may use all memory except for a sixteenth (at least 256 MiB, at most 4 GiB). Pass 0
-    for `memory` if the engine cannot limit memory, and 0 for `cpus` if it cannot limit processes.
+    Containers may use all memory except for a sixteenth (at least 256 MiB, at most 4 GiB). If the
+    engine cannot limit memory, pass 0 for `memory`. If the engine cannot limit the number of
+    processes, pass 0 for `cpus`.
     """
     reserve = min(max(memory // 16, 256 * _MIB), 4 * _GIB)
     return Limits(
@@ -149,7 +147,10 @@ def bound(source: str, target: str, *, writable: bool = False) -> str:
 
 
 def mount(volume: Volume) -> str:
-    """Return a value for `--mount` that mounts a volume; clients parse it as a line of CSV."""
+    """Return a value for `--mount` that mounts a volume.
+
+    The value is quoted as a line of CSV, because clients parse it as such.
+    """
     kind = "bind" if volume.is_folder else "volume"
     fields = (f"type={kind}", f"source={volume.source}", f"target={volume.target}")
     return ",".join(map(_quoted, fields if volume.writable else (*fields, "readonly")))
@@ -179,8 +180,9 @@ def run_flags(
     """Return the flags for `docker run` or `podman run` that describe a container.
 
     `user` and `gpus` are flags that differ between engines. `home_options` are the engine's options
-    for a file system in memory that belongs to the user. If `keep_groups`, keep this user's groups
-    instead of adding groups by id, because the host's groups do not exist in the container.
+    for a file system in memory that belongs to the user. If `keep_groups` is true, keep this user's
+    groups instead of adding groups by id, because the host's group ids do not exist in the
+    container.
     """
     devices = container.devices
     limits = container.limits

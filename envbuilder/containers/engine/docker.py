@@ -1,4 +1,4 @@
-"""The Docker engine. Its SDK handles images and volumes; its client does everything else."""
+"""The Docker engine, whose SDK handles images and volumes. Its client does everything else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ _FOLDER = "volume"
 
 
 class DockerEngine(Engine):
-    """Docker, accessed through its SDK for images and volumes, else through its client."""
+    """The Docker engine, accessed through its SDK and its client.
+
+    The SDK is used for images and volumes, and the client for everything else.
+    """
 
     removal = ("rm", "--force")
 
@@ -127,7 +130,7 @@ class DockerEngine(Engine):
                 yield f"{parent}/{member.name}", tar.content(member)
 
     def save(self, image: Image, folder: Path) -> None:
-        """Export an image as an OCI layout in a new folder, which requires Docker 25."""
+        """Export an image as an OCI layout in a new folder. This requires Docker 25 or later."""
         archive.receive(self._exported(image), folder, f"the image {image.id} of the engine")
 
     def _exported(self, image: Image) -> Iterator[bytes]:
@@ -138,7 +141,8 @@ class DockerEngine(Engine):
     def load(self, layout: Layout, names: Sequence[str], without: Collection[types.Digest]) -> None:
         """Load the only image in a layout, without sending the blobs in `without`.
 
-        The image gets the names that are in the layout; `names` is ignored.
+        The image gets the names that are in the layout, and `names` is ignored. Raise `BuildError`
+        if the image cannot be loaded.
         """
         del names  # the layout's own
         with self._waiting(_LOAD_SECONDS):
@@ -151,14 +155,17 @@ class DockerEngine(Engine):
                 raise BuildError(f"the engine cannot load the image: {short(error)}") from error
 
     def shares(self) -> dict[str, int]:
-        """Return image id → bytes that the image shares with no other, for images of known size."""
+        """Return the number of bytes that each image shares with no other image, by image id.
+
+        Images of unknown size are omitted.
+        """
         with _reported("the engine cannot report sizes"):
             images = self._api.df().get("Images") or ()
         sizes = {i["Id"]: (i.get("Size", -1), i.get("SharedSize", -1)) for i in images}
         return {key: size - shared for key, (size, shared) in sizes.items() if 0 <= shared <= size}
 
     def remove(self, ref: str, only: str = "") -> None:
-        """Remove an image by tag, but not its parent images."""
+        """Remove an image by tag, but not its parent images, with a longer timeout."""
         with self._waiting(_REMOVAL_SECONDS):
             super().remove(ref, only)
 
@@ -173,9 +180,10 @@ class DockerEngine(Engine):
             self._api.timeout = previous
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image an additional name, taking the name away from another image if necessary.
+        """Give an image an additional name.
 
-        Raise `BuildError` if the engine fails.
+        If another image has the name, the name is taken away from it. Raise `BuildError` if the
+        engine fails.
         """
         repository, tag = parse_repository_tag(name)
         try:
@@ -201,9 +209,9 @@ class DockerEngine(Engine):
     def _remove(self, ref: str) -> None:
         """Remove an image by tag or id, but not its parent images, which may not be envbuilder's.
 
-        Another reason to keep the parents is a bug in Docker 26.1 with the containerd store: if a
-        tag was once the name of a `docker commit` of the image that has the tag now, Docker takes
-        the image for its own parent, and follows that chain forever.
+        Another reason to keep the parent images is a bug in Docker 26.1 with the containerd store.
+        If a tag used to belong to a `docker commit` of the image that has the tag now, Docker
+        mistakes the image for its own parent, and follows the chain of parents forever.
         """
         with _removing(ref):
             self._api.remove_image(ref, noprune=True)
@@ -304,7 +312,8 @@ class DockerEngine(Engine):
     def cdi_devices(self) -> frozenset[str]:
         """Return the CDI devices that Docker reports.
 
-        If this version of Docker does not report CDI devices, return the devices in its CDI files.
+        If this version of Docker does not report CDI devices, return the devices in the CDI files
+        that Docker reads.
         """
         devices = self._info.get("DiscoveredDevices")
         if devices is None and self.socket:  # else its files are on another machine
@@ -389,7 +398,7 @@ def _removing(name: str) -> Iterator[None]:
 
 
 def _folder(user: str) -> bytes:
-    """Return a tar archive with an empty folder for a volume, owned by `user` (`uid:gid`)."""
+    """Return a tar archive of an empty folder for a volume, owned by `user` (`uid:gid`)."""
     uid, _, gid = user.partition(":")
     member = tarfile.TarInfo(_FOLDER)
     member.type = tarfile.DIRTYPE

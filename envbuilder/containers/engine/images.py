@@ -64,7 +64,7 @@ def take(engine: Engine, ref: str, folder: Path) -> Layout:
 def load(
     engine: Engine, layout: Layout, recorded: Layout, names: Sequence[str] = (), preload: str = ""
 ) -> tuple[types.Digest, types.Digest]:
-    """Load the only image in a layout; return the digests of its configuration and manifest.
+    """Load the only image in a layout. Return the digests of its configuration and manifest.
 
     The image gets `names` or, if there are none, the names in the layout. Layers that the engine
     already has are not sent again. `recorded` contains the manifests of images that were exported
@@ -113,11 +113,11 @@ def remember(layout: Layout, recorded: Layout) -> None:
 def layers(
     engine: Engine, recorded: Layout, manifest: Manifest, names: Sequence[str], preload: str
 ) -> set[types.Digest]:
-    """Return the digests of those layers of an image that the engine is known to have.
+    """Return the digests of an image's layers that the engine is known to have.
 
     First look in the engine for the image `preload`, which consists of the lower layers. If it is
-    missing, look for the images that have the `names` now, since the new image usually replaces
-    them. The layers of these images are known if their manifests are in `recorded`.
+    missing, look for the images that currently have the `names`, because the new image usually
+    replaces them. The layers of these images are known if their manifests are in `recorded`.
     """
     if not engine.receives_layers:
         return set()
@@ -129,7 +129,7 @@ def layers(
 
 
 def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
-    """Return the layers of an image if its manifest or index is recorded, else an empty set."""
+    """Return the layers of an image whose manifest or index is recorded, else an empty set."""
     try:
         path = recorded.blob(digest)
         return _layers(path.read_bytes(), recorded) if path.is_file() else set()
@@ -138,7 +138,7 @@ def _recorded(digest: types.Digest, recorded: Layout) -> set[types.Digest]:
 
 
 def _layers(data: bytes, recorded: Layout) -> set[types.Digest]:
-    """Return the layers that a manifest lists or, for an index, those in its recorded manifests."""
+    """Return the layers that a manifest lists, or those of all recorded manifests in an index."""
     if b'"layers"' in data:
         return {layer.digest for layer in decode(data, Manifest, "a manifest").layers}
     held: set[types.Digest] = set()

@@ -1,6 +1,6 @@
-"""The interface that the engines in `docker.py` and `podman.py` implement, and endpoints.
+"""The interface that the engines in `docker.py` and `podman.py` implement, and their endpoints.
 
-If an engine fails, a `ToolError`, `BuildError` or `VerifyError` with advice is raised.
+If an engine fails, its methods raise a `ToolError`, `BuildError` or `VerifyError` with advice.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ VOLUME_LABEL = f"{LABEL}volume"
 _NO_NAME = "<none>:<none>"
 _SECONDS = 60.0
 _CLIENT_FAILURES = frozenset({125, 126, 127})
-"""Exit codes that mean that the client itself failed. All other codes come from the container."""
+"""Exit codes with which the client itself fails. All other exit codes come from the container."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
     """An image in the engine, with its id, tags and labels."""
 
     id: str
-    """Digest of the image's configuration or of its manifest, whichever the engine uses as the id.
-    """
+    """Digest of the image's configuration or manifest, depending on which of them the engine uses
+    as the id."""
     tags: tuple[str, ...]
     labels: dict[str, str]
 
@@ -50,23 +50,24 @@ class StoredVolume(Struct, frozen=True, kw_only=True):
 
 
 class BuildCommand(Struct, frozen=True, kw_only=True):
-    """The command with which an engine builds images, and what its builder is able to do."""
+    """The command with which an engine builds images, and the capabilities of its builder."""
 
     builder: Literal["buildkit", "buildah"]
     argv: tuple[str, ...]
     """The build command, without the options that are the same for all engines."""
     digests_option: str
-    """Name of the option for the file to which the builder writes the image's digests."""
+    """Name of the option that specifies the file to which the builder writes the image's
+    digests."""
     version_argv: tuple[str, ...]
     """The command that prints the builder's version."""
     docker_version: str = ""
-    """Version of Docker, which contains the builder; empty for other engines."""
+    """Version of Docker, if the builder is part of Docker; empty for other engines."""
     takes_epoch: bool = False
     """Whether the builder takes its timestamps from the build argument SOURCE_DATE_EPOCH."""
     layout_argv: tuple[str, ...] = ()
-    """The build command that writes an OCI layout instead of keeping the image in the engine.
+    """The build command that writes an OCI layout instead of storing the image in the engine.
 
-    The layout's folder must be appended to the last word, which ends in `dest=`. Empty if the
+    The layout's folder must be appended to the last argument, which ends in `dest=`. Empty if the
     builder cannot write layouts.
     """
     exports_layouts: bool = True
@@ -81,7 +82,7 @@ class BuildCommand(Struct, frozen=True, kw_only=True):
 class Engine(abc.ABC):
     """A container engine that answers and is recent enough.
 
-    As a context manager, it closes its connections when the context ends.
+    An engine can be used as a context manager, which closes the connections at the end.
     """
 
     command: tuple[str, ...]
@@ -93,7 +94,7 @@ class Engine(abc.ABC):
     removal: tuple[str, ...]
     """The client's subcommand that removes a container, even if the container is running."""
     socket: Path | None = None
-    """Unix socket of the engine; None if it has none on this machine."""
+    """Unix socket of the engine. None if the engine has no socket on this machine."""
 
     def __enter__(self) -> Self:
         return self
@@ -108,12 +109,15 @@ class Engine(abc.ABC):
     # --- images
 
     def image(self, ref: str) -> Image | None:
-        """Look up an image by tag or id; return None if the engine does not have it."""
+        """Look up an image by tag or id. Return None if the engine does not have the image."""
         data = self._inspect(ref)
         return None if data is None else _described(data)
 
     def variables(self, ref: str) -> tuple[str, ...]:
-        """Return the variables that an image sets, as `NAME=VALUE`; empty if the image is gone."""
+        """Return the variables that an image sets, as `NAME=VALUE`.
+
+        Return an empty tuple if the engine no longer has the image.
+        """
         data = self._inspect(ref) or {}
         return tuple(map(str, (data.get("Config") or {}).get("Env") or ()))
 
@@ -123,7 +127,10 @@ class Engine(abc.ABC):
         return tuple(images[key] for key in sorted(images))
 
     def shares(self) -> dict[str, int]:
-        """Return image id → bytes that the image shares with no other, for images of known size."""
+        """Return the number of bytes that each image shares with no other image, by image id.
+
+        Images of unknown size are omitted.
+        """
         return {}
 
     def pull(self, ref: str, platform: str) -> None:
@@ -157,10 +164,10 @@ class Engine(abc.ABC):
     def files(
         self, ref: str, platform: str, paths: Sequence[str], limit: int
     ) -> dict[str, bytes] | None:
-        """Return path → content for the files in an image that are at or below the given paths.
+        """Return the files in an image that are at or below the given paths, as path → content.
 
-        `limit` is the maximum number of bytes for each of the paths. Return None if the engine does
-        not have the image for this platform, or cannot export single files.
+        `limit` is the maximum number of bytes for each of the given paths. Return None if the
+        engine does not have the image for this platform, or cannot export single files.
         """
 
     @abc.abstractmethod
@@ -176,14 +183,15 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def tag(self, image: Image, name: str) -> None:
-        """Give an image an additional name, taking the name away from another image if necessary.
+        """Give an image an additional name.
 
-        Raise `BuildError` if the engine fails.
+        If another image has the name, the name is taken away from it. Raise `BuildError` if the
+        engine fails.
         """
 
     @abc.abstractmethod
     def _inspect(self, ref: str) -> dict[str, Any] | None:
-        """Return the engine's report about an image, or None if the engine lacks the image."""
+        """Return the engine's report about an image, or None if it does not have the image."""
 
     @abc.abstractmethod
     def _list(self, label: str) -> Sequence[dict[str, Any]]:
@@ -207,7 +215,7 @@ class Engine(abc.ABC):
     # --- volumes
 
     def make_volumes(self, container: Container, labels: Mapping[str, str]) -> None:
-        """Create those volumes of a container that are missing, owned by the container's user.
+        """Create the volumes of a container that do not exist yet, owned by the container's user.
 
         Raise `ToolError` if a volume cannot be created.
         """
@@ -289,7 +297,7 @@ class Engine(abc.ABC):
         """Return the client's command that runs a container in place of this process.
 
         Also ensure that the container is removed when the process ends, even if the process is
-        killed, which engines do not ensure by themselves.
+        killed. Engines do not ensure this by themselves.
         """
         name = _new_name()
         process.when_ended((*self.command, *self.removal, name))
@@ -337,7 +345,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _not_started(self, words: str) -> VerifyError | ToolError:
-        """Return the error for a container that did not start; `words` is the client's output."""
+        """Return the error for a container that did not start.
+
+        `words` is the client's output.
+        """
 
     @abc.abstractmethod
     def _home_options(self, container: Container) -> str:
@@ -345,7 +356,10 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _gpu_flags(self, gpus: str) -> tuple[str, ...]:
-        """Return the flags of `run` that provide NVIDIA GPUs; `gpus` is a value for `--gpus`."""
+        """Return the flags of the client's `run` command that provide NVIDIA GPUs.
+
+        `gpus` is a value for Docker's `--gpus`.
+        """
 
 
 def _new_name() -> str:
@@ -365,7 +379,7 @@ def _described(data: dict[str, Any]) -> Image:
 
 
 def no_base(ref: str) -> str:
-    """Return the hint to print if a base image is missing and cannot be pulled."""
+    """Return the hint to show if a base image is missing and cannot be pulled."""
     return (
         f"The base image {ref} is not in the engine and cannot be pulled. Name another image with"
         " ENVBUILDER_BASE_IMAGE=REF, or set a mirror in envbuilder.yaml (base_images:)."
@@ -392,7 +406,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     builder: str = "default"
     flags: tuple[str, ...] = ()
     named: bool = True
-    """Whether the user configured the endpoint; False if it was found at a default path."""
+    """Whether the user configured the endpoint. False if it was found at a default path."""
 
     @property
     def socket(self) -> Path | None:
@@ -402,7 +416,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def explicit_flags(self) -> tuple[str, ...]:
-        """Flags that make the docker client use this endpoint, whatever its configuration says."""
+        """Flags that make the docker client use this endpoint, regardless of its configuration."""
         words = ["--host", self.url or ""]
         if self.tls:
             words.append("--tlsverify" if self.tls.verify else "--tls")
@@ -413,13 +427,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return tuple(words)
 
     def may_be_opened(self) -> bool:
-        """Return whether this user may open the endpoint. Only Unix sockets are checked."""
+        """Return whether this user may open the endpoint, checking only Unix sockets."""
         path = (self.url or "").removeprefix("unix://")
         return bool(self.url) and (path == self.url or os.access(path, os.R_OK | os.W_OK))
 
 
 def find_docker() -> Endpoint:
-    """Return the endpoint that the docker client would use. Its `url` is None if there is none.
+    """Return the endpoint that the docker client would use. If there is none, `url` is None.
 
     Raise `ToolError` if the docker context cannot be read.
     """
@@ -489,7 +503,7 @@ _CLIENT_HINT = (
 
 
 def require_plugin() -> None:
-    """Raise `ToolError` (exit 4) if the docker client is missing, or buildx missing or too old."""
+    """Raise `ToolError` (exit 4) if the docker client or a recent enough buildx is missing."""
     require_client()
     done = process.run(["docker", "buildx", "version"], timeout=_CLIENT_SECONDS)
     if done.returncode != 0:

@@ -37,18 +37,17 @@ According to podman's release notes, `--build-context` was added in 4.2, `RUN --
 (Buildah 1.30), and heredocs and `ADD --checksum` in 4.8 (Buildah 1.33).
 """
 _GPU = "nvidia.com/gpu"
-"""Kind of the devices in the Container Device Interface (CDI) files that NVIDIA's toolkit writes.
-"""
+"""Kind of the devices that NVIDIA's toolkit writes to Container Device Interface (CDI) files."""
 _UNLIMITED = Limits()
 _SECONDS = 60.0
 _TRANSFER_SECONDS = 1800.0
 """Timeout in seconds for transferring an image. It is long because podman unpacks the whole image
-meanwhile."""
+during the transfer."""
 _HINT = f"Install podman {OLDEST[0]}.{OLDEST[1]} or newer, use Docker, or use --backend venv."
 
 
 class PodmanEngine(Engine):
-    """podman, accessed through its client."""
+    """The podman engine, accessed through its client."""
 
     removal = ("rm", "--force", "--time", "0", "--ignore")
     receives_layers = False  # it reads those that it lacks from the layout itself
@@ -61,10 +60,10 @@ class PodmanEngine(Engine):
         remote: bool = False,
         limits: Limits = _UNLIMITED,
     ) -> None:
-        """Create the engine that the client's command line `command` connects to.
+        """Create an engine to which the client's command line `command` connects.
 
-        If `remote`, a service does the work. The service may be on another machine, and it cannot
-        read local files.
+        If `remote` is true, a service does the work. The service may be on another machine, and it
+        cannot read local files.
         """
         self.command = tuple(command)
         self.rootless = rootless
@@ -96,8 +95,8 @@ class PodmanEngine(Engine):
         """Load the only image in a layout, then give it its names.
 
         The image is loaded without names, because podman loads nothing if the index has several
-        entries. podman reads the blobs from the layout itself and skips the blobs that it already
-        has. A remote podman receives all blobs in an archive.
+        entries. A local podman reads the blobs from the layout itself, and skips the blobs that it
+        already has. A remote podman receives all blobs in an archive.
         """
         del without
         image = layout.index().manifests[0]
@@ -114,9 +113,10 @@ class PodmanEngine(Engine):
             self._transfer("tag", config.removeprefix("sha256:"), name)
 
     def tag(self, image: Image, name: str) -> None:
-        """Give an image an additional name, taking the name away from another image if necessary.
+        """Give an image an additional name.
 
-        Raise `BuildError` if podman fails.
+        If another image has the name, the name is taken away from it. Raise `BuildError` if podman
+        fails.
         """
         self._transfer("tag", image.id.removeprefix("sha256:"), name)
 
@@ -174,7 +174,7 @@ class PodmanEngine(Engine):
         return self._listed("list its containers", "ps")
 
     def knows_gpus(self) -> bool:
-        """Return whether CDI files from NVIDIA's toolkit describe the GPUs to podman."""
+        """Return whether CDI files written by NVIDIA's toolkit describe the GPUs to podman."""
         return any(name.startswith(f"{_GPU}=") for name in cdi.devices(cdi.FOLDERS))
 
     def cdi_devices(self) -> frozenset[str]:
@@ -229,7 +229,7 @@ class PodmanEngine(Engine):
         return done.stdout
 
     def _listed(self, what: str, *arguments: str) -> Sequence[dict[str, Any]]:
-        """Run a podman command that prints a JSON list; return the list, which may be empty."""
+        """Run a podman command that prints a JSON list, and return the list."""
         answer = self._answer(what, *arguments, "--format", "json")
         items: list[dict[str, Any]] | None = json.loads(answer or "[]")
         return items or ()
@@ -269,7 +269,7 @@ def connect(url: str | None) -> PodmanEngine:
 
 
 def _limits(machine: dict[str, Any]) -> Limits:
-    """Return the limits for the machine that podman describes in `machine`.
+    """Return limits for the machine that podman describes in `machine`.
 
     A limit is 0 if this user is not allowed to set it.
     """

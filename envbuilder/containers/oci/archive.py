@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NAME = "io.containerd.image.name"
-"""Annotation from which `load`, both in Docker and in containerd, takes an image's name."""
+"""Annotation from which the `load` commands of Docker and containerd take an image's name."""
 _TAG = "org.opencontainers.image.ref.name"
 _BLOBS = PurePosixPath("blobs/sha256")
 _HEX = frozenset("0123456789abcdef")
@@ -50,7 +50,10 @@ def names(descriptors: Iterable[Descriptor]) -> list[str]:
 
 
 def pieces(layout: Layout, without: Collection[types.Digest] = ()) -> Iterator[bytes]:
-    """Yield the pieces of a tar with the only image in a layout, but not the blobs in `without`."""
+    """Yield the pieces of a tar archive of the only image in a layout.
+
+    The blobs in `without` are left out.
+    """
     descriptors = layout.index().manifests
     manifest = layout.read_manifest(descriptors[0])
     blobs = {d.digest for d in (descriptors[0], *manifest.blobs)} - set(without)
@@ -71,10 +74,10 @@ def save(
 ) -> None:
     """Write the only image in a layout to an archive if `target` ends in .tar, else to a layout.
 
-    In a layout, the image replaces images with the same names; concurrent writers wait for each
-    other (`DIR.lock`). Files are copied and never linked, so that users cannot change a cache
-    through them. `show` is called with the number of bytes written so far and the total number.
-    Raise `OSError` if the disk is full.
+    In a layout, the image replaces images with the same names. Concurrent writers wait for each
+    other, using the lock file `DIR.lock`. Files are copied and never linked, so that users cannot
+    change the contents of a cache through `target`. `show` is called with the number of bytes
+    written so far and the total number. Raise `OSError` if the disk is full.
     """
     if target.suffix == ".tar":
         write(layout, target, show)
@@ -115,7 +118,8 @@ def write(
 ) -> None:
     """Write the only image in a layout to an archive, which appears at `path` atomically.
 
-    Raise `OSError` if the disk is full.
+    `show` is called with the number of bytes written so far and the total number. Raise `OSError`
+    if the disk is full.
     """
     total = _size(layout)
     done = 0
@@ -127,7 +131,7 @@ def write(
 
 
 class Held(NamedTuple):
-    """An image that was found in a layout or an archive, after checking all of its digests."""
+    """An image found in a layout or an archive, all of whose digests have been checked."""
 
     digest: types.Digest
     """Digest of the image's configuration."""
@@ -142,8 +146,8 @@ def held(
     """Yield the images at `path` whose configuration is accepted by `accept`.
 
     The layers of other images are not read. Raise `EnvbuilderError` if `path` is neither a layout
-    nor an archive, if a blob is damaged, or if the layers in a manifest are not the layers that the
-    configuration names.
+    nor an archive, if a blob is damaged, or if the layers in a manifest are not those that the
+    image's configuration lists.
     """
     with _examined(path) as layout:
         for descriptor in layout.images():
@@ -162,8 +166,8 @@ def held(
 def identity(path: Path) -> types.Digest:
     """Check the only image at `path`, and return the digest of its configuration.
 
-    Raise `EnvbuilderError` in the same cases as `held`, or unless `path` contains exactly one
-    image.
+    Raise `InvalidError` unless `path` contains exactly one image, and `EnvbuilderError` in the same
+    cases as `held`.
     """
     images = [*held(path)]
     if len(images) != 1:
@@ -274,6 +278,6 @@ class _Reader(Struct):
         return data
 
     def seek(self, position: int) -> None:
-        """Go back to the start. This is possible only after a single read."""
+        """Go back to the start. This is possible only if there has been a single read."""
         assert position == 0, "nothing else is used"
         self._held = self._last + self._held

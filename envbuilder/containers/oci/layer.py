@@ -1,9 +1,10 @@
 """Write and read image layers.
 
-A layer written here is a compressed tar whose bytes depend only on its members. The members are
-sorted by path. Their times, owners and modes are set explicitly, and never taken from the build
-machine. The tar is hashed and compressed while it is being produced, and never stored uncompressed.
-A layer that is read may come from anywhere, so its names, sizes and compression are untrusted.
+A layer written by this module is a compressed tar whose bytes depend only on its members. The
+members are sorted by path. Their times, owners and modes are set explicitly, and never taken from
+the build machine. The tar is hashed and compressed while it is being produced, and never stored
+uncompressed. A layer to be read may come from anywhere, so its names, sizes and compression are
+untrusted.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _JOB = 8 << 20
 """Number of bytes that one thread compresses at a time. It is constant, so that the output is
 always the same."""
 _THREADS = 8
-"""Maximum number of threads that compress.
+"""Maximum number of compression threads.
 
-All input is hashed by a single thread, which cannot keep more threads busy. Each thread needs
-memory for its 8 MiB jobs: 128 threads took 1.1 GiB.
+A single thread hashes all input, and is not fast enough to keep more compression threads busy. Each
+thread needs memory for its 8 MiB jobs. With 128 threads, 1.1 GiB were used.
 """
 LARGEST = 8 << 30
-"""Maximum size in bytes of the tar in a layer. Registries and engines refuse blobs of 10 GB or
-more."""
+"""Maximum size in bytes of the uncompressed tar of a layer. Registries and engines refuse blobs of
+10 GB or more."""
 
 
 class Source(Protocol):
-    """A source of a file's content, for content that is not in a file on disk."""
+    """A source of file content that is not in a file on disk."""
 
     @property
     def size(self) -> int:
@@ -66,14 +67,14 @@ class Member(Struct, frozen=True, kw_only=True):
     target: str = ""
     """Target of a link; empty for files and folders."""
     time: int | None = None
-    """Modification time in seconds since 1970, or None to use the layer's time.
+    """Modification time in seconds since 1970, or None to use the layer's own time.
 
-    A time later than the layer's time is replaced by the layer's time.
+    A time that is later than the layer's own time is replaced by it.
     """
 
 
 class Layer(Struct, frozen=True, kw_only=True):
-    """The digests and sizes of a written layer, for the compressed blob and the tar in it."""
+    """The digests and sizes of a written layer, both of the compressed blob and of the tar."""
 
     digest: types.Digest
     size: Bytes
@@ -88,9 +89,9 @@ class Layer(Struct, frozen=True, kw_only=True):
 
 
 def compressor() -> Mapping[str, str | int]:
-    """Return the version and settings of the compressor.
+    """Return the version and the settings of the compressor.
 
-    Apart from a layer's members, nothing else determines the layer's bytes.
+    The bytes of a layer are determined only by these values and the layer's members.
     """
     import zstandard
 
@@ -118,8 +119,8 @@ def pack(
 ) -> Layer:
     """Compress a tar, which is given in pieces, into a layer at `path`.
 
-    `on_bytes` is called with the size of each piece. Raise `BuildError` if the tar is larger than
-    `LARGEST`.
+    `on_bytes` is called with the size in bytes of each piece. Raise `BuildError` if the tar is
+    larger than `LARGEST`.
     """
     import zstandard
 
@@ -165,7 +166,7 @@ def _write(out: BinaryIO, data: bytes, hashed: hashlib._Hash) -> int:
 
 
 def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same pieces; a thread produces the next one while the caller uses the last."""
+    """Yield the same pieces, using a thread that produces the next piece in advance."""
     rest = iter(pieces)
     with process.pool(1) as thread:
         coming = thread.submit(next, rest, None)
@@ -177,7 +178,8 @@ def _meanwhile(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes, with small pieces joined into larger ones.
 
-    A tar consists mostly of headers and small files, and each piece takes some time to handle.
+    This saves time, because a tar consists mostly of headers and small files, and each piece has a
+    fixed cost.
     """
     held = bytearray()
     for piece in pieces:
@@ -294,7 +296,7 @@ def tree(root: Path, prefix: str) -> Iterator[Member]:
 
 
 def folders_above(paths: Iterable[str]) -> Iterator[Member]:
-    """Yield all parent folders of the given paths as members, each once and parents first."""
+    """Yield all parent folders of the given paths as members, parents first, each only once."""
     folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -329,7 +331,7 @@ def members(layer: Path) -> Iterator[tuple[tarfile.TarInfo, archives.Tar]]:
 
 
 def diff_id(layer: IO[bytes], size: int, where: str) -> types.Digest:
-    """Return the digest of the bytes of a layer after decompression.
+    """Return the digest of a layer's uncompressed bytes.
 
     `size` is the size in bytes of the layer as stored, and `where` names the layer in errors. Raise
     `InvalidError` if the layer is damaged or exceeds the limits.

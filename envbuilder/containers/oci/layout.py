@@ -1,8 +1,8 @@
 """OCI images: their JSON documents (descriptors, manifests, indexes) and their layouts on disk.
 
 The JSON is validated when it is read. Unknown keys are ignored, as the OCI specification requires.
-Documents are passed on as exactly the bytes that were read. Docker's older media types for the same
-structures are accepted as well.
+Documents are passed on with exactly the bytes that were read. Docker's older media types for the
+same structures are accepted as well.
 
 A layout is a folder that contains `oci-layout`, `index.json` and `blobs/sha256/…`. Blobs are hashed
 before an atomic rename adds them to the layout, and `checked` hashes them again before they are
@@ -44,7 +44,7 @@ MANIFESTS = frozenset({MANIFEST, DOCKER_MANIFEST})
 
 JSON_LIMIT = 4 << 20
 """Maximum size in bytes of an image's manifest, index or configuration. Registries do not accept
-larger ones."""
+larger documents."""
 
 MediaType = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9!#$&^_.+-]+\Z")
@@ -57,7 +57,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DEPTH = 4
 """Maximum depth to which nested indexes are followed."""
 _MARK_LIMIT = 1 << 10
-"""Maximum size in bytes of the file `oci-layout`, which may come from anybody."""
+"""Maximum size in bytes of the file `oci-layout`, which may come from an untrusted source."""
 _FULL = "The disk may be full."
 
 
@@ -69,7 +69,7 @@ class Platform(Struct, frozen=True, kw_only=True, omit_defaults=True):
     variant: str = ""
 
     def is_of(self, platform: types.Platform) -> bool:
-        """Return whether this is the envbuilder platform `platform`, ignoring the variant."""
+        """Return whether this is the given envbuilder platform, ignoring the variant."""
         return f"{self.os}/{self.architecture}" == platform
 
 
@@ -85,7 +85,10 @@ class Descriptor(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
 
 class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The manifest of an image or another artifact: its configuration and layers, lowest first."""
+    """The manifest of an image or another artifact: its configuration and its layers.
+
+    The lowest layer comes first.
+    """
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -102,7 +105,7 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="ca
 
 
 class Index(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A list of images, usually one per platform. A layout's index lists all images in it."""
+    """A list of images, usually one per platform. A layout's index lists all of its images."""
 
     schema_version: Literal[2]
     media_type: MediaType | None = None
@@ -119,7 +122,10 @@ def oci_platform(ours: types.Platform) -> Platform:
 def only_image(
     descriptors: Iterable[Descriptor], platform: types.Platform, where: str
 ) -> Descriptor:
-    """Return the only image for a platform. Raise `InvalidError` if there is none or several."""
+    """Return the only image for a platform.
+
+    Raise `InvalidError` if there is no image or more than one. `where` names the index in errors.
+    """
     images = {d.digest: d for d in descriptors if d.media_type in MANIFESTS and d.platform}
     fitting = [d for d in images.values() if d.platform and d.platform.is_of(platform)]
     if len(fitting) == 1:
@@ -144,7 +150,10 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes, kind: type[_T], where: str) -> _T:
-    """Decode and validate JSON. Raise `InvalidError` if it is invalid; `where` names the JSON."""
+    """Decode and validate JSON. Raise `InvalidError` if the JSON is invalid.
+
+    `where` names the source of the JSON in errors.
+    """
     try:
         return decoding.from_json(data, kind)
     except (ValueError, RecursionError) as error:
@@ -159,7 +168,7 @@ class Layout:
 
     @classmethod
     def create(cls, folder: Path) -> Layout:
-        """Open the layout in `folder`; create an empty layout if there is none."""
+        """Open the layout in `folder`. If there is none, create an empty layout."""
         layout = cls(folder)
         if not (folder / MARK).is_file():
             (folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
@@ -185,7 +194,10 @@ class Layout:
     # --- blobs
 
     def blob(self, digest: types.Digest) -> Path:
-        """Return the path of the blob with this digest, whether or not the blob exists."""
+        """Return the path of the blob with this digest, whether or not the blob exists.
+
+        Raise `InvalidError` if the digest is malformed.
+        """
         match = _DIGEST.fullmatch(digest)
         if match is None:
             raise InvalidError(f"{digest!r}: not a sha256 digest")
@@ -201,7 +213,7 @@ class Layout:
         return path.is_file() and path.stat().st_size == of.size
 
     def add(self, content: bytes | Path, media_type: str, **fields: Any) -> Descriptor:
-        """Add bytes or a file to the layout as a blob; return the blob's descriptor.
+        """Add bytes or a file to the layout as a blob, and return the blob's descriptor.
 
         A file is added as a hard link if possible. `fields` are additional fields for the
         descriptor. Raise `OSError` if the disk is full.
@@ -280,7 +292,7 @@ class Layout:
     def find(self, platform: types.Platform) -> Descriptor:
         """Return the only image for a platform.
 
-        Raise `InvalidError` if there is none or more than one.
+        Raise `InvalidError` if there is no image or more than one.
         """
         return only_image(self.images(), platform, str(self.folder))
 
@@ -289,7 +301,7 @@ class Layout:
         return self.read_manifest(self.find(platform))
 
     def read_manifest(self, of: Descriptor) -> Manifest:
-        """Return the manifest to which a descriptor refers, after checking its hash."""
+        """Return the manifest to which a descriptor refers, after checking the manifest's hash."""
         return decode(self.read(of), Manifest, of.digest)
 
     def read_config(self, manifest: Manifest) -> dict[str, Any]:
@@ -299,7 +311,7 @@ class Layout:
     def _walk(
         self, descriptors: tuple[Descriptor, ...], depth: int, seen: set[types.Digest]
     ) -> Iterator[Descriptor]:
-        """Yield all manifests among the descriptors and in the indexes among them.
+        """Yield all manifests among the descriptors and in the indexes to which they refer.
 
         Each manifest is yielded only once, even if several indexes list it.
         """
@@ -328,9 +340,10 @@ class Layout:
 
 
 def place(source: Path, target: Path, *, link: bool = True) -> None:
-    """Put a file at `target` atomically, as a hard link if `link` and if possible, else as a copy.
+    """Put a file at `target` atomically.
 
-    Raise `OSError` if the disk is full.
+    The file is a hard link if `link` is true and linking is possible, otherwise a copy. Raise
+    `OSError` if the disk is full.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".part-", dir=target.parent) as scratch:

@@ -1,7 +1,7 @@
 """Names of images: references to registries by Docker's rules, and `oci:DIR` or `FILE.tar` on disk.
 
 `python:3.11` means `docker.io/library/python:3.11`. The first component of a reference is a host
-only if it contains a dot, a colon or capital letters, or is `localhost`. Only sha256 digests are
+only if it contains a dot, a colon or uppercase letters, or is `localhost`. Only sha256 digests are
 supported.
 """
 
@@ -21,7 +21,7 @@ from envbuilder.core.errors import InvalidError
 DEFAULT_HOST = "docker.io"
 DEFAULT_TAG = "latest"
 NAME_LIMIT = 255
-"""Maximum length in characters that registries accept for the host and the repository together."""
+"""Maximum number of characters that registries accept for the host and the repository together."""
 
 # Texts: `re` compiles them at the first use and keeps them, no start waits for them.
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -48,23 +48,30 @@ class Reference(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The host and the repository."""
+        """The host and the repository, separated by a slash."""
         return f"{self.host}/{self.repository}"
 
     @property
     def tag_or_digest(self) -> str:
-        """What to request from the registry: the digest, else the tag, else `latest`."""
+        """The digest or the tag that identifies the image in its repository.
+
+        The digest is preferred. Without a digest and a tag, this is `latest`.
+        """
         return self.digest or self.tag or DEFAULT_TAG
 
     @property
     def endpoint(self) -> str:
-        """The host and port to connect to. They differ from `host` for Docker Hub."""
+        """The host and port to connect to, which differ from `host` for Docker Hub."""
         if self.host == DEFAULT_HOST:
             return "registry-1.docker.io"
         return self.host
 
     def root(self, *, plain_http: bool) -> str:
-        """Return the registry's root URL: http if `plain_http` or on this machine, else https."""
+        """Return the registry's root URL.
+
+        The URL uses http if `plain_http` is true or the registry is on this machine, otherwise
+        https.
+        """
         return f"{'http' if plain_http or is_loopback(self.host) else 'https'}://{self.endpoint}"
 
 
@@ -157,7 +164,7 @@ def _invalid(text: str, reason: str) -> InvalidError:
 
 
 def qualified(ref: str) -> str:
-    """Return a reference with its registry. If it names no registry, this is Docker Hub."""
+    """Return a reference with its registry, which is Docker Hub if the reference names none."""
     registry, slash, _ = ref.partition("/")
     if slash and ("." in registry or ":" in registry or registry == "localhost"):
         return ref
@@ -190,7 +197,7 @@ def is_on_disk(text: str) -> bool:
 
 
 def path_on_disk(text: str) -> Path:
-    """Return the absolute path of the folder or file that contains the image named by `text`."""
+    """Return the absolute path of the folder or file with the image that `text` names."""
     return Path(text.removeprefix(_LAYOUT)).absolute()
 
 

@@ -1,6 +1,6 @@
 """The root filesystem of an image: an index of its paths, and the files that a build reads.
 
-Layers are read without being unpacked. Upper layers replace files in lower layers, or remove them
+Layers are read without being unpacked. Upper layers replace files in lower layers, or remove files
 with whiteouts.
 """
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class OtherPythonError(BuildError):
     """Raised if the base image does not contain the required Python (exit 1).
 
-    `version` is the version of Python that the image contains instead, or a text that says that it
-    contains none.
+    `version` is the version of Python that the image contains instead, or a text saying that the
+    image contains no Python.
     """
 
     def __init__(self, needed: str, version: str, locked: Collection[str] = ()) -> None:
@@ -55,20 +55,20 @@ _PYTHON = re.compile(r"(?:lib)?python(3\.[0-9]+)(?:\.so\.[0-9.]+)?")
 _OPAQUE = ".wh..wh..opq"
 _GONE = ".wh."
 _CONTENT = 16 << 20
-"""Maximum size in bytes of a file to read: a Python, or a file whose contents are kept.
+"""Maximum size in bytes of a file to read: a Python, or a file whose contents are kept in memory.
 
 dpkg's status file has 1 to 5 MB.
 """
 _CONTENTS = 64 << 20
-"""Maximum total size in bytes of all kept contents. There is a limit because a base image may come
-from anybody."""
+"""Maximum total size in bytes of the contents that are kept in memory. There is a limit because a
+base image may come from an untrusted source."""
 _ENTRIES = 500_000
 """Maximum number of paths in an image. Images that contain CUDA and PyTorch have up to 200,000
 paths."""
 _LAYERS = 256
 """Maximum number of layers in a base image. Container engines allow 127."""
 _LINKS = 40
-"""Maximum number of links to follow one after the other, which is the same as in Linux."""
+"""Maximum number of links to follow in succession, which is the same limit as in Linux."""
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -91,13 +91,13 @@ class RootFs(Struct, frozen=True, kw_only=True):
 
     entries: dict[str, Entry]
     contents: dict[str, bytes]
-    """Contents of `/etc/passwd`, `/etc/group` and dpkg's status files, as far as they exist."""
+    """Contents of those of the files `/etc/passwd`, `/etc/group` and dpkg's status files that
+    exist, by path."""
     versions: dict[str, str]
-    """Paths of Python interpreters and their libraries → the Python version found in these files.
-    """
+    """Path of a Python interpreter or its library → the Python version found in this file."""
 
     def resolve(self, path: str) -> str | None:
-        """Return the path after following all links in it, or None if it does not exist."""
+        """Return the path after following all links in it, or None if the path does not exist."""
         todo = list(reversed(PurePosixPath("/", path).parts[1:]))
         resolved = PurePosixPath()
         for _ in range(len(todo) + _LINKS * 8):
@@ -120,7 +120,7 @@ class RootFs(Struct, frozen=True, kw_only=True):
         return None
 
     def python(self, minor: str, search: str) -> tuple[str, str]:
-        """Return the path of the Python X.Y that a shell would find, and its version X.Y.Z.
+        """Return the path and the version X.Y.Z of the Python X.Y that a shell would find.
 
         `minor` is X.Y, and `search` is the image's PATH. Raise `OtherPythonError` if the image does
         not contain this Python.
@@ -196,7 +196,10 @@ def _apply(layer: Path, root: RootFs) -> None:
 
 
 def _within(lower: list[str], below: Collection[str], folder: str) -> list[str]:
-    """Remove the paths inside a folder from the sorted list `lower`; return those in `below`."""
+    """Remove the paths inside a folder from the sorted list `lower`.
+
+    Return those of the removed paths that are in `below`.
+    """
     start = bisect_left(lower, f"{folder}/") if folder else 0
     end = bisect_left(lower, f"{folder}0") if folder else len(lower)  # "0" follows "/"
     paths = [path for path in lower[start:end] if path in below]
@@ -237,9 +240,9 @@ def _put(archive: Tar, member: tarfile.TarInfo, path: str, root: RootFs) -> None
 
 
 def _version(data: bytes, minor: str) -> str | None:
-    """Find the full version of Python X.Y in the bytes of a file; return None if they contain none.
+    """Find the full version of Python X.Y, stored as a C string, in the bytes of a file.
 
-    The version is stored as a C string.
+    Return None if the bytes do not contain a version.
     """
     number = re.escape(minor.encode()) + rb"\.[0-9]{1,2}(?:(?:a|b|rc)[0-9]+)?"
     found = re.search(rb"\x00(" + number + rb")\+?\x00", data)

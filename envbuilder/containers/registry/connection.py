@@ -1,8 +1,8 @@
 """HTTP requests to one repository in a registry: logins, redirects, retries and clear errors.
 
-This is a small client based on `requests`. The two existing libraries (oras 0.2, python-dxf 12) can
-resume neither pulls nor pushes, set no timeouts of their own, and load whole responses into memory
-or trust them.
+This is a small client based on `requests`. The two existing libraries (oras 0.2, python-dxf 12)
+cannot resume pulls or pushes, set no timeouts of their own, and either load whole responses into
+memory or trust them.
 
 `docker login` and `podman login` store credentials in files, or in helper programs that these files
 name. envbuilder reads the credentials but never writes them. It looks up a secret only when a
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class BrokenOffError(Exception):
-    """Raised if no response or only a part of it was received; the message says why."""
+    """Raised if a response was not received, or only in part. The message says why."""
 
 
 OK = 200
@@ -66,7 +66,8 @@ NOT_FOUND = 404
 ACCEPT = {"Accept": ", ".join(sorted(INDEXES | MANIFESTS))}
 _IS_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ANSWER_LIMIT = 1 << 16
-"""Maximum number of bytes to read of a registry's error, or of a response that is discarded."""
+"""Maximum number of bytes to read of a registry's error message, or of a response that is
+discarded."""
 
 
 class _Error(Struct, frozen=True):
@@ -98,9 +99,9 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Connection:
     """A connection to one repository in a registry.
 
-    `plain_http` allows http to a registry on another machine, which the user must configure
-    explicitly. Failures are raised as a `BuildError` that names the repository, but contains no
-    query, header or body.
+    `plain_http` allows http for a registry on another machine, which the user must configure
+    explicitly. A failure raises a `BuildError` that names the repository, but contains no query,
+    header or body.
     """
 
     def __init__(
@@ -154,11 +155,11 @@ class Connection:
         data: bytes | None = None,
         retry: bool = True,
     ) -> requests.Response:
-        """Send a request and return the response, whose status is one of those in `accept`.
+        """Send a request, and return the response, whose status is one of those in `accept`.
 
         The body has not been read yet, and the caller must close the response. `what` names the
         requested item in messages. If the registry is busy or the connection breaks, try again or,
-        with `retry=False`, raise `BrokenOffError`. For other failures, raise `BuildError`.
+        with `retry=False`, raise `BrokenOffError`. Raise `BuildError` for all other failures.
         """
         import requests
 
@@ -186,10 +187,11 @@ class Connection:
         raise self.failure(what, problem, status)
 
     def resolve(self, what: str, base: str, location: str) -> str:
-        """Return the absolute URL of a `Location` header. Raise `BuildError` if it leaves https.
+        """Return the absolute URL of a `Location` header. Raise `BuildError` if it is not safe.
 
-        `what` names the requested item in messages. `base` is the URL whose response contains the
-        header.
+        An https URL is safe. An http URL is safe only if it is the registry's own, or if it and the
+        registry are both on this machine. `what` names the requested item in messages. `base` is
+        the URL whose response contains the header.
         """
         target = urljoin(base, location) if http.origin(location) is not None else ""
         parts = urlsplit(target)
@@ -205,7 +207,7 @@ class Connection:
     def failure(self, what: str, problem: str, status: int = 0) -> BuildError:
         """Return the error for an item that could not be pulled or pushed.
 
-        `status` is the HTTP status, from which the hint is chosen, or 0 if there was no response.
+        `status` is the HTTP status, which determines the hint, or 0 if there was no response.
         """
         login = f"docker login {self.host}"
         hints = {
@@ -228,7 +230,7 @@ class Connection:
     # --- manifests and indexes
 
     def read_manifest(self, reference: str) -> tuple[Descriptor, bytes]:
-        """Fetch a manifest or an index by digest or tag; return its descriptor and its bytes.
+        """Fetch a manifest or an index by digest or tag, and return its descriptor and its bytes.
 
         The media type is determined only from the bytes, because the digest covers nothing else.
         Raise `WrongHashError` if the bytes do not match the digest, `BuildError` if the registry
@@ -239,7 +241,7 @@ class Connection:
         return found
 
     def find_manifest(self, reference: str) -> tuple[Descriptor, bytes] | None:
-        """Do the same as `read_manifest`, but return None if the repository lacks the manifest."""
+        """Do the same as `read_manifest`, but return None if the manifest does not exist."""
         return self._manifest(reference, (OK, NOT_FOUND))
 
     def _manifest(self, reference: str, accept: tuple[int, ...]) -> tuple[Descriptor, bytes] | None:
@@ -266,10 +268,10 @@ class Connection:
         raise self.failure(reference, problem)
 
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> int:
-        """Push a manifest or an index under a tag or its digest; return the number of bytes sent.
+        """Push a manifest or an index under a tag or its digest. Return the number of bytes sent.
 
-        The registry must already have all blobs and manifests to which it refers. Raise
-        `BuildError` if the push fails.
+        The registry must already have all blobs and manifests to which the pushed document refers.
+        Raise `BuildError` if the push fails.
         """
         digest = digest_of(data)
         url = self.url(f"manifests/{reference}")
@@ -381,9 +383,10 @@ def _described(data: bytes, where: str) -> Descriptor:
 
 
 def limited(response: requests.Response, limit: int) -> bytes | None:
-    """Read the whole body of a response; return None if it is longer than `limit` bytes.
+    """Read and return the whole body of a response.
 
-    Raise `BrokenOffError` if the body is incomplete.
+    Return None if the body is longer than `limit` bytes. Raise `BrokenOffError` if the body is
+    incomplete.
     """
     import requests
 
@@ -426,7 +429,7 @@ class DeniedError(Exception):
 
 
 class Login:
-    """The login to one repository, whose credential is looked up when it is first needed."""
+    """The login to one repository, whose credential is looked up only when it is needed."""
 
     def __init__(
         self,
@@ -557,14 +560,14 @@ def _basic(known: Credential) -> str:
 
 
 class Challenge(Struct, frozen=True):
-    """An authentication method that a registry offers: its lower-case scheme and parameters."""
+    """An authentication method that a registry offers: scheme (in lowercase) and parameters."""
 
     scheme: str
     parameters: dict[str, str]
 
 
 def parse_challenges(header: str) -> tuple[Challenge, ...]:
-    """Parse the challenges in a `WWW-Authenticate` header, skipping parts that are malformed."""
+    """Parse the challenges in a `WWW-Authenticate` header, skipping malformed parts."""
     challenges: list[Challenge] = []
     for piece in parse_http_list(header):
         match = _CHALLENGE.fullmatch(piece.strip())
@@ -586,7 +589,10 @@ class _TokenAnswer(Struct, frozen=True):
 
 
 def parse_token(body: bytes) -> str:
-    """Parse the token in a token server's response; return "" if it is not valid in a header."""
+    """Return the token in a token server's response, or "" if there is no valid token.
+
+    A token is valid only if it may be sent in a header.
+    """
     try:
         answer = decoding.from_json(body, _TokenAnswer)
     except (ValueError, RecursionError):
@@ -627,7 +633,7 @@ class _HelperAnswer(Struct, frozen=True, rename="pascal"):
 def stored_credential(
     host: str, environ: Mapping[str, str] = os.environ, repository: str = ""
 ) -> Credential | None:
-    """Look up the stored credential for a repository in a registry; return None if there is none.
+    """Return the stored credential for a repository in a registry, or None if there is none.
 
     If a file contains several logins, use the one with the longest namespace that contains the
     repository, as podman does. Raise `InvalidError` if a file is damaged, and `ToolError` if a
@@ -638,9 +644,10 @@ def stored_credential(
 
 
 def _login_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the file that REGISTRY_AUTH_FILE names or, without it, Docker's and podman's files.
+    """Return the files in which to look up logins.
 
-    The latter are returned only if they exist.
+    If REGISTRY_AUTH_FILE is set, return only the file that it names. Otherwise, return Docker's and
+    podman's own files, as far as they exist.
     """
     path = environ.get("REGISTRY_AUTH_FILE")
     if path:
@@ -710,9 +717,9 @@ def _read_entry(entry: _Login, path: Path, host: str) -> Credential | None:
 
 
 def _ask_helper(helper: str, server: str, path: Path) -> Credential | None:
-    """Ask a credential helper for a credential; return None if the helper has none.
+    """Ask a credential helper for a credential. Return None if the helper has none.
 
-    Error messages do not quote the helper's output, because it may contain a secret.
+    Error messages do not quote the helper's output, because the output may contain a secret.
     """
     if not _HELPER_NAME.fullmatch(helper):
         raise InvalidError(f"{path}: {helper!r} is not the name of a credential helper")

@@ -1,8 +1,8 @@
 """Push single blobs: mount them from another repository if possible, and resume broken uploads.
 
 An upload is resumed only by the process that started it. Each response from the registry says where
-to continue. Some registries (docker-registry and its derivatives) can continue only from their last
-response, and discard an upload that breaks off in the middle of a piece.
+to continue. Some registries (docker-registry and its derivatives) can continue only where their
+last response said, and discard an upload that breaks off in the middle of a piece.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ if TYPE_CHECKING:
     from envbuilder.containers.oci.layout import Layout
 
 PIECE = 8 << 20
-"""Size of a piece in bytes, unless the registry requires larger pieces.
+"""Size in bytes of the pieces in which a blob is sent, unless the registry requires larger pieces.
 
 Ctrl-C takes effect only at the end of a piece, and each piece costs a round trip to the registry.
 """
 _PIECE_LIMIT = 256 << 20
-"""Maximum size of a piece in bytes, whatever the registry requires, because the piece is held in
-memory."""
+"""Maximum size of a piece in bytes, regardless of what the registry requires. There is a limit
+because the piece is held in memory."""
 _NO_CONTENT = 204
 _LOST = (400, 404, 405, 410, 416)
-"""Statuses with which registries respond if an upload no longer exists, or is shorter than assumed.
-"""
+"""HTTP statuses that mean that an upload no longer exists or is shorter than assumed."""
 _NOT_MOUNTED = (400, 401, 403, 404, 405)
-"""Statuses with which registries refuse to mount a blob, which is then uploaded instead."""
+"""HTTP statuses with which registries refuse to mount a blob. The blob is then uploaded instead."""
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
-"""Pattern for the `Range` header in which a registry states how much of an upload it has received.
-"""
+"""Pattern for the `Range` header in which a registry states how much of an upload has arrived."""
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """How a blob was pushed, and how many bytes were sent. Bytes sent twice count twice."""
+    """The way in which a blob was pushed, and the number of bytes sent.
+
+    Bytes that were sent twice count twice.
+    """
 
     how: Literal["present", "mounted", "sent"]
     bytes: int = 0
@@ -70,8 +71,8 @@ def send(
 ) -> Sent:
     """Push a blob in a layout, unless the registry already has the blob.
 
-    `notes` is a folder that records, for each blob, which repository in the registry received it
-    last, because the registry may be able to mount the blob from there. Only one process at a time
+    `notes` is a folder that records, for each blob, which repository in the registry last received
+    it. The registry may be able to mount the blob from that repository. Only one process at a time
     pushes a blob, and other processes wait. Raise `BuildError` if the push fails.
     """
     from filelock import FileLock
@@ -99,7 +100,7 @@ def _file(notes: Path, key: str, kind: str) -> Path:
 
 
 def _repository(note: Path, connection: Connection) -> str:
-    """Return the repository in the registry that received the blob last, or "" if it is unknown."""
+    """Return the repository in the registry that last received the blob, or "" if unknown."""
     try:
         return reference.parse(f"{connection.host}/{note.read_text()}").repository
     except (OSError, UnicodeDecodeError, InvalidError):
@@ -115,7 +116,7 @@ def require_allowed(connection: Connection) -> None:
     """Raise `BuildError` if pushing is not allowed, or if the registry does not answer.
 
     Call this before expensive work. A registry checks whether a push is allowed only when an upload
-    starts, so start an upload and cancel it again.
+    starts, so this function starts an upload and cancels it.
     """
     item = "a push"
     answer = connection.ask(
@@ -127,14 +128,14 @@ def require_allowed(connection: Connection) -> None:
 
 
 class _Upload(Struct):
-    """An upload of one blob, in the state that the registry last reported."""
+    """The upload of one blob, in the state that the registry last reported."""
 
     _connection: Connection
     _blob: Descriptor
     _source: Path
     _advance: Callable[[int], None]
     _location: str = ""
-    """URL at which to continue the upload; empty before the upload starts."""
+    """URL at which to continue the upload. Empty until the upload starts."""
     _offset: int = 0
     """Number of bytes that the registry has received."""
     _piece: int = PIECE
@@ -165,7 +166,10 @@ class _Upload(Struct):
         return Sent(how="sent", bytes=self._transferred)
 
     def _resume(self) -> bool:
-        """Ask the registry how far an interrupted upload got; return False if it is gone."""
+        """Ask the registry how much of an interrupted upload it has received.
+
+        Return false if the upload cannot be continued.
+        """
         if not self._location:
             return False
         with suppress(BuildError):
@@ -178,7 +182,7 @@ class _Upload(Struct):
         return False
 
     def _begin(self, mount_from: str) -> bool:
-        """Start an upload. Return False if the registry mounted the blob instead."""
+        """Start an upload. Return false if the registry mounted the blob instead."""
         self._location = ""
         if mount_from:
             query = urlencode({"mount": self._blob.digest, "from": mount_from})
@@ -198,7 +202,7 @@ class _Upload(Struct):
         return self._connection.ask("POST", url, self._blob.digest, accept=accept, data=b"")
 
     def _send_pieces(self) -> None:
-        """Send the missing pieces. If the blob fits into one piece, leave this to `_close`."""
+        """Send the missing pieces. If the whole blob fits into one piece, let `_close` send it."""
         if self._blob.size <= self._piece and not self._offset:
             return
         with self._source.open("rb") as stream:
@@ -215,7 +219,10 @@ class _Upload(Struct):
                     raise BrokenOffError("the registry accepted only a part of the upload")
 
     def _close(self) -> None:
-        """Complete the upload with the blob's digest; send the whole blob if none was sent yet."""
+        """Complete the upload by sending the blob's digest.
+
+        If no piece was sent before, also send the whole blob.
+        """
         data = b"" if self._offset else self._source.read_bytes()
         joint = "&" if urlsplit(self._location).query else "?"
         url = f"{self._location}{joint}{urlencode({'digest': self._blob.digest})}"
@@ -245,7 +252,8 @@ class _Upload(Struct):
     def _read(self, answer: Answer, expected: int) -> None:
         """Update the location and the offset of the upload from a response of the registry.
 
-        `expected` is the offset to assume if the response does not state one.
+        `expected` is the offset to assume if the response does not state an offset. Raise
+        `BuildError` if the response states no location and no earlier location is known.
         """
         location = answer.headers.get("Location", self._location)
         if not location:

@@ -1,7 +1,7 @@
 """Pull images from registries into layouts, and push them. Only missing blobs are transferred.
 
-Blobs are verified by digest. A pull continues with blobs that an earlier pull left incomplete, even
-if that pull ran in another process.
+Blobs are verified by digest. A pull resumes blobs that an earlier pull left incomplete, even if
+that pull ran in another process.
 
 The SBOM and the provenance of an image are referrers: separate manifests that name the image as
 their subject, so that the digest of the image does not change. If a registry does not list
@@ -108,7 +108,7 @@ def pull(
     platform: types.Platform,
     progress: Progress,
 ) -> int:
-    """Pull the image for a platform into a layout; return the number of blob bytes transferred.
+    """Pull the image for a platform into a layout. Return the number of blob bytes transferred.
 
     `reference` is a digest or a tag. If it names an index, only the image for this platform is
     pulled. The index itself is kept as a blob, so that its digest can be checked later. Blobs that
@@ -157,7 +157,7 @@ def push(
 
     `reference` is the tag or the digest under which to push. `notes` is a folder that records which
     repository has which blob (`Settings.uploads_dir`). Raise `BuildError` if the push fails. Blobs
-    that were pushed before the failure are not transferred again by the next push.
+    that were pushed before a failure are not transferred again by the next push.
     """
     if reference.startswith("sha256:") and reference != image.digest:
         raise InvalidError(
@@ -220,9 +220,9 @@ def attach(
     notes: Path,
     progress: Progress,
 ) -> Pushed:
-    """Push a referrer of `subject` to the repository of the image.
+    """Push a referrer of the image `subject` to the image's repository.
 
-    If the registry does not list referrers itself, add the referrer to the list that has the
+    If the registry does not list referrers itself, add the referrer to the index that has the
     image's `sha256-…` tag.
     """
     pushed = push(connection, attachment.digest, layout, attachment, notes, progress)
@@ -233,9 +233,10 @@ def attach(
 
 
 def _below(layout: Layout, of: Descriptor, depth: int) -> tuple[Descriptor, ...]:
-    """Return the descriptors of an image, or of an index and all images and indexes in it.
+    """Return the descriptors of an image, or of an index and everything that it lists.
 
-    An index comes after the parts that it lists, because registries need the parts first.
+    An index comes after the images and indexes that it lists, because registries need these first.
+    Raise `InvalidError` if indexes are nested too deeply.
     """
     if of.media_type not in INDEXES:
         return (of,)
@@ -256,7 +257,7 @@ def _keep(layout: Layout, descriptor: Descriptor, data: bytes) -> None:
 
 
 def _has(layout: Layout, blob: Descriptor) -> bool:
-    """Return whether a layout has an undamaged blob; if the blob is damaged, remove it."""
+    """Return whether a layout has an undamaged blob. If the blob is damaged, remove it."""
     if not layout.blob(blob.digest).is_file():
         return False
     try:
@@ -294,7 +295,7 @@ def _side_by_side(
     total: int,
     progress: Progress,
 ) -> list[_T]:
-    """Run transfers in parallel and return their results.
+    """Run transfers in parallel, and return their results.
 
     If a transfer fails, stop the other transfers and raise the error.
     """
@@ -329,9 +330,9 @@ def _index(connection: Connection, path: str, accept: tuple[int, ...]) -> Index 
 
 
 def _list_by_tag(connection: Connection, attachment: Descriptor, digest: types.Digest) -> None:
-    """Add a referrer to the list that has the image's `sha256-…` tag.
+    """Add a referrer to the index that has the image's `sha256-…` tag.
 
-    Read the list again after writing it, because other processes may write it at the same time.
+    Read the index again after writing it, because other processes may write it at the same time.
     Raise `BuildError` if the referrer keeps getting lost.
     """
     tag = digest.replace(":", "-")
@@ -353,10 +354,10 @@ _NO_SUCH_PART = 416
 def receive(
     connection: Connection, blob: Descriptor, layout: Layout, advance: Callable[[int], None]
 ) -> int:
-    """Pull a blob into a layout; return the number of bytes transferred.
+    """Pull a blob into a layout, and return the number of bytes transferred.
 
-    Raise `WrongHashError` if the bytes do not match the digest, and keep none of them. Raise
-    `BuildError` if the registry does not send all bytes, and keep those that arrived for the next
+    Raise `WrongHashError` if the bytes do not match the digest, and discard them. Raise
+    `BuildError` if the registry does not send all bytes, and keep the received bytes for the next
     attempt.
     """
     target = layout.blob(blob.digest)
@@ -401,7 +402,7 @@ def receive(
 
 
 def remaining(layout: Layout, blob: Descriptor) -> int:
-    """Return how many bytes of a blob still have to be pulled after earlier, incomplete pulls."""
+    """Return the number of bytes of a blob that earlier, incomplete pulls have not received."""
     with suppress(OSError):
         return max(blob.size - _part(layout, blob).stat().st_size, 0)
     return blob.size
@@ -421,7 +422,7 @@ WAY_OUT = (
 def base_folder(root: Path, digest: types.Digest, platform: types.Platform) -> Path:
     """Return the path of a base image in the cache `root`, whether or not the image exists there.
 
-    `digest` is the digest of the image's manifest, or of an index that lists it.
+    `digest` is the digest of the image's manifest, or of an index that lists the image.
     """
     return root / "bases" / f"{digest.removeprefix('sha256:')}-{platform.replace('/', '-')}"
 
@@ -434,7 +435,7 @@ def has_base(digest: types.Digest, platform: types.Platform, settings: Settings)
 
 
 def _intact(digest: types.Digest, platform: types.Platform, settings: Settings) -> Layout | None:
-    """Return a base image from the user's or the shared cache if one of them has it undamaged."""
+    """Return an undamaged base image from the user's or the shared cache, or None."""
     for root in filter(None, (settings.cache_dir, settings.shared_store)):
         folder = base_folder(root, digest, platform)
         try:
@@ -452,11 +453,14 @@ def obtain_base(
     settings: Settings,
     progress: Progress,
 ) -> Layout:
-    """Return a base image as a layout of its own, with all blobs checked; pull it if missing.
+    """Return a base image in its own layout, with all blobs checked.
 
-    `ref` names the registry and the repository; its tag is ignored. If the registry has a mirror,
-    the mirror is tried first. No network is needed if the image is on this machine already. Raise
-    `BuildError` if the image cannot be obtained, and `InvalidError` if it is for another platform.
+    Pull the image if it is missing.
+
+    `ref` names the registry and the repository. The tag in `ref` is ignored. If the registry has a
+    mirror, the mirror is tried first. No network is needed if the image is already on this machine.
+    Raise `BuildError` if the image cannot be obtained, and `InvalidError` if it is for another
+    platform.
     """
     from filelock import FileLock
 
@@ -503,7 +507,7 @@ def _pull_base(
 def _base_damage(folder: Path, digest: types.Digest, platform: types.Platform) -> str | None:
     """Describe the damage to a base image.
 
-    Return None if the image is intact, and an empty string if it was never complete.
+    Return None if the image is intact, and "" if the image was never complete.
     """
     if not (folder / MARK).is_file():
         return ""

@@ -216,4 +216,6 @@ def test_an_index_that_fails_makes_no_package_absent() -> None:
 
 def test_a_name_that_no_index_has_comes_with_a_similar_one() -> None:
     mistyped = Blocker(name="einop", kind="absent")
-    assert "no index has it (similar: einops). Correct the name" in str(explained([mistyped], LINUX))
+    assert "no index has it (similar: einops). Correct the name" in str(
+        explained([mistyped], LINUX)
+    )

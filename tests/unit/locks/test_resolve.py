@@ -154,7 +154,7 @@ def test_what_nobody_states_makes_it_unlocked(found: Settings, offered: list[Off
     uv = FakeUv()
     lock = made(found, uv)
     assert (lock.state, lock.targets) == ("unlocked", ())
-    assert lock.why.startswith("torch==2.13.0+cpu: the index pytorch-cpu did not answer")
+    assert lock.why.startswith("torch==2.13.0+cpu: the index pytorch-cpu cannot be reached")
     assert uv.calls == []
 
 
